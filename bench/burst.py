@@ -24,7 +24,7 @@ import click
 import msgspec
 from gantry_bench.burst_figures import (
     BURST_COUNT,
-    SHAPES,
+    ID_SHAPE_NAMES,
     Cell,
     SystemName,
     burst_figures,
@@ -49,7 +49,9 @@ LOADS: Final = (0, 8, 20)
 REPETITIONS: Final = 5
 BUSY_SECONDS_MAX: Final = 600
 """A busy process ends by itself after this time, even if the benchmark has failed."""
-BUSY: Final = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+BUSY_PROGRAM: Final = (
+    "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -57,7 +59,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     programs: tuple[Program, ...]
     shapes: tuple[ShapeName, ...]
+    """The forms of the messages' unique ids."""
     loads: tuple[int, ...]
+    """The numbers of busy processes beside the broker."""
     repetitions: int
 
 
@@ -75,7 +79,7 @@ class Results(msgspec.Struct, frozen=True):
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """Run so many processes of normal priority that use all available CPU time."""
-    command = [sys.executable, "-c", BUSY, str(BUSY_SECONDS_MAX)]
+    command = [sys.executable, "-c", BUSY_PROGRAM, str(BUSY_SECONDS_MAX)]
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
@@ -108,7 +112,7 @@ def measure(plan: Plan, addresses: dict[SystemName, str], report: Callable[[str]
     for load in plan.loads:
         for program in plan.programs:
             for shape in plan.shapes:
-                report(f"load {load}, {program.text}, ids {SHAPES[shape]}")
+                report(f"load {load}, {program.text}, ids {ID_SHAPE_NAMES[shape]}")
                 for system, address in addresses.items():
                     with busy_processes(load):
                         yield run_cell(system, address, program, shape, load=load, repetitions=plan.repetitions)

@@ -30,7 +30,16 @@ import click
 import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, Setup
-from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, attach, load_of, room_needed, settle, start_pair
+from gantry_bench.ha_pair import (
+    BODY_BYTES,
+    Pair,
+    PairPlan,
+    load_of,
+    room_needed,
+    start_pair,
+    wait_until_attached,
+    wait_until_caught_up,
+)
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
 from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import MODES, Goal, Mode
@@ -211,7 +220,7 @@ class Comparison:
                     self._measure(f"{setup.text}, {level} outstanding", partial(self._load_pair, pairs, level))
 
     def _load_pair(self, pairs: dict[Side, Pair], level: int, side: Side, timing: Timing) -> Run:
-        settle(pairs[side])
+        wait_until_caught_up(pairs[side])
         return self._free.run(load_of(level), BODY_BYTES, header="json", target=pairs[side].master, timing=timing)
 
     def _pairs(self, stack: ExitStack, setup: Setup) -> dict[Side, Pair]:
@@ -227,7 +236,7 @@ class Comparison:
             plans = {side: msgspec.structs.replace(plan, pool_path=path) for side, plan in plans.items()}
         pairs = {side: stack.enter_context(start_pair(plans[side], self._folder / f"ha-{side}")) for side in SIDES}
         for pair in pairs.values():
-            attach(pair, self._free)
+            wait_until_attached(pair, self._free)
         return pairs
 
     def _measure(self, name: str, run: Callable[[Side, Timing], Run]) -> None:

@@ -64,7 +64,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 
 
 class Attack(Protocol):
-    """What each connection does after it was opened, and then in every round, that of its opening included."""
+    """The actions of a connection: one when it was opened, and one in every round, the first included."""
 
     def begin(self, attacker: Attacker) -> None: ...
 

@@ -44,7 +44,7 @@ from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside
 from gantry_testing.local import Dialogue  # noqa: E402
 
 RANGE_BYTES: Final = 8 << 20
-FAST_GOAL: Final = 0.6
+SENDFILE_SHARE_GOAL: Final = 0.6
 P99_GOAL: Final = 1.2
 SCRAPE_GOAL: Final = 0.01
 SCRAPE_INTERVAL_S: Final = 5.0
@@ -53,9 +53,9 @@ ANSWERS_COUNT: Final = 300
 RECEIVE_BYTES = 1 << 20
 SHORT_RECEIVE_BYTES: Final = 256 << 10
 """The receive size of the reader beside sends: a non-preemptive kernel keeps the core while it copies."""
-FREE: Final = ("--log-rate", "0", "--log-nice", "0")
+UNLIMITED: Final = ("--log-rate", "0", "--log-nice", "0")
 """The options of a sidecar that reads the log without a rate limit and at normal priority."""
-POLITE: Final = ("--log-rate", "0")
+UNLIMITED_LOW_PRIORITY: Final = ("--log-rate", "0")
 """The options of a sidecar that reads the log without a rate limit, at the default lower priority."""
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -204,43 +204,43 @@ def main(log_mib: int, repetitions: int, sends: int, turns: int, scrape_s: float
     try:
         store = folder / "store"
         conf = {"mappedFileSizeCommitLog": str(64 << 20)}
-        with broker_beside(store, **conf) as broker, sidecar_beside(store, "--open-reads", *FREE) as free:
+        with broker_beside(store, **conf) as broker, sidecar_beside(store, "--open-reads", *UNLIMITED) as unlimited:
             size = fill(broker, log_mib << 20)
-            wait_for(lambda: free.get("/v1/log").json()["end"] >= size, "all of it is published")
+            wait_for(lambda: unlimited.get("/v1/log").json()["end"] >= size, "all of it is published")
             size = size // RANGE_BYTES * RANGE_BYTES
-            report_rates(store, free, size, repetitions)
+            report_rates(store, unlimited, size, repetitions)
             with (
                 sidecar_beside(store, "--open-reads") as limited,
-                sidecar_beside(store, "--open-reads", *POLITE) as polite,
+                sidecar_beside(store, "--open-reads", *UNLIMITED_LOW_PRIORITY) as low_priority,
             ):
-                report_latencies(broker, limited.fast, polite.fast, size, turns, sends)
-                report_answers(broker, polite, size)
-            report_scrapes(broker, free, scrape_s)
+                report_latencies(broker, limited.fast, low_priority.fast, size, turns, sends)
+                report_answers(broker, low_priority, size)
+            report_scrapes(broker, unlimited, scrape_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def report_rates(store: Path, free: SidecarChild, size: int, repetitions: int) -> None:
+def report_rates(store: Path, unlimited: SidecarChild, size: int, repetitions: int) -> None:
     """Print the rates of `cp` and of both ports."""
     measure_copy_rate(store, size)  # fills the page cache
     rates = measure_medians(
         {
             "cp": lambda: measure_copy_rate(store, size),
-            "sendfile": lambda: measure_range_rate(free.fast, size),
-            "main": lambda: measure_range_rate(free.address, size),
+            "sendfile": lambda: measure_range_rate(unlimited.fast, size),
+            "main": lambda: measure_range_rate(unlimited.address, size),
         },
         repetitions,
     )
     print(f"cp of the log to tmpfs, warm           {rates['cp'] / 2**20:8.0f} MiB/s")
     for name in ("sendfile", "main"):
-        goal = f", goal {FAST_GOAL:.0%}" if name == "sendfile" else ""
+        goal = f", goal {SENDFILE_SHARE_GOAL:.0%}" if name == "sendfile" else ""
         text = f"ranges of 8 MiB, {name} port"
         print(f"{text:38} {rates[name] / 2**20:8.0f} MiB/s, {rates[name] / rates['cp']:.0%} of cp{goal}")
 
 
-def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, turns: int, sends: int) -> None:
+def report_latencies(broker: BrokerChild, limited: str, low_priority: str, size: int, turns: int, sends: int) -> None:
     """Print latencies of sends, beside readers of the `sendfile` ports at the two addresses."""
-    readers = {"none": None, "default rate": limited, "full speed": polite}
+    readers = {"none": None, "default rate": limited, "full speed": low_priority}
     took: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(turns):
         names = list(readers)

@@ -24,7 +24,7 @@ from gantry_bench.figures import print_figures, publish
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
 from gantry_bench.page import goal_figures, machine_figures
-from gantry_bench.parts import Outcome, PartName, Parts
+from gantry_bench.parts import Outcome, PartName, StoreParts
 from gantry_bench.processes import ROOT
 from gantry_bench.scale import FULL, QUICK, Scale
 from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
@@ -107,7 +107,7 @@ def main(names: Sequence[PartName], quick: bool, is_publishing: bool, assert_goa
     try:
         warn_if_busy(console)
         with working_folder() as folder:
-            parts = Parts(scale, folder, lambda text: console.print(f"  {text} ...", style="dim", highlight=False))
+            parts = StoreParts(scale, folder, lambda text: console.print(f"  {text} ...", style="dim", highlight=False))
             outcomes: dict[PartName, Outcome] = {name: parts.by_name[name]() for name in names}
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", started)
         results = Results(started_at=started_at, machine=describe_machine(), scale=scale, outcomes=outcomes)

@@ -16,7 +16,8 @@ SystemName = Literal["Gantry", "Apache"]
 
 BURST_COUNT: Final = 5000
 PACED_PER_SECOND: Final = 500
-SHAPES: Final[dict[ShapeName, str]] = {"java": "Java's", "other": "other"}
+ID_SHAPE_NAMES: Final[dict[ShapeName, str]] = {"java": "Java's", "other": "other"}
+"""The forms of unique ids, with their names in tables."""
 
 
 def programs(count: int) -> dict[ProgramName, Program]:
@@ -41,6 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
     """The number of busy processes that run meanwhile."""
     program: Program
     shape: ShapeName
+    """The form of the messages' unique ids."""
     outcomes: list[Outcome]
 
     @property
@@ -88,7 +90,7 @@ def burst_goals(cells: Sequence[Cell]) -> list[Goal]:
         if not ours.program.is_oneway:
             theirs = next((cell for cell in cells if cell.system == "Apache" and _has_same_load(cell, ours)), None)
             limit = 0 if theirs is None else theirs.refused.total()
-            text = f"refused: {ours.program.text}, ids {SHAPES[ours.shape]}, load {ours.load}"
+            text = f"refused: {ours.program.text}, ids {ID_SHAPE_NAMES[ours.shape]}, load {ours.load}"
             goals.append(Goal(text=text, limit=limit, measured=ours.refused.total(), unit="sends"))
     lost = sum(cell.sent - cell.stored - cell.refused.total() for cell in all_ours)
     goals.append(Goal(text="neither stored nor refused, everywhere", limit=0, measured=lost, unit="sends"))
@@ -105,7 +107,7 @@ def burst_figures(cells: Sequence[Cell]) -> Figures:
     """Return a table with one row for each cell."""
     rows = [
         [
-            cell.program.text, str(cell.load), SHAPES[cell.shape], cell.system, _codes(cell.refused),
+            cell.program.text, str(cell.load), ID_SHAPE_NAMES[cell.shape], cell.system, _codes(cell.refused),
             f"{cell.stored:,} of {cell.sent:,}", f"{cell.seconds_max:.2f} s",
             f"{quantile(cell.honest_us, 0.5) / 1000:.1f} ms", f"{quantile(cell.honest_us, 0.99) / 1000:.1f} ms",
             str(cell.honest_refused),

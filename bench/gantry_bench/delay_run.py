@@ -37,7 +37,9 @@ class DelayScale(msgspec.Struct, frozen=True):
     """The size of a run."""
 
     pending: int
+    """The number of waiting messages, which do not come due during the run."""
     due_per_second: int
+    """The rate at which the other messages are sent, and come due."""
     due_seconds: float
     delays_s: tuple[int, ...]
     """The delays of the levels that come due; one more level, of two hours, holds the waiting messages."""
@@ -69,6 +71,7 @@ class DelayReport(msgspec.Struct, frozen=True):
     """Memory without mapped files, after the deliveries."""
 
     error_ms_p50: float
+    """How much later than its delay a message was delivered; the same for the next two."""
     error_ms_p99: float
     error_ms_max: float
     pending_cpu: float

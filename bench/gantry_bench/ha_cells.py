@@ -31,7 +31,9 @@ class Setup(msgspec.Struct, frozen=True):
     """The settings of a master and its slave."""
 
     flush: When
+    """`sync`: a send is answered after the flush."""
     replication: When
+    """`sync`: a send is answered after the slave has it."""
     has_buffer: bool
 
     @property
@@ -68,6 +70,7 @@ class HaRun(msgspec.Struct, frozen=True):
     system: System
     setup: Setup
     level: int
+    """The number of sends in flight."""
     run: Run | None
     problem: str = ""
 

@@ -23,7 +23,7 @@ from gantry_bench.errors import BenchmarkFailed
 ROOT: Final = Path("/sys/fs/cgroup")
 V1: Final = ROOT / "memory"
 REMOVE_SECONDS_MAX: Final = 10.0
-ENTER: Final = 'echo $$ > "$0" && exec "$@"'
+ENTER_CGROUP_SCRIPT: Final = 'echo $$ > "$0" && exec "$@"'
 
 
 class MemoryGroup(msgspec.Struct, frozen=True):
@@ -35,13 +35,13 @@ class MemoryGroup(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> tuple[str, ...]:
         """Return the command prefix that runs a program in the group."""
-        return ("sh", "-c", ENTER, str(self.path / "cgroup.procs"))
+        return ("sh", "-c", ENTER_CGROUP_SCRIPT, str(self.path / "cgroup.procs"))
 
     def own_bytes(self) -> int:
         """Return the memory that belongs to no file."""
         return own_bytes((self.path / "memory.stat").read_text())
 
-    def hits(self) -> int:
+    def limit_hits(self) -> int:
         """Return how often the kernel had to reclaim memory because of the limit."""
         if self.is_v1:
             return int((self.path / "memory.failcnt").read_text())

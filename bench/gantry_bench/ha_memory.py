@@ -38,7 +38,7 @@ class MemoryRun(msgspec.Struct, frozen=True):
     own_bytes: int
     """The own memory of the larger broker, right after the run."""
 
-    hits: int
+    limit_hits: int
     """How often the limit was reached since the start."""
 
 
@@ -90,7 +90,7 @@ def memory_figures(runs: Sequence[MemoryRun], conditions: list[str]) -> Figures:
         for group in ("256 MiB", "4 GiB"):
             own = max((one.own_bytes for one in cells if one.group == group), default=0)
             row.append(f"{own / MEBIBYTE:,.0f}")
-        row.append(f"{max((one.hits for one in cells if one.group == '256 MiB'), default=0):,}")
+        row.append(f"{max((one.limit_hits for one in cells if one.group == '256 MiB'), default=0):,}")
         rows.append(row)
     return Figures(
         name="small memory",

@@ -4,8 +4,8 @@
 
 Both are processes of their own and are not pinned, because a multi-threaded broker that is compared must not be limited
 to one core. A pair can be measured when the slave has every byte of the master's log, which both report, and when a
-send is answered with code 0: only then is the answer of a synchronous master meaningful. It is *settled* again before
-every run, so that the replication backlog of one run does not disturb the next.
+send is answered with code 0: only then is the answer of a synchronous master meaningful. Before every run the slave
+must have caught up again, so that the replication backlog of one run does not disturb the next.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class PairPlan(msgspec.Struct, frozen=True):
     master_program: tuple[str, ...] = BROKER_PROGRAM
     has_ack_proxy: bool = False
     master_prefix: tuple[str, ...] = ()
+    """The words before the master's command line, for a program that becomes the broker; the same for the slave."""
     slave_prefix: tuple[str, ...] = ()
 
 
@@ -133,7 +134,7 @@ def start_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
         )  # fmt: skip
 
 
-def attach(pair: Pair, load: LoadGenerator) -> None:
+def wait_until_attached(pair: Pair, load: LoadGenerator) -> None:
     """Wait until a send to the master is answered with code 0 and the slave has it."""
     deadline = time.monotonic() + ATTACH_SECONDS_MAX
     problem = ""
@@ -151,7 +152,7 @@ def attach(pair: Pair, load: LoadGenerator) -> None:
     )
 
 
-def settle(pair: Pair) -> None:
+def wait_until_caught_up(pair: Pair) -> None:
     """Wait until the slave has every byte of the master's log."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while not _is_caught_up(pair):

@@ -20,7 +20,16 @@ from gantry_bench.ha_apache import run_producer, start_apache_pair
 from gantry_bench.ha_cells import SYNC_BUFFERED, HaRun, Setup, System, reason_line
 from gantry_bench.ha_groups import MemoryGroup, memory_group
 from gantry_bench.ha_memory import OWN_BYTES, GroupName, MemoryRun, limit_bytes
-from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, attach, load_of, room_needed, settle, start_pair
+from gantry_bench.ha_pair import (
+    BODY_BYTES,
+    Pair,
+    PairPlan,
+    load_of,
+    room_needed,
+    start_pair,
+    wait_until_attached,
+    wait_until_caught_up,
+)
 from gantry_bench.ha_producer import ProducerPlan, ProducerRun
 from gantry_bench.ha_pulls import PullLoop
 from gantry_bench.ha_scale import HaScale
@@ -101,7 +110,7 @@ class Runner:
 
     def _make_ready(self, pair: Pair) -> None:
         """Attach the slave, and run a first load to warm up."""
-        attach(pair, self._load)
+        wait_until_attached(pair, self._load)
         timing = Timing(warm_up_ms=0, duration_ms=self._scale.first_load_ms)
         self._load.run(load_of(FIRST_LEVEL), BODY_BYTES, header="json", target=pair.master, timing=timing)
 
@@ -125,7 +134,7 @@ class Runner:
 
     def _run(self, pair: Pair, level: int) -> HaRun:
         try:
-            settle(pair)
+            wait_until_caught_up(pair)
             run = self._send(pair.master, level)
         except BenchmarkFailed as error:
             if pair.system == "Gantry":
@@ -158,7 +167,7 @@ class Runner:
     def _produce(self, pair: Pair, threads: int) -> ProducerRun:
         plan = ProducerPlan(threads=threads, body_bytes=BODY_BYTES, reports=self._scale.producer_reports)
         try:
-            settle(pair)
+            wait_until_caught_up(pair)
             return run_producer(pair, plan, self._folder / "producer")
         except BenchmarkFailed as error:
             if pair.system == "Gantry":
@@ -179,8 +188,8 @@ class Runner:
                     for _ in range(self._scale.memory_repetitions):
                         for group, pair, groups in pairs:
                             run, own = self._run(pair, level), max(one.own_bytes() for one in groups)
-                            hits = sum(one.hits() for one in groups)
-                            runs.append(MemoryRun(group=group, run=run, own_bytes=own, hits=hits))
+                            limit_hits = sum(one.limit_hits() for one in groups)
+                            runs.append(MemoryRun(group=group, run=run, own_bytes=own, limit_hits=limit_hits))
         return runs
 
     def _start_grouped_pairs(self, stack: ExitStack, setup: Setup) -> list[tuple[GroupName, Pair, list[MemoryGroup]]]:
@@ -200,7 +209,7 @@ class Runner:
             groups = [stack.enter_context(memory_group(f"{role}-{number}", limit)) for role in ("master", "slave")]
             plan = msgspec.structs.replace(plan, master_prefix=groups[0].prefix, slave_prefix=groups[1].prefix)
             pair = stack.enter_context(start_pair(plan, self._folder / f"memory-{setup.short}-{number}"))
-            attach(pair, self._load)
+            wait_until_attached(pair, self._load)
             found.append((group, pair, groups))
         return found
 
@@ -214,7 +223,7 @@ class Runner:
             self._report_progress("slow slave; starting")
             plan = msgspec.structs.replace(self._plan(SYNC_BUFFERED, stack), has_ack_proxy=True)
             pair = stack.enter_context(start_pair(plan, self._folder / "slow"))
-            attach(pair, self._load)
+            wait_until_attached(pair, self._load)
             self._send(pair.master, scale.slow_levels[0])  # stores messages to pull
             for level in scale.slow_levels:
                 self._report_progress(f"slow slave, {level} outstanding")
@@ -225,7 +234,7 @@ class Runner:
                 self._plan(SLOW_DISK, stack), has_ack_proxy=True, master_program=SLOW_PROGRAM
             )
             pair = stack.enter_context(start_pair(plan, self._folder / "slow-disk"))
-            attach(pair, self._load)
+            wait_until_attached(pair, self._load)
             assert pair.acks is not None
             pair.acks.set_delay(ACK_DELAY_MS)
             for level in scale.both_levels:
@@ -238,7 +247,7 @@ class Runner:
     def _run_slow(self, pair: Pair, level: int, delay_ms: float) -> SlowRun:
         assert pair.acks is not None
         pair.acks.set_delay(delay_ms)
-        settle(pair)
+        wait_until_caught_up(pair)
         pulls = PullLoop(pair.master.address)
         with pulls.run_meanwhile():
             run = self._send(pair.master, level)

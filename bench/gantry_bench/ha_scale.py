@@ -19,12 +19,14 @@ class HaScale(msgspec.Struct, frozen=True):
     name: str
     setups: tuple[Setup, ...]
     levels: tuple[int, ...]
+    """The numbers of sends in flight; the same for the other fields of levels, by the part of the benchmark."""
     repetitions: int
     timing: Timing
     first_load_ms: int
     """The duration of the first load in the parts ``table`` and ``producer``, in which Java compiles its hot code."""
 
     segment_bytes: int
+    """The size of a log file, and of a write buffer."""
     buffers_count: int
     producer_setups: tuple[Setup, ...]
     producer_levels: tuple[int, ...]
@@ -36,6 +38,7 @@ class HaScale(msgspec.Struct, frozen=True):
     memory_repetitions: int
     slow_levels: tuple[int, ...]
     both_levels: tuple[int, ...]
+    """The levels of the part in which the slave's acks and the master's disk are slow."""
     slow_repetitions: int
     free_bytes_needed: int
 

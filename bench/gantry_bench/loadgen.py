@@ -38,6 +38,7 @@ class Target(msgspec.Struct, frozen=True):
     address: str
     process_id: int
     is_echo: bool
+    """Whether it is an echo server, which returns requests unchanged, and not a broker."""
     broker_name: str = "broker-a"
     account: tuple[str, str] | None = None
     """Access key and secret, made for the run, to sign every request with."""

@@ -25,6 +25,7 @@ class Mode(msgspec.Struct, frozen=True):
     name: str
     connections: int
     outstanding: int
+    """Sends in flight on each connection."""
     frames_per_write: int
     cpu_ratio_max: float | None
     """Goal: the broker's CPU time per message is at most this many times the echo server's. None: shown without a
@@ -96,9 +97,12 @@ class Report(msgspec.Struct, frozen=True):
     errors: int
     refused_by_code: dict[str, int]
     wrong_opaque: int
+    """Answers that matched no request."""
     wrong_reply: int
+    """Answers that were not understood."""
     first_refusal: str
     own_cpu_seconds: float
+    """CPU time of the load generator itself."""
     own_utilisation: float
     server: ServerUsage
 

@@ -22,6 +22,7 @@ POPULATED_BYTES_MAX: Final = 448 << 20
 it.
 """
 PLENTY_BYTES: Final = 1 << 50
+"""The size and the free space that the disk reports."""
 
 
 @final

@@ -24,7 +24,7 @@ from gantry_spec.lease_annotations import record_of
 
 NAMESPACE: Final = "shop"
 CORE: Final = f"/api/v1/namespaces/{NAMESPACE}"
-SETS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
+STATEFUL_SETS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 GROUPS: Final = f"/apis/gantry.dev/v1alpha1/namespaces/{NAMESPACE}/brokergroups"
 MERGE: Final = "application/merge-patch+json"
@@ -34,10 +34,11 @@ RENEWAL_S: Final = 5.0
 """The renewal interval: a third of a shard's Lease duration, as in sidecars."""
 
 RECORDS_LOAD: Final = 0.2
-"""The share of a model broker's capacity per step: one message."""
+"""The load of a step in which a model broker stores one message, as a share of its capacity in a step."""
 
 STEPS_PER_MESSAGE: Final = 4
-AT_ONCE: Final = 16
+STARTS_AT_ONCE: Final = 16
+"""The maximum number of pods that are being started."""
 LINE_BYTES_MAX: Final = 4 << 20
 
 
@@ -57,7 +58,7 @@ class StandInCluster:
         self._url: Final = url
         self._sidecars: Final = sidecars
         self._known: Final[set[str]] = set()
-        self._starts: Final = asyncio.Semaphore(AT_ONCE)
+        self._starts: Final = asyncio.Semaphore(STARTS_AT_ONCE)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> StandInCluster:
@@ -108,7 +109,7 @@ class StandInCluster:
                 for name, ordinal in self._new_pods(document):
                     tasks.create_task(self._start(document, name, ordinal))
 
-            tasks.create_task(self._watch(SETS, on_stateful_set))
+            tasks.create_task(self._watch(STATEFUL_SETS, on_stateful_set))
             tasks.create_task(self._watch(LEASES, self._on_lease))
             tasks.create_task(self._watch(GROUPS, self._on_group))
             tasks.create_task(self._advance())

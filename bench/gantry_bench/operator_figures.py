@@ -37,6 +37,7 @@ class OperatorScale(msgspec.Struct, frozen=True):
     """The pause between the last group that became Ready and the measured rest."""
 
     rest_s: float
+    """The duration of the measured rest, in which no group changes."""
     ready_s_max: float
     """The time after which a group that is not Ready fails the run."""
 
@@ -73,6 +74,7 @@ class Phase(msgspec.Struct, frozen=True):
     """The mean duration of a call, by the operator's own clock."""
 
     core_share: float
+    """The CPU use of the operator, as a share of one core."""
     resident_bytes: int
     """The resident memory at the end of the phase."""
 

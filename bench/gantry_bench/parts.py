@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 @final
-class Parts:
+class StoreParts:
     """Runs parts, one at a time. ``report_progress`` receives a line about the next step."""
 
     def __init__(self, scale: Scale, folder: Path, report_progress: Callable[[str], None]) -> None:

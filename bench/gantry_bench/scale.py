@@ -14,7 +14,7 @@ BODY_BYTES: Final = 1024
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """One size of the whole benchmark."""
+    """One size of the whole benchmark. The prefix of a field is the part: tail, sync, recovery, resident."""
 
     name: str
     tail_rounds: int
@@ -28,6 +28,7 @@ class Scale(msgspec.Struct, frozen=True):
 
     buffers_count: int
     sync_levels: tuple[int, ...]
+    """The numbers of sends in flight of the part on synchronous flush."""
     sync_repetitions: int
     sync_timing: Timing
     recovery_log_bytes: tuple[int, ...]

@@ -31,6 +31,7 @@ ALL_MIN: Final = 1.2
 HEADERS_MIN: Final = 3.0
 ARCHIVE_MIN: Final = 2.0
 SENDS_MAX: Final = 1.2
+"""Goals: the three minimums and the maximum of ratios of `spark_goals`."""
 
 
 class SparkScale(msgspec.Struct, frozen=True):
@@ -63,10 +64,11 @@ class Way(msgspec.Struct, frozen=True):
         return self.rows / median(self.seconds)
 
 
-class Sends(msgspec.Struct, frozen=True):
+class SendQuantiles(msgspec.Struct, frozen=True):
     """Quantiles of sequential sends, in milliseconds."""
 
     reader: str
+    """What reads meanwhile: `none`, or Spark."""
     count: int
     p50_ms: float
     p99_ms: float
@@ -77,8 +79,10 @@ class SparkReport(msgspec.Struct, frozen=True):
 
     bytes_stored: int
     ways: list[Way]
-    alone: Sends
-    beside: Sends
+    alone: SendQuantiles
+    """Sends while the reader is stopped."""
+    beside: SendQuantiles
+    """Sends while Spark reads from the slave."""
     archive_bytes: int
     parquet_bytes: int
     rows_wrong: int

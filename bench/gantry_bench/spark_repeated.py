@@ -20,7 +20,7 @@ PARTITIONS: Final = 2
 
 
 @final
-class Share(InputPartition):
+class RowCountPartition(InputPartition):
     """A number of rows to return."""
 
     def __init__(self, rows: int) -> None:
@@ -39,11 +39,11 @@ class RepeatedBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each core."""
-        return [Share(self.rows // PARTITIONS) for _ in range(PARTITIONS)]
+        return [RowCountPartition(self.rows // PARTITIONS) for _ in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of one partition."""
-        assert isinstance(partition, Share)
+        assert isinstance(partition, RowCountPartition)
         reader = DefaultSource(self.options).reader(self.schema)
         batch = next(reader.read(reader.partitions()[0]))
         left = partition.rows

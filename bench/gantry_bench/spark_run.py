@@ -28,7 +28,7 @@ from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Cores, OtherWork, pin
 from gantry_bench.processes import ROOT
 from gantry_bench.spark_archive import archive, count_archived_rows
-from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
+from gantry_bench.spark_figures import SendQuantiles, SparkReport, SparkScale, Way
 from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, measure_latencies_ms, start_group
 from gantry_bench.spark_repeated import RepeatedBatchSource
 from gantry_bench.spark_tuples import TupleSource
@@ -194,7 +194,7 @@ def _measure_sinks(
 
 def _measure_sends(
     source: Group, scale: SparkScale, folder: Path, cores: Cores, report_progress: Callable[[str], None]
-) -> tuple[Sends, Sends]:
+) -> tuple[SendQuantiles, SendQuantiles]:
     """Measure sends to the master in turns: while Spark reads from the slave, and while it is stopped."""
     report_progress("sends beside a reader")
     for pid in source.pids(of_slave=True):
@@ -213,9 +213,9 @@ def _measure_sends(
     return _quantiles("none", took[False]), _quantiles("Spark, from the slave", took[True])
 
 
-def _quantiles(name: str, values: list[float]) -> Sends:
+def _quantiles(name: str, values: list[float]) -> SendQuantiles:
     cuts = quantiles(values, n=100)
-    return Sends(reader=name, count=len(values), p50_ms=cuts[49], p99_ms=cuts[98])
+    return SendQuantiles(reader=name, count=len(values), p50_ms=cuts[49], p99_ms=cuts[98])
 
 
 @contextmanager

@@ -26,6 +26,7 @@ EXCESS_US_MIN: Final = 1.0
 TAIL_RATIO_MIN: Final = 20.0
 """Goal: without the buffer the excess at p99.99 is at least this many times the excess with it."""
 CRASH_SAFE: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
+"""The media whose buffers survive their process."""
 
 
 class LoopPlan(msgspec.Struct, frozen=True):
@@ -88,6 +89,7 @@ class TailCell(msgspec.Struct, frozen=True):
     """The excess over the control; all zero for the control."""
 
     excess_p99_99_least: float
+    """The smallest excess at p99.99 of all rounds; the next field is the largest."""
     excess_p99_99_most: float
     late_ms_max: float
     syncs_per_second: float

@@ -40,7 +40,7 @@ def test_java_clients_do_what_they_are_permitted(client: str, tmp_path: Path) ->
     )
 
     with Nursery(tmp_path / "logs") as nursery:
-        found = acl.play(nursery, [client], options, tmp_path, scenarios=SCENARIOS)
+        found = acl.run_scenarios(nursery, [client], options, tmp_path, scenarios=SCENARIOS)
 
     assert [(one.scenario, one.broken) for one in found.verdicts] == [(name, []) for name in SCENARIOS]
     assert [(one.scenario, one.broken) for one in found.denials] == [("acl", []), ("acl", []), ("strict", [])]
@@ -62,7 +62,7 @@ def test_missing_denials_are_found_without_access_control(tmp_path: Path) -> Non
     with Nursery(tmp_path / "logs") as nursery:
         peer = peers.start("gantry", nursery, layout)
         guarded.write_accounts([options.run], ["5.3.3"])
-        [found] = drivers.play(nursery, "5.3.3", acl.DENIALS, guarded.add_accounts(options), tmp_path / "home")
+        [found] = drivers.run_scenarios(nursery, "5.3.3", acl.DENIALS, guarded.add_accounts(options), tmp_path / "home")
         peer.stop()
 
     assert not found.kept

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from gantry_interop.admin import page, plan, play, samples, scene, verdicts
+from gantry_interop.admin import page, plan, plan_runner, samples, scene, verdicts
 from gantry_interop.admin.json_process import JsonProcess
-from gantry_interop.admin.masks import Common, Mask, Window, normalize
-from gantry_interop.admin.play import Compared
+from gantry_interop.admin.masks import CommonRows, Mask, Window, normalize
+from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.steps import Step
 from gantry_interop.processes import Nursery
 
@@ -41,7 +41,7 @@ def test_every_command_of_the_tool_has_a_row() -> None:
 def test_recorded_list_is_that_of_the_tool(tmp_path: Path) -> None:
     """The list is compared with that of mqadmin 5.3.3 itself."""
     with JsonProcess(scene.TOOL, tmp_path / "home", tmp_path / "tool.log") as tool:
-        known = play.list_commands(tool)
+        known = plan_runner.list_commands(tool)
 
     assert known == [one.command for one in verdicts.read()]
 
@@ -168,7 +168,7 @@ def test_mask_requires_the_form_of_its_value() -> None:
 
 def test_settings_of_both_servers_are_compared() -> None:
     """A row that only one server has is removed; a different value stays; too few rows are a difference."""
-    common = Common(r"(\w+) +=", 2, "each has settings of its own")
+    common = CommonRows(r"(\w+) +=", 2, "each has settings of its own")
     one, other = ["a = 1", "b = 2", "c = 3"], ["b = 2", "c = 4", "d = 5"]
 
     assert (common.of(one, other), common.of(other, one)) == (("b = 2", "c = 3"), ("b = 2", "c = 4"))
@@ -191,7 +191,7 @@ def test_part_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
         JsonProcess(scene.TOOL, tmp_path / "home", tmp_path / "logs" / "tool.log") as tool,
     ):
         sides = [scene.Side.start(kind, nursery, tmp_path / kind) for kind in scene.KINDS]
-        found = play.Player(tool, sides, time.time()).play(steps, lambda one: None)
+        found = plan_runner.PlanRunner(tool, sides, time.time()).run_steps(steps, lambda one: None)
 
     assert [one.is_same for one in found] == [True, True, True, True, False], (
         "expected a difference only of settings, which are compared without a rule"

@@ -51,7 +51,7 @@ def test_java_client_receives_what_it_sent(
         scenario_seconds_max=SCENARIO_SECONDS_MAX,
     )
 
-    [verdict] = drivers.play(nursery, client, (scenario,), options, directory / f"home-{client}")
+    [verdict] = drivers.run_scenarios(nursery, client, (scenario,), options, directory / f"home-{client}")
 
     assert (verdict.scenario, verdict.broken, verdict.kept) == (scenario, [], True)
     assert (verdict.sent, verdict.received, verdict.failed) == (COUNT, COUNT, 0)

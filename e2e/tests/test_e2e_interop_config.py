@@ -54,7 +54,7 @@ def test_settings_changed_by_java_survive_a_restart(client: str, tmp_path: Path)
     options = drivers.DriverOptions("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
-        found = live_config.play(nursery, [client], options, tmp_path)
+        found = live_config.run_scenarios(nursery, [client], options, tmp_path)
 
     assert [one.broken for one in found.verdicts] == [[], []]
     assert found.broken == [] and found.kept

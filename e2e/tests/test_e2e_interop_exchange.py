@@ -20,7 +20,7 @@ def fill_topics(peer: peers.Peer, nursery: Nursery, home: Path, run: str) -> tup
     """Let a Java client fill two topics; return their names."""
     options = drivers.DriverOptions(peer.address, COUNT, 0, 3, peers.SHORT_DELAY_LEVELS, run, scenario_seconds_max=60)
 
-    verdicts = drivers.play(nursery, CLIENT, ("sync", "batch"), options, home)
+    verdicts = drivers.run_scenarios(nursery, CLIENT, ("sync", "batch"), options, home)
 
     assert [verdict.broken for verdict in verdicts] == [[], []]
     return tuple(f"interop_{name}_{CLIENT.replace('.', '_')}_{run}" for name in ("sync", "batch"))

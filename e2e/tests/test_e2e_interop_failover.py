@@ -32,7 +32,7 @@ SHORT = Plan(is_sync=True, poll_ms=1_000, load_seconds=2.0)
 def test_java_clients_continue_after_a_promotion(plan: Plan, tmp_path: Path) -> None:
     """No acknowledged message that a slave had is lost, all are consumed, and all logs are the same."""
     with Nursery(tmp_path / "logs") as nursery:
-        report = failover.play(plan, nursery, tmp_path / "play")
+        report = failover.run_failover(plan, nursery, tmp_path / "play")
 
     print(f"{plan.name}: first new acknowledgement {report.first_answer_seconds:.2f} s after the order")
     assert report.broken == []

@@ -12,12 +12,12 @@ NUMBER = 11
 """Is delayed by level 1, one second, and fails once: 11 % 7 - 3."""
 
 CORRECT_LINES = [
-    f"put {NUMBER} 1 0 10",
-    f"got {NUMBER} 0 0 {SECOND} 100 0",
-    f"got {NUMBER} 1 1 {4 * SECOND} 200 1",
-    "put 0 0 5 9",
-    "got 0 0 0 20 50 1",
-    "unsure 2 MQClientException",
+    f"ok {NUMBER} 1 0 10",
+    f"seen {NUMBER} 0 0 {SECOND} 100 0",
+    f"seen {NUMBER} 1 1 {4 * SECOND} 200 1",
+    "ok 0 0 5 9",
+    "seen 0 0 0 20 50 1",
+    "unknown 2 MQClientException",
     "sent 12",
 ]
 
@@ -29,23 +29,23 @@ def delays(folder: Path, lines: list[str]) -> DelayHistory:
 
 def test_correct_history_of_delays_breaks_nothing(tmp_path: Path) -> None:
     """Messages are delayed, failed, redelivered and taken; duplicates are counted and no fault."""
-    history = delays(tmp_path, [*CORRECT_LINES, f"got {NUMBER} 1 1 {5 * SECOND} 200 1"])
+    history = delays(tmp_path, [*CORRECT_LINES, f"seen {NUMBER} 1 1 {5 * SECOND} 200 1"])
 
     assert (history.broken(), history.is_complete(), history.is_sent) == ([], True, True)
-    assert (history.counts()["twice"], history.counts()["unsure"], history.counts()["retries"]) == (1, 1, 2)
+    assert (history.counts()["twice"], history.counts()["unknown"], history.counts()["retries"]) == (1, 1, 2)
 
 
 FAULTS = {
     "lost": (CORRECT_LINES[:2] + CORRECT_LINES[3:], "is consumed in the end"),
-    "early": ([CORRECT_LINES[0], f"got {NUMBER} 0 0 {SECOND - 1} 100 0", *CORRECT_LINES[2:]], "before its time"),
+    "early": ([CORRECT_LINES[0], f"seen {NUMBER} 0 0 {SECOND - 1} 100 0", *CORRECT_LINES[2:]], "before its time"),
     "hasty": (
-        [*CORRECT_LINES[:2], f"got {NUMBER} 1 1 {4 * SECOND - 1} 200 1", *CORRECT_LINES[3:]],
+        [*CORRECT_LINES[:2], f"seen {NUMBER} 1 1 {4 * SECOND - 1} 200 1", *CORRECT_LINES[3:]],
         "no retry comes before its time",
     ),
-    "anew": ([*CORRECT_LINES, f"got {NUMBER} 0 1 {9 * SECOND} 300 0"], "restart the failure count"),
-    "leap": ([*CORRECT_LINES, f"got 13 2 1 {9 * SECOND} 300 0"], "failed one time more"),
-    "beyond": ([*CORRECT_LINES, f"got {NUMBER} 2 1 {9 * SECOND} 300 1"], "more often than planned"),
-    "never sent": ([*CORRECT_LINES, f"got -1 0 0 {9 * SECOND} 300 1"], "was sent"),
+    "anew": ([*CORRECT_LINES, f"seen {NUMBER} 0 1 {9 * SECOND} 300 0"], "restart the failure count"),
+    "leap": ([*CORRECT_LINES, f"seen 13 2 1 {9 * SECOND} 300 0"], "failed one time more"),
+    "beyond": ([*CORRECT_LINES, f"seen {NUMBER} 2 1 {9 * SECOND} 300 1"], "more often than planned"),
+    "never sent": ([*CORRECT_LINES, f"seen -1 0 0 {9 * SECOND} 300 1"], "was sent"),
 }
 
 

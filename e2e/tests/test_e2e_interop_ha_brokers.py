@@ -117,7 +117,7 @@ async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
         await wait_until(lambda: reached(ours.store, end), timeout_s=TIMEOUT_S)
         offsets = ours.store / "config" / "consumerOffset.json"
         await wait_until(lambda: offsets.exists() and f"{TOPIC}@{GROUP}" in offsets.read_text(), timeout_s=TIMEOUT_S)
-        await asyncio.to_thread(apache.broker.stop, peers.ORDERLY_SECONDS_MAX)
+        await asyncio.to_thread(apache.broker.stop, peers.CLEAN_STOP_SECONDS_MAX)
 
         async with OrderClient(str(ours.store / "control.sock")) as client:
             status = await client.call(Promote(epoch=50))
@@ -155,7 +155,7 @@ async def test_apaches_broker_is_a_slave_of_ours(tmp_path: Path) -> None:
         await wait_until(lambda: topics.exists() and TOPIC in topics.read_text(), timeout_s=TIMEOUT_S)
         status = await status_of(ours.store)
         assert status is not None and [one.number for one in status.slaves] == [-2]
-        await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
+        await asyncio.to_thread(slave.stop, peers.CLEAN_STOP_SECONDS_MAX)
         assert await fill(gantry.address, 4_000, 1) == {SendStatus.SLAVE_NOT_AVAILABLE}
         gantry.stop()
 

@@ -132,7 +132,7 @@ async def test_killed_java_master_is_followed_after_its_restart(tmp_path: Path) 
                     assert await fill(producer, 200) == {SendStatus.SEND_OK}
                 await wait_until(lambda: slave.follower.is_streaming, TIMEOUT_S)
             await wait_until(lambda: slave.store.log.wrote >= slave.follower.tables.master_end > end, TIMEOUT_S)
-            await asyncio.to_thread(broker.stop, peers.ORDERLY_SECONDS_MAX)
+            await asyncio.to_thread(broker.stop, peers.CLEAN_STOP_SECONDS_MAX)
             await wait_until(lambda: not slave.follower.is_streaming)
             end = slave.store.log.wrote
 

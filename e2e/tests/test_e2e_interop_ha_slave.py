@@ -34,7 +34,7 @@ async def test_java_slave_has_our_log_byte_for_byte_and_continues_after_a_restar
             await master.send(3_500)
             await wait_until(lambda: master.has_all, TIMEOUT_S)
             assert [one.broker_id for one in master.slaves] == [-2]
-            await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
+            await asyncio.to_thread(slave.stop, peers.CLEAN_STOP_SECONDS_MAX)
             await wait_until(lambda: len(master.slaves) == 0)
             assert master.slaves.acked_offset() == -1
 
@@ -43,7 +43,7 @@ async def test_java_slave_has_our_log_byte_for_byte_and_continues_after_a_restar
             await wait_until(lambda: master.has_all, TIMEOUT_S)
             await master.send(500)
             await wait_until(lambda: master.has_all, TIMEOUT_S)
-            await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
+            await asyncio.to_thread(slave.stop, peers.CLEAN_STOP_SECONDS_MAX)
             end = master.store.log.wrote
 
     assert end > 6 * FILE_BYTES
@@ -67,7 +67,7 @@ async def test_late_and_empty_java_slave_gets_the_last_file(tmp_path: Path, capl
             await master.send(3_000)
             slave = ha_store.start_java_slave(nursery, layout)
             await wait_until(lambda: master.has_all, TIMEOUT_S)
-            await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
+            await asyncio.to_thread(slave.stop, peers.CLEAN_STOP_SECONDS_MAX)
             end = master.store.log.wrote
         last = end - end % FILE_BYTES
         assert min(path.name for path in (layout.store / "commitlog").iterdir()) == f"{last:020d}"

@@ -59,7 +59,7 @@ def test_driver_that_dies_breaks_its_scenario(tmp_path: Path, monkeypatch: pytes
     options = drivers.DriverOptions("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=120)
 
     with processes.Nursery(tmp_path) as nursery:
-        verdicts = drivers.play(nursery, "5.3.3", ("sync", "async", "batch"), options, tmp_path)
+        verdicts = drivers.run_scenarios(nursery, "5.3.3", ("sync", "async", "batch"), options, tmp_path)
 
     assert [(verdict.scenario, verdict.kept) for verdict in verdicts] == [
         ("sync", True),
@@ -74,7 +74,7 @@ def test_hanging_driver_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     options = drivers.DriverOptions("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=0.3)
 
     with processes.Nursery(tmp_path) as nursery:
-        (verdict,) = drivers.play(nursery, "4.9.8", ("sync",), options, tmp_path)
+        (verdict,) = drivers.run_scenarios(nursery, "4.9.8", ("sync",), options, tmp_path)
         assert not any(child.is_running() for child in nursery._children)
 
     assert not verdict.kept
@@ -116,8 +116,8 @@ def test_run_that_ends_early_is_reported_with_its_reason(tmp_path: Path, monkeyp
     monkeypatch.setattr(flows, "_FlowRun", fail)
     with processes.Nursery(tmp_path) as nursery:
         broken = [
-            *failover.play_or_report(Plan(is_sync=True), nursery, tmp_path).broken,
-            *flows.play(flows.PLANS[0], nursery, tmp_path).broken,
+            *failover.run_or_report(Plan(is_sync=True), nursery, tmp_path).broken,
+            *flows.run_flow(flows.PLANS[0], nursery, tmp_path).broken,
         ]
 
     assert broken == ["the run ended early: the master did not start"] * 2

@@ -141,7 +141,7 @@ def test_falsified_answer_is_detected(
         extra=("--patience-ms", str(DROPPED_TIMEOUT_MS if fault in (lose, alter, commit_none) else 30_000)),
     )
 
-    (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), options, directory / "home")
+    (verdict,) = drivers.run_scenarios(nursery, "5.3.3", (scenario,), options, directory / "home")
 
     assert verdict.kept == (broken == [])
     found = " ".join(verdict.broken)

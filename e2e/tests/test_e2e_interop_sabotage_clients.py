@@ -170,7 +170,7 @@ def test_falsified_client_traffic_is_detected(
     peer, nursery, directory = stage
     for faults, run in (((None, None), f"correct{scenario}"), ((on_request, on_answer), f"fault{scenario}")):
         rule.on_request, rule.on_answer = faults
-        (verdict,) = drivers.play(
+        (verdict,) = drivers.run_scenarios(
             nursery, "5.3.3", (scenario,), driver_options(peer.address, run), directory / f"home-{run}"
         )
         if faults == (None, None):
@@ -198,7 +198,7 @@ def test_falsified_hosts_are_detected(rule: FaultyProxyRule, tmp_path: Path) -> 
             for fault, run in ((None, "correct"), (clear_v6_flags, "fault")):
                 rule.on_answer = fault
                 options = driver_options(f"[::1]:{names}", run)
-                (verdict,) = drivers.play(nursery, "5.3.3", ("ipv6",), options, tmp_path / f"home-{run}")
+                (verdict,) = drivers.run_scenarios(nursery, "5.3.3", ("ipv6",), options, tmp_path / f"home-{run}")
                 if fault is None:
                     assert verdict.broken == []
                 else:

@@ -13,11 +13,11 @@ SCENARIOS = ("sync", "ordered")
 
 
 def report_of(
-    *, is_kept: bool = True, seen: int = 2, unknown_kept: bool = False, unknown_received: int = 0
+    *, is_kept: bool = True, seen: int = 2, invalid_kept: bool = False, invalid_received: int = 0
 ) -> tls.TlsReport:
     verdict = drivers.Verdict("5.3.3", "sync", kept=is_kept)
-    unknown = drivers.Verdict("5.3.3", "sync", kept=unknown_kept, received=unknown_received)
-    return tls.TlsReport([verdict], [unknown], seen)
+    invalid = drivers.Verdict("5.3.3", "sync", kept=invalid_kept, received=invalid_received)
+    return tls.TlsReport([verdict], [invalid], seen)
 
 
 def test_report_detects_every_fault() -> None:
@@ -25,8 +25,8 @@ def test_report_detects_every_fault() -> None:
     assert report_of().kept
     assert not report_of(is_kept=False).kept
     assert not report_of(seen=1).kept
-    assert not report_of(unknown_kept=True).kept
-    assert not report_of(unknown_received=1).kept
+    assert not report_of(invalid_kept=True).kept
+    assert not report_of(invalid_received=1).kept
     assert not tls.TlsReport([drivers.Verdict("5.3.3", "sync", kept=True)], [], 2).kept
 
 
@@ -42,7 +42,7 @@ def test_java_clients_use_tls(client: str, tmp_path: Path, monkeypatch: pytest.M
     options = drivers.DriverOptions("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
-        found = tls.play(nursery, [client], options, tmp_path, scenarios=SCENARIOS)
+        found = tls.run_scenarios(nursery, [client], options, tmp_path, scenarios=SCENARIOS)
 
     assert [one.broken for one in found.verdicts] == [[]] * (len(SCENARIOS) + len(tls.ANONYMOUS_SCENARIOS))
-    assert [(one.kept, one.received) for one in found.unknown] == [(False, 0)] * 4
+    assert [(one.kept, one.received) for one in found.invalid] == [(False, 0)] * 4

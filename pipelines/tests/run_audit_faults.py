@@ -21,7 +21,7 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "operator" / "tests")]
 
 from spark_kit.broker_pair import copy_store, directories, write_pair  # noqa: E402
-from spark_kit.store_faults import FAULTS, ON_BOTH, UNDECIDED, Log, plant, wrongs  # noqa: E402
+from spark_kit.store_faults import EITHER_COPY, FAULTS, ON_BOTH, Log, audit_errors, inject  # noqa: E402
 
 from gantry_pipelines.audit.model import Finding, FindingKind  # noqa: E402
 from gantry_pipelines.audit.running import audit  # noqa: E402
@@ -49,7 +49,7 @@ def plans(count: int, seed: int) -> Iterator[Plan]:
         yield Plan(name, copies, rng.randrange(1 << 32))
 
 
-def found(stores: tuple[Path, Path]) -> list[Finding]:
+def run_audit(stores: tuple[Path, Path]) -> list[Finding]:
     """Audit both stores, and return the findings."""
     return audit(AuditSettings(directories(*stores), chunk_bytes=CHUNK_BYTES)).findings
 
@@ -59,17 +59,19 @@ def run_plan(plan: Plan, clean: tuple[Path, Path], folder: Path) -> tuple[str, l
     log = Log.of(clean[0])
     stores = [copy_store(store, folder / f"copy-{number}") if number in plan.copies else store
               for number, store in enumerate(clean)]  # fmt: skip
-    text = plant(plan.name, log, [stores[number] for number in plan.copies], plan.seed)
-    findings = found((stores[0], stores[1]))
-    if plan.name == UNDECIDED:
+    text = inject(plan.name, log, [stores[number] for number in plan.copies], plan.seed)
+    findings = run_audit((stores[0], stores[1]))
+    if plan.name == EITHER_COPY:
         findings = [
             replace(one, replica=plan.copies[0]) if one.kind is FindingKind.DIFFERS else one for one in findings
         ]
     # Both copies have the same log, and each its own units.
     wrong = [
         one for number in plan.copies
-        for one in wrongs([each for each in findings if each.replica == number or each.replica not in plan.copies],
-                          log, clean[number], {number: stores[number]})
+        for one in audit_errors(
+            [each for each in findings if each.replica == number or each.replica not in plan.copies],
+            log, clean[number], {number: stores[number]},
+        )
     ]  # fmt: skip
     return text, list(dict.fromkeys(wrong))
 
@@ -86,7 +88,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         clean = write_pair(folder / "pair", seed=arguments.seed, count=arguments.messages)
-        invented = found(clean)
+        invented = run_audit(clean)
         for plan in plans(arguments.faults, arguments.seed):
             text, wrong = run_plan(plan, clean, folder)
             counts[plan.name] += not wrong
@@ -96,7 +98,7 @@ def main() -> int:
                 print(f"{'WRONG' if wrong else 'found'} {plan.name} on {copies} (seed {plan.seed}): {text}")
             for line in wrong[:10]:
                 print(f"      {line}")
-        invented += found(clean)
+        invented += run_audit(clean)
     for one in invented[:10]:
         print(f"INVENTED on the clean pair: {one}")
     for kind, count in sorted(counts.items()):

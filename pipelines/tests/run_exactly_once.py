@@ -27,9 +27,9 @@ TESTS: Final = Path(__file__).resolve().parent
 ROOT: Final = TESTS.parents[1]
 sys.path[:0] = [str(TESTS), str(ROOT / "operator/tests")]
 
-from exactly_once import truth  # noqa: E402 - found by the line above
+from exactly_once import log_comparison  # noqa: E402 - found by the line above
+from exactly_once.job_process import MERGE_POINTS, JobProcess, KillKind, Plan, plans  # noqa: E402
 from exactly_once.listing_watcher import ListingWatcher, name_faults  # noqa: E402
-from exactly_once.lives import MERGE_POINTS, Death, Life, Plan, plans  # noqa: E402
 from local_group_kit import FREE_PORTS, Group  # noqa: E402
 
 from gantry_pipelines.archive.manifest_reader import read_manifest  # noqa: E402
@@ -38,15 +38,16 @@ from gantry_pipelines.archive.verification import verify  # noqa: E402
 
 RUNS: Final = ROOT / ".gantry"
 TOPIC: Final = "exactly-once"
-LIFE_TIMEOUT_S: Final = 3600.0
+RUN_TIMEOUT_S: Final = 3600.0
 DAY_MS: Final = 24 * 3600 * 1000
-PATIENT: Final = {
+LONG_TIMEOUTS: Final = {
     "spark.python.authenticate.socketTimeout": "10m",
     "spark.network.timeout": "30m",
     "spark.executor.heartbeatInterval": "5m",
 }
 """Long timeouts: on a machine with two busy cores a Python worker may need minutes to start."""
 BROKER_DOWN: Final = "30s"
+"""How long a killed broker stays down before it is started again."""
 
 
 @final
@@ -59,7 +60,9 @@ class Run:
     messages: int
     draw: random.Random
     findings: list[str] = field(default_factory=list)
-    met: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of runs, kills and listings by their description, which is printed at the end."""
+
     kills: int = 0
     """Number of SIGKILLs of runs, brokers and compactions."""
 
@@ -100,7 +103,10 @@ class Run:
             "topics": {"include": [TOPIC]},
             "limits": {"maxRowsPerTrigger": plan.rows_max},
             "layout": {"rowsPerFile": max(1000, self.messages // 100), "compactAfter": "0s"},
-            "engine": {"cores": plan.cores, "sparkConf": PATIENT | {"spark.local.dir": str(self.folder / "spark")}},
+            "engine": {
+                "cores": plan.cores,
+                "sparkConf": LONG_TIMEOUTS | {"spark.local.dir": str(self.folder / "spark")},
+            },
             "runtime": {
                 "nameServers": self.group.record.addresses,
                 "sidecars": [one.sidecar_url for one in self.group.record.members],
@@ -113,82 +119,82 @@ class Run:
         path.write_text(json.dumps(document))
         return path
 
-    def begin(self, plan: Plan, *words: str) -> Life:
-        """Start a run as planned."""
+    def start(self, plan: Plan, *words: str) -> JobProcess:
+        """Start the job as planned. `words` are further arguments of `crashing_archive`."""
         given = ["--conf", str(self.conf(plan)), "--task-bytes", str(plan.task_bytes), *words]
-        if plan.death is Death.POINT:
+        if plan.kind is KillKind.POINT:
             given += ["--driver", f"{plan.point}:{plan.times}"]
-        if plan.death is Death.WORKER_POINT:
+        if plan.kind is KillKind.WORKER_POINT:
             given += ["--worker", f"{plan.point}:{plan.times}"]
-        return Life(given, self.folder / "archive.log", self.kills_file)
+        return JobProcess(given, self.folder / "archive.log", self.kills_file)
 
-    def live(self, plan: Plan) -> None:
+    def run_plan(self, plan: Plan) -> None:
         """Run the job, kill it as planned, and check a listing of the archive."""
         kills_before, left = self.recorded_kills(), self.staged()
-        life = self.begin(plan)
+        process = self.start(plan)
         try:
-            is_killed = self._kill(life, plan, left)
-            code = life.wait(LIFE_TIMEOUT_S)
+            is_killed = self._kill(process, plan, left)
+            code = process.wait(RUN_TIMEOUT_S)
         finally:
-            life.end()
+            process.kill_rest()
         is_killed = is_killed or self.recorded_kills() > kills_before
         self.kills += is_killed
         self.killed_runs += is_killed
-        self.met["runs that were not killed" if plan.death is Death.NONE else
-                 f"killed: {plan.death}" if is_killed else "ended before its kill"] += 1  # fmt: skip
+        self.counts["runs that were not killed" if plan.kind is KillKind.NONE else
+                 f"killed: {plan.kind}" if is_killed else "ended before its kill"] += 1  # fmt: skip
         if code != 0 and not is_killed:
-            self.findings.append(f"{plan}: ended with {code} without a kill: {life.tail()}")
+            self.findings.append(f"{plan}: ended with {code} without a kill: {process.tail()}")
         self.findings += [f"after {plan}: {fault}" for fault in name_faults(self.archive)]
-        say(f"  {plan}: {'killed' if is_killed else 'not killed'}, exit {code}; {self.records()} records")
+        print_line(f"  {plan}: {'killed' if is_killed else 'not killed'}, exit {code}; {self.records()} records")
 
-    def _kill(self, life: Life, plan: Plan, left: frozenset[str]) -> bool:
-        if plan.death is Death.EARLY:
-            life.until(lambda: self.writer() == life.pid, LIFE_TIMEOUT_S)
-            if life.is_over():
+    def _kill(self, process: JobProcess, plan: Plan, left: frozenset[str]) -> bool:
+        if plan.kind is KillKind.EARLY:
+            process.until(lambda: self.writer() == process.pid, RUN_TIMEOUT_S)
+            if process.is_over():
                 return False
-            life.kill_all()
+            process.kill_all()
             return True
-        if plan.death not in (Death.ALL, Death.DRIVER, Death.JVM, Death.WORKER):
+        if plan.kind not in (KillKind.ALL, KillKind.DRIVER, KillKind.JVM, KillKind.WORKER):
             return False
-        if not life.until(lambda: bool(self.staged() - left), LIFE_TIMEOUT_S):
+        if not process.until(lambda: bool(self.staged() - left), RUN_TIMEOUT_S):
             return False
         time.sleep(self.draw.random() * 0.5)  # anywhere in a batch
-        match plan.death:
-            case Death.ALL:
-                life.kill_all()
-            case Death.DRIVER:
-                life.kill_driver()
-            case Death.JVM:
-                return life.kill_jvm()
-            case Death.WORKER:
-                return life.kill_worker()
+        match plan.kind:
+            case KillKind.ALL:
+                process.kill_all()
+            case KillKind.DRIVER:
+                process.kill_driver()
+            case KillKind.JVM:
+                return process.kill_jvm()
+            case KillKind.WORKER:
+                return process.kill_worker()
         return True
 
     def fail_over(self) -> None:
         """Kill the broker while a run is inside a batch; the run must continue and end with 0."""
-        plan = Plan(Death.NONE, rows_max=max(1, self.messages // 10))
+        plan = Plan(KillKind.NONE, rows_max=max(1, self.messages // 10))
         left = self.staged()
-        life = self.begin(plan)
+        process = self.start(plan)
         try:
-            is_inside = life.until(lambda: bool(self.staged() - left), LIFE_TIMEOUT_S)
+            is_inside = process.until(lambda: bool(self.staged() - left), RUN_TIMEOUT_S)
             [(name, epoch)] = self.group.masters().values()
             self.group.do("kill", name, "--down", BROKER_DOWN)
-            self.group.until(lambda: any(one[1] > epoch for one in self.group.masters().values()), LIFE_TIMEOUT_S)
-            code = life.wait(LIFE_TIMEOUT_S)
+            self.group.until(lambda: any(one[1] > epoch for one in self.group.masters().values()), RUN_TIMEOUT_S)
+            code = process.wait(RUN_TIMEOUT_S)
         finally:
-            life.end()
+            process.kill_rest()
         self.kills += 1
-        self.met["killed: the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
+        self.counts["killed: the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
         if code != 0:
-            self.findings.append(f"a failover ended the archive with {code}: {life.tail()}")
-        self.group.until(self.group.is_well, LIFE_TIMEOUT_S)
-        say(f"  the broker {name} was killed, and another took over; the archive ended with {code}")
+            self.findings.append(f"a failover ended the archive with {code}: {process.tail()}")
+        self.group.until(self.group.is_well, RUN_TIMEOUT_S)
+        print_line(f"  the broker {name} was killed, and another took over; the archive ended with {code}")
 
     def lose_checkpoint(self) -> None:
         """Delete the checkpoint, as if its volume were lost."""
         shutil.rmtree(self.archive / "_checkpoint")
-        self.met["a lost checkpoint"] += 1
-        say("  the checkpoint is deleted")
+        self.counts["a lost checkpoint"] += 1
+        print_line("  the checkpoint is deleted")
 
     def compact(self) -> None:
         """Compact all files, with a kill at each step, while readers list the archive."""
@@ -198,30 +204,30 @@ class Run:
             for point in MERGE_POINTS:
                 kills_before = self.recorded_kills()
                 words = ["--merge-only", "--merge-at", str(now_ms)]
-                life = self.begin(Plan(Death.POINT, point), *words)
-                code = life.wait(LIFE_TIMEOUT_S)
-                life.end()
+                process = self.start(Plan(KillKind.POINT, point), *words)
+                code = process.wait(RUN_TIMEOUT_S)
+                process.kill_rest()
                 is_killed = self.recorded_kills() > kills_before
                 self.kills += is_killed
-                self.met["killed: a compaction" if is_killed else "a compaction that had nothing to do"] += 1
+                self.counts["killed: a compaction" if is_killed else "a compaction that had nothing to do"] += 1
                 if code and not is_killed:
-                    self.findings.append(f"a compaction ended with {code}: {life.tail()}")
-                say(f"  compaction, {point}: {'killed' if is_killed else 'not killed'}, exit {code}")
-            life = self.begin(Plan(Death.NONE), "--merge-only", "--merge-at", str(now_ms))
-            code = life.wait(LIFE_TIMEOUT_S)
+                    self.findings.append(f"a compaction ended with {code}: {process.tail()}")
+                print_line(f"  compaction, {point}: {'killed' if is_killed else 'not killed'}, exit {code}")
+            process = self.start(Plan(KillKind.NONE), "--merge-only", "--merge-at", str(now_ms))
+            code = process.wait(RUN_TIMEOUT_S)
             if code:
-                self.findings.append(f"the last compaction ended with {code}: {life.tail()}")
+                self.findings.append(f"the last compaction ended with {code}: {process.tail()}")
         self.findings += watcher.findings
-        self.met["whole listings beside a compaction"] += watcher.listings
-        say(f"  {watcher.listings} whole listings beside it, {watcher.listed_again} that had to list again")
+        self.counts["whole listings beside a compaction"] += watcher.listings
+        print_line(f"  {watcher.listings} whole listings beside it, {watcher.listed_again} that had to list again")
 
 
-def end_well(_number: int, _frame: FrameType | None) -> None:
+def exit_on_sigterm(_number: int, _frame: FrameType | None) -> None:
     """Exit on SIGTERM, so that brokers are stopped."""
     sys.exit(1)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line with the time."""
     click.echo(f"{time.strftime('%H:%M:%S')} {text}")
 
@@ -258,7 +264,7 @@ class Sender:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the producer ended with {self._process.wait()}, see {self._log.name}"
-        say(f"{int(line)} sends were acknowledged")
+        print_line(f"{int(line)} sends were acknowledged")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -282,26 +288,26 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
       scripts/exactly-once --messages 20000 --kills 5
       scripts/exactly-once --seed 7 --keep
     """
-    signal.signal(signal.SIGTERM, end_well)
+    signal.signal(signal.SIGTERM, exit_on_sigterm)
     seed = random.randrange(1 << 32) if seed is None else seed
     RUNS.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="exactly-once-", dir=RUNS))
     group = Group(folder / "group")
     began_s = time.monotonic()
-    say(f"seed {seed}, {messages} messages, {kills} kills, in {folder}")
+    print_line(f"seed {seed}, {messages} messages, {kills} kills, in {folder}")
     group.up(*FREE_PORTS)
     try:
         run = Run(folder, group, messages, random.Random(seed))
-        live(run, kills)
+        run_plans(run, kills)
         judge(run)
     finally:
         group.down()
     click.echo(f"  {run.kills:>5}  kills in all")
     if run.killed_runs < kills:
         run.findings.append(f"only {run.killed_runs} runs were killed, which proves too little: try another seed")
-    for what, count in sorted(run.met.items()):
+    for what, count in sorted(run.counts.items()):
         click.echo(f"  {count:>5}  {what}")
-    say(f"{time.monotonic() - began_s:.0f} s")
+    print_line(f"{time.monotonic() - began_s:.0f} s")
     if run.findings:
         for finding in run.findings[:20]:
             click.echo(f"FOUND {finding}")
@@ -312,10 +318,10 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
     click.echo("each message once, for every reader")
 
 
-def live(run: Run, kills: int) -> None:
-    """Send, archive, kill. Each run finds new messages, and more arrive while it is active."""
+def run_plans(run: Run, kills: int) -> None:
+    """Send messages, and run and kill the archive job. Each run finds new messages, and more arrive meanwhile."""
     those = plans(run.draw, kills, run.messages)
-    steps: list[Callable[[], None]] = [functools.partial(run.live, plan) for plan in those]
+    steps: list[Callable[[], None]] = [functools.partial(run.run_plan, plan) for plan in those]
     steps.insert(len(those) // 2, run.lose_checkpoint)
     for index in (2 * len(those) // 3, len(those) // 3):
         steps.insert(index, run.fail_over)
@@ -327,31 +333,35 @@ def live(run: Run, kills: int) -> None:
             sender.ask(share)
             step()
         sender.wait()
-    run.live(Plan(Death.NONE, cores=1, rows_max=run.messages))
+    run.run_plan(Plan(KillKind.NONE, cores=1, rows_max=run.messages))
     run.compact()
-    run.live(Plan(Death.NONE))
+    run.run_plan(Plan(KillKind.NONE))
 
 
 def judge(run: Run) -> None:
     """Compare the archive with the log by all readers, and verify it."""
     log = run.folder / "log.parquet"
-    rows, numbers = truth.read_log(run.group.name_server, TOPIC, log)
+    rows, numbers = log_comparison.read_log(run.group.name_server, TOPIC, log)
     lines = (run.folder / "acknowledged").read_text().split()
     acknowledged = {int(line) for line in lines}
-    say(f"the log has {rows} messages, {len(numbers)} different ones; {len(acknowledged)} were acknowledged")
+    print_line(f"the log has {rows} messages, {len(numbers)} different ones; {len(acknowledged)} were acknowledged")
     if len(acknowledged) < run.messages:
         run.findings.append(f"only {len(acknowledged)} sends were acknowledged")
     if rows != len(numbers):
         run.findings.append("the log has messages twice, so that this run proves nothing")
     if acknowledged - numbers:
         run.findings.append(f"{len(acknowledged - numbers)} acknowledged messages are not in the log")
-    for name, compare in {"pyarrow": truth.by_pyarrow, "DuckDB": truth.by_duckdb, "Spark": truth.by_spark}.items():
+    for name, compare in {
+        "pyarrow": log_comparison.compare_with_pyarrow,
+        "DuckDB": log_comparison.compare_with_duckdb,
+        "Spark": log_comparison.compare_with_spark,
+    }.items():
         found = compare(run.archive, log)
         run.findings += found
-        say(f"  {name}: {'; '.join(found) or f'{rows} rows, all bodies equal to the log'}")
+        print_line(f"  {name}: {'; '.join(found) or f'{rows} rows, all bodies equal to the log'}")
     verdict = verify(Folder(str(run.archive)), is_deep=True)
     run.findings += [str(finding) for finding in verdict.findings]
-    say(f"  verify --deep: {verdict.text()}")
+    print_line(f"  verify --deep: {verdict.text()}")
 
 
 if __name__ == "__main__":

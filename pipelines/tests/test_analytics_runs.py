@@ -114,7 +114,7 @@ def test_stop_request_while_the_oldest_message_is_unreadable_interrupts_the_run(
     assert counted == []
 
 
-class Patient:
+class CatalogWithPatience:
     """A catalog with the patience of its settings."""
 
     def __init__(self, log: FakeCatalog, settings: ReadSettings) -> None:
@@ -124,7 +124,7 @@ class Patient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.log, name)
 
-    def __enter__(self) -> Patient:
+    def __enter__(self) -> CatalogWithPatience:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,11 +141,11 @@ def test_store_times_are_looked_up_without_waiting_for_a_broker(
     log.groups["readers"] = {QUEUE: 1}
     patience_ms: list[int] = []
 
-    def look_up(offsets: dict[QueueId, int], catalog: Patient, _: ReadSettings) -> dict[QueueId, int]:
+    def look_up(offsets: dict[QueueId, int], catalog: CatalogWithPatience, _: ReadSettings) -> dict[QueueId, int]:
         patience_ms.append(catalog.patience_ms)
         return dict.fromkeys(offsets, NOW_MS - 5 * MINUTE_MS)
 
-    monkeypatch.setattr(analytics_job, "Catalog", partial(Patient, log))
+    monkeypatch.setattr(analytics_job, "Catalog", partial(CatalogWithPatience, log))
     monkeypatch.setattr(analytics_job, "store_times_ms", look_up)
     lags = SimpleNamespace(toArrow=TABLES["consumer_lag"].schema.empty_table)
     monkeypatch.setattr("gantry_pipelines.analytics.transforms.consumer_lag", lambda _: lags)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from spark_kit.report_scene import BEGIN, day, end_ms
+from spark_kit.sample_day import BEGIN, end_ms, write_sample_day
 
 from gantry_pipelines.analytics.axes import Unit, format_amount, log_ticks, round_ticks, time_text, time_ticks
 from gantry_pipelines.analytics.figures import compute_figures
@@ -41,11 +41,11 @@ def windows(begin: int, end: int, messages: int, topic: str = "orders") -> pa.Ta
     return pa.Table.from_pylist(rows, schema=LATENCY.schema)
 
 
-def ms(minutes: int) -> int:
+def minute_ms(minutes: int) -> int:
     return int((NIGHT + timedelta(minutes=minutes)).timestamp() * 1000)
 
 
-def counted(tables: Tables) -> list[int]:
+def message_counts(tables: Tables) -> list[int]:
     return [int(row["messages"]) for row in tables.read(LATENCY).to_pylist()]
 
 
@@ -53,9 +53,9 @@ def test_windows_that_are_written_again_replace_the_previous_rows(tmp_path: Path
     """Windows in the replaced range without new rows are removed, also across midnight; the others stay."""
     with Tables(tmp_path) as tables:
         tables.write("a", {"latency": windows(0, 4, 10)}, {"writtenTo": 1})
-        tables.write("b", {"latency": windows(2, 3, 20)}, {"writtenTo": 2}, (ms(1), ms(4)))
+        tables.write("b", {"latency": windows(2, 3, 20)}, {"writtenTo": 2}, (minute_ms(1), minute_ms(4)))
 
-    assert counted(tables) == [10, 20]
+    assert message_counts(tables) == [10, 20]
     assert tables.progress() == {"writtenTo": 2}
     assert sorted(path.name for path in (tmp_path / "latency").iterdir()) == ["day=2026-11-22", "day=2026-11-23"]
 
@@ -66,7 +66,7 @@ def test_without_a_range_only_windows_with_new_rows_are_replaced(tmp_path: Path)
         tables.write("a", {"latency": windows(0, 4, 10)}, {})
         tables.write("b", {"latency": windows(3, 5, 20)}, {})
 
-    assert counted(tables) == [10, 10, 10, 20, 20]
+    assert message_counts(tables) == [10, 10, 10, 20, 20]
 
 
 class ArrowFrame:
@@ -93,7 +93,7 @@ def test_stream_reports_each_batch_whose_windows_it_has_written(tmp_path: Path) 
         for batch, frame in enumerate((windows(0, 2, 10), windows(2, 2, 0), windows(2, 4, 20))):
             write(cast(Any, ArrowFrame(frame)), batch)
 
-    assert counted(tables) == [10, 10, 20, 20]
+    assert message_counts(tables) == [10, 10, 20, 20]
     assert (reporter.totals.batch, reporter.totals.files) == (2, 2)
 
 
@@ -111,16 +111,16 @@ def test_run_that_crashes_before_its_journal_has_changed_nothing(tmp_path: Path,
     assert (tmp_path / STAGED).exists()
 
     with Tables(tmp_path) as tables:
-        assert counted(tables) == [10, 10]
+        assert message_counts(tables) == [10, 10]
     assert tables.progress() == {"writtenTo": 1}
     assert not (tmp_path / STAGED).exists()
 
 
 @pytest.mark.parametrize(
-    ("moves", "seen"), [(0, [10, 10, 10, 10]), (1, [20, 20, 10, 10])], ids=["before the first move", "between two"]
+    ("moves", "expected"), [(0, [10, 10, 10, 10]), (1, [20, 20, 10, 10])], ids=["before the first move", "between two"]
 )
 def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
-    tmp_path: Path, monkeypatch: Any, moves: int, seen: list[int]
+    tmp_path: Path, monkeypatch: Any, moves: int, expected: list[int]
 ) -> None:
     """The journal commits the run: both days have the new rows, and the progress is the new one.
 
@@ -141,10 +141,10 @@ def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
         patched.setattr("gantry_pipelines.analytics.tables.os.replace", die)
         tables.write("b", {"latency": windows(0, 4, 20)}, {"writtenTo": 2})
     assert json.loads((tmp_path / JOURNAL).read_text())["run"] == "b"
-    assert counted(Tables(tmp_path)) == seen
+    assert message_counts(Tables(tmp_path)) == expected
 
     with Tables(tmp_path) as tables:
-        assert counted(tables) == [20] * 4
+        assert message_counts(tables) == [20] * 4
     assert tables.progress() == {"writtenTo": 2}
     assert not (tmp_path / JOURNAL).exists()
 
@@ -178,7 +178,7 @@ def test_only_closed_windows_are_written() -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-class Seen(HTMLParser):
+class PageParser(HTMLParser):
     """Collects the tags, references and text of an HTML page."""
 
     def __init__(self) -> None:
@@ -197,23 +197,23 @@ class Seen(HTMLParser):
 
 def test_report_loads_and_runs_nothing(tmp_path: Path) -> None:
     """The page has no scripts and no external resources; every chart has a title, a description, and a table."""
-    tables = day(tmp_path, minutes=30)
+    tables = write_sample_day(tmp_path, minutes=30)
     assert write_report(tables, tmp_path / "report.html", end_ms(30))
-    seen = Seen()
-    seen.feed((tmp_path / "report.html").read_text())
+    parser = PageParser()
+    parser.feed((tmp_path / "report.html").read_text())
 
-    assert not {"script", "link", "img", "iframe", "object"} & set(seen.tags)
-    assert seen.references == []
-    assert seen.tags.count("svg") == seen.tags.count("desc") >= 8
-    assert {"table", "caption", "figure", "details"} <= set(seen.tags)
-    text = " ".join(seen.text)
+    assert not {"script", "link", "img", "iframe", "object"} & set(parser.tags)
+    assert parser.references == []
+    assert parser.tags.count("svg") == parser.tags.count("desc") >= 8
+    assert {"table", "caption", "figure", "details"} <= set(parser.tags)
+    text = " ".join(parser.text)
     for wanted in ("Topic usage", "Hot queues", "Hot keys", "Consumers", "payments", "messages per second"):
         assert wanted in text
 
 
 def test_description_of_bars_names_their_unit(tmp_path: Path) -> None:
     """A screen reader reads the description: hot queues are shares of their topics, and hot keys are messages."""
-    figures = compute_figures(day(tmp_path, minutes=10), 0, 1 << 50)
+    figures = compute_figures(write_sample_day(tmp_path, minutes=10), 0, 1 << 50)
     assert figures is not None
 
     text = render_page(figures, end_ms(10))
@@ -224,7 +224,7 @@ def test_description_of_bars_names_their_unit(tmp_path: Path) -> None:
 
 def test_names_of_topics_and_keys_are_escaped(tmp_path: Path) -> None:
     """Markup in a key of a producer is shown as text."""
-    tables = day(tmp_path, minutes=10)
+    tables = write_sample_day(tmp_path, minutes=10)
     figures = compute_figures(tables, 0, 1 << 50)
     assert figures is not None
     evil = '<script>alert("1")</script>'
@@ -238,7 +238,7 @@ def test_names_of_topics_and_keys_are_escaped(tmp_path: Path) -> None:
 
 def test_figures_do_not_depend_on_merging_windows_for_charts(tmp_path: Path) -> None:
     """Merged windows show the mean of rates and the maximum of latencies; the totals stay the same."""
-    tables = day(tmp_path, minutes=500)
+    tables = write_sample_day(tmp_path, minutes=500)
     rows = tables.read(TABLES["throughput"]).to_pylist()
     latencies = tables.read(LATENCY).to_pylist()
     figures = compute_figures(tables, 0, 1 << 50)

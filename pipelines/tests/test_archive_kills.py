@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from spark_kit.listings import READERS, Seen
+from spark_kit.listings import READERS, RowCounts
 from spark_kit.toy_log import HOUR_US, ToyLog
-from spark_kit.toy_run import Life, days_later_ms, lose_checkpoint
+from spark_kit.toy_run import ToyRun, days_later_ms, lose_checkpoint
 
 from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.layout import is_data
@@ -24,15 +24,15 @@ QUEUES = [QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1), Qu
 LOG = ToyLog({QUEUES[0]: 250, QUEUES[1]: 120, QUEUES[2]: 30}, step_us=HOUR_US // 20)
 SHORTER = ToyLog({**LOG.ends, QUEUES[0]: 230}, step_us=LOG.step_us)
 LATER_MS = days_later_ms("2026-11-23", 3)
-WRITING = [crash_points.AFTER_DATA, crash_points.AFTER_RECORD, crash_points.MID_BATCH]
-RARELY = [
+QUICK_POINTS = [crash_points.AFTER_DATA, crash_points.AFTER_RECORD, crash_points.MID_BATCH]
+SLOW_POINTS = [
     pytest.param(one, marks=pytest.mark.slow)
     for one in (crash_points.MID_DATA, crash_points.BEFORE_RECORD, crash_points.AFTER_BATCH)
 ]
 """Crash points that `test_archive_slice` covers as well, or that are similar to others."""
 
 
-def whole(log: ToyLog) -> Seen:
+def all_rows(log: ToyLog) -> RowCounts:
     """Return every row of the log, once."""
     return Counter(
         (queue.topic, queue.broker, queue.number, offset, log.row(queue, offset)["body"])
@@ -41,17 +41,17 @@ def whole(log: ToyLog) -> Seen:
     )
 
 
-def faults(root: Path, wanted: Seen | None = None) -> list[str]:
+def faults(root: Path, wanted: RowCounts | None = None) -> list[str]:
     """Return the faults that readers see in a listing of the folder; with `wanted`, also missing rows."""
-    found = [f"{one}: {fault}" for one, read in READERS.items() for fault in seen_faults(read(root), wanted)]
+    found = [f"{one}: {fault}" for one, read in READERS.items() for fault in row_faults(read(root), wanted)]
     listed = {path for path in Folder(str(root)).paths() if is_data(path)}
     known = {file.place.path for record in read_manifest(Folder(str(root))).records.values() for file in record.files}
     return found + [f"{path} is not in the manifest" for path in sorted(listed - known)]
 
 
-def seen_faults(seen: Seen, wanted: Seen | None) -> list[str]:
+def row_faults(seen: RowCounts, wanted: RowCounts | None) -> list[str]:
     """Describe duplicate, unknown and, with `wanted`, missing rows."""
-    strange = [row[:4] for row in seen if row not in whole(LOG)]
+    strange = [row[:4] for row in seen if row not in all_rows(LOG)]
     doubled = [row[:4] for row, count in seen.items() if count > 1]
     missing = [] if wanted is None else [row[:4] for row in wanted if row not in seen]
     named = {"strange": strange, "doubled": doubled, "missing": missing}
@@ -59,18 +59,18 @@ def seen_faults(seen: Seen, wanted: Seen | None) -> list[str]:
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("point", [*WRITING, *RARELY])
+@pytest.mark.parametrize("point", [*QUICK_POINTS, *SLOW_POINTS])
 def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(tmp_path: Path, point: str) -> None:
     """The process is killed when it hits the crash point for the second time; the next start has other limits."""
     root = tmp_path / "archive"
 
-    killed = Life(str(root), LOG, rows_max=150, crash_at=(point, 2)).run_process()
+    killed = ToyRun(str(root), LOG, rows_max=150, crash_at=(point, 2)).run_process()
     after_kill = faults(root)
-    ended = Life(str(root), LOG, rows_max=1000).run_process()
+    ended = ToyRun(str(root), LOG, rows_max=1000).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     assert after_kill == []
-    assert faults(root, whole(LOG)) == []
+    assert faults(root, all_rows(LOG)) == []
     assert not list(root.glob("_staged/*"))
     assert verify(Folder(str(root)), is_deep=True).findings == ()
 
@@ -83,12 +83,12 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point:
     """A run without checkpoint begins where the manifest ends, after a kill, and with other limits."""
     root = tmp_path / "archive"
 
-    killed = Life(str(root), LOG, rows_max=150, crash_at=(point, 3)).run_process()
+    killed = ToyRun(str(root), LOG, rows_max=150, crash_at=(point, 3)).run_process()
     lose_checkpoint(root)
-    ended = Life(str(root), LOG, rows_max=70).run_process()
+    ended = ToyRun(str(root), LOG, rows_max=70).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
-    assert faults(root, whole(LOG)) == []
+    assert faults(root, all_rows(LOG)) == []
 
 
 @pytest.mark.verify
@@ -104,12 +104,12 @@ def test_kill_at_any_step_of_a_compaction_neither_loses_nor_duplicates_messages(
     """Readers see either the old or the new files of a day; after the next start they see the new ones."""
     root = tmp_path / "archive"
 
-    killed = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS, crash_at=(point, 1)).run_process()
-    after_kill = faults(root, whole(LOG))
-    ended = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS).run_process()
+    killed = ToyRun(str(root), LOG, is_compacting=True, now_ms=LATER_MS, crash_at=(point, 1)).run_process()
+    after_kill = faults(root, all_rows(LOG))
+    ended = ToyRun(str(root), LOG, is_compacting=True, now_ms=LATER_MS).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
-    assert after_kill == [] == faults(root, whole(LOG))
+    assert after_kill == [] == faults(root, all_rows(LOG))
     names = [path for path in Folder(str(root)).paths() if is_data(path)]
     assert len(names) == 4, "expected a file for each day of a queue: two of the first, one of each other queue"
     assert verify(Folder(str(root)), is_deep=True).findings == ()
@@ -122,9 +122,9 @@ def test_kill_during_expiry_leaves_no_files_behind(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     now_ms = days_later_ms("2026-11-22", 3)
 
-    killed = Life(str(root), LOG, expire_days=3, now_ms=now_ms, crash_at=(crash_points.MID_EXPIRY, 1)).run_process()
+    killed = ToyRun(str(root), LOG, expire_days=3, now_ms=now_ms, crash_at=(crash_points.MID_EXPIRY, 1)).run_process()
     lose_checkpoint(root)
-    ended = Life(str(root), LOG, expire_days=3, now_ms=now_ms).run_process()
+    ended = ToyRun(str(root), LOG, expire_days=3, now_ms=now_ms).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     manifest = read_manifest(Folder(str(root)))
@@ -136,26 +136,33 @@ def test_kill_during_expiry_leaves_no_files_behind(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    ("guard", "lives"),
+    ("guard", "runs"),
     [
-        ("staging", [Life("", SHORTER, None, (crash_points.BEFORE_RECORD, 1)), Life("", LOG)]),
-        ("publishing", [Life("", LOG, 150, (crash_points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
-        ("exchange", [Life("", LOG, None, (crash_points.AFTER_MERGE, 2), is_compacting=True, now_ms=LATER_MS)]),
+        ("staging", [ToyRun("", SHORTER, None, (crash_points.BEFORE_RECORD, 1)), ToyRun("", LOG)]),
+        ("publishing", [ToyRun("", LOG, 150, (crash_points.AFTER_RECORD, 2)), ToyRun("", LOG, 150)]),
+        ("exchange", [ToyRun("", LOG, None, (crash_points.AFTER_MERGE, 2), is_compacting=True, now_ms=LATER_MS)]),
     ],
     ids=["staging", "publishing", "exchange"],
 )
-def test_without_a_guard_the_listings_show_damage(tmp_path: Path, guard: str, lives: list[Life]) -> None:
-    """Counter-test: with one guard removed, the same kills cause faults that the same listings find."""
+def test_without_a_guard_the_listings_show_damage(tmp_path: Path, guard: str, runs: list[ToyRun]) -> None:
+    """The twin: with one guard removed, the same kills cause faults that the same listings find."""
     root = tmp_path / "archive"
     codes = []
-    for life in lives:
+    for toy_run in runs:
         codes.append(
-            Life(
-                str(root), life.log, life.rows_max, life.crash_at, guard, life.is_compacting, None, life.now_ms
+            ToyRun(
+                str(root),
+                toy_run.log,
+                toy_run.rows_max,
+                toy_run.crash_at,
+                guard,
+                toy_run.is_compacting,
+                None,
+                toy_run.now_ms,
             ).run_process()
         )
         if guard == "staging":
             lose_checkpoint(root)
 
     assert codes[0] == -signal.SIGKILL
-    assert faults(root, whole(LOG)) != []
+    assert faults(root, all_rows(LOG)) != []

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
-from spark_kit.listings import READERS, Seen
+from spark_kit.listings import READERS, RowCounts
 from spark_kit.object_store import KEYS, ObjectStore
 from spark_kit.toy_log import HOUR_US, ToyLog
-from spark_kit.toy_run import Life, acquire_lock, live, lose_checkpoint
+from spark_kit.toy_run import ToyRun, acquire_lock, lose_checkpoint, run_toy
 
 from gantry_pipelines.__main__ import main
 from gantry_pipelines.archive import crash_points, lock
@@ -51,20 +51,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 
 @pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def access_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
-def life(server: ObjectStore, tmp_path: Path) -> Life:
+def toy_run(server: ObjectStore, tmp_path: Path) -> ToyRun:
     """Return a run that is not killed."""
-    return Life(
+    return ToyRun(
         str(tmp_path / "archive"), LOG, rows_max=150, destination=server.address(tmp_path.name), environment=KEYS
     )
 
 
-def whole() -> Seen:
+def all_rows() -> RowCounts:
     """Return every row of the log, once."""
     return Counter(
         (queue.topic, queue.broker, queue.number, offset, LOG.row(queue, offset)["body"])
@@ -73,7 +73,7 @@ def whole() -> Seen:
     )
 
 
-def listed(server: ObjectStore, tmp_path: Path) -> list[Seen]:
+def listed(server: ObjectStore, tmp_path: Path) -> list[RowCounts]:
     """Return the rows that each reader finds by listing the bucket."""
     return [read(server.folder / "archives" / tmp_path.name) for read in READERS.values()]
 
@@ -116,47 +116,47 @@ def test_object_storage_returns_what_was_written(server: ObjectStore, tmp_path: 
     ],
 )
 def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(
-    server: ObjectStore, life: Life, tmp_path: Path, point: str
+    server: ObjectStore, toy_run: ToyRun, tmp_path: Path, point: str
 ) -> None:
     """The process is killed when it hits the crash point for the second time; the next start has other limits."""
-    killed = replace(life, crash_at=(point, 2)).run_process()
+    killed = replace(toy_run, crash_at=(point, 2)).run_process()
     after_kill = listed(server, tmp_path)
-    ended = replace(life, rows_max=1000).run_process()
+    ended = replace(toy_run, rows_max=1000).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
-    assert [seen <= whole() for seen in after_kill] == [True, True]
-    assert listed(server, tmp_path) == [whole(), whole()]
-    assert verify(storage_of(life.destination), is_deep=True).findings == ()
+    assert [seen <= all_rows() for seen in after_kill] == [True, True]
+    assert listed(server, tmp_path) == [all_rows(), all_rows()]
+    assert verify(storage_of(toy_run.destination), is_deep=True).findings == ()
 
 
 @pytest.mark.slow
-def test_a_lost_checkpoint_is_recovered_from_the_manifest(server: ObjectStore, life: Life, tmp_path: Path) -> None:
+def test_a_lost_checkpoint_is_recovered_from_the_manifest(server: ObjectStore, toy_run: ToyRun, tmp_path: Path) -> None:
     """A run without checkpoint begins where the manifest ends; uploads of dead workers after that are deleted."""
-    killed = replace(life, crash_at=(crash_points.AFTER_DATA, 3)).run_process()
-    lose_checkpoint(Path(life.root))
-    ended = replace(life, rows_max=70).run_process()
+    killed = replace(toy_run, crash_at=(crash_points.AFTER_DATA, 3)).run_process()
+    lose_checkpoint(Path(toy_run.root))
+    ended = replace(toy_run, rows_max=70).run_process()
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
-    assert listed(server, tmp_path) == [whole(), whole()]
+    assert listed(server, tmp_path) == [all_rows(), all_rows()]
 
 
 @pytest.mark.verify
-def test_pyarrow_reads_the_archive_from_the_object_store(server: ObjectStore, life: Life, tmp_path: Path) -> None:
+def test_pyarrow_reads_the_archive_from_the_object_store(server: ObjectStore, toy_run: ToyRun, tmp_path: Path) -> None:
     """pyarrow's S3 client reads all rows from the bucket."""
-    assert life.run_process() == 0
+    assert toy_run.run_process() == 0
 
-    system, prefix = fs.FileSystem.from_uri(life.destination)
+    system, prefix = fs.FileSystem.from_uri(toy_run.destination)
     table = ds.dataset(f"{prefix}/data", filesystem=system, format="parquet").to_table(columns=["queue", "offset"])
 
     assert table.num_rows == sum(LOG.ends.values())
-    assert read_manifest(storage_of(life.destination)).ends() == LOG.ends
+    assert read_manifest(storage_of(toy_run.destination)).ends() == LOG.ends
 
 
 @pytest.mark.verify
-def test_second_writer_is_refused_and_waits_after_a_kill(life: Life) -> None:
+def test_second_writer_is_refused_and_waits_after_a_kill(toy_run: ToyRun) -> None:
     """A second writer gets an error that names the first; after a kill it waits until the lock has timed out."""
-    storage = storage_of(life.destination)
-    held = hold(life)
+    storage = storage_of(toy_run.destination)
+    held = hold_writer_lock(toy_run)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lock, "HEARTBEAT_INTERVAL_S", 0.5)
@@ -168,19 +168,19 @@ def test_second_writer_is_refused_and_waits_after_a_kill(life: Life) -> None:
         held.join()
 
     began_s = time.monotonic()
-    assert life.run_process() == 0
-    assert time.monotonic() - began_s > life.takeover_s
+    assert toy_run.run_process() == 0
+    assert time.monotonic() - began_s > toy_run.takeover_s
 
 
 @pytest.mark.verify
-def test_writer_that_did_not_renew_its_lock_is_fenced(life: Life) -> None:
+def test_writer_that_did_not_renew_its_lock_is_fenced(toy_run: ToyRun) -> None:
     """A writer that did not renew for the lock timeout is taken over; its next check fails."""
-    storage = storage_of(life.destination)
-    first: Any = acquire_lock(storage, life.takeover_s)
+    storage = storage_of(toy_run.destination)
+    first: Any = acquire_lock(storage, toy_run.takeover_s)
     first._ended.set()
     first._thread.join()
     first.check()
-    second = acquire_lock(storage, life.takeover_s)
+    second = acquire_lock(storage, toy_run.takeover_s)
     with pytest.raises(FencedOut, match="another writer"):
         first.check()
     second.check()
@@ -191,17 +191,17 @@ def test_writer_that_did_not_renew_its_lock_is_fenced(life: Life) -> None:
     assert storage.paths() == []
 
 
-def test_unavailable_store_does_not_hide_the_error_of_a_run(life: Life) -> None:
+def test_unavailable_store_does_not_hide_the_error_of_a_run(toy_run: ToyRun) -> None:
     """If releasing the lock fails, the original error is raised; the next start waits for the lock timeout."""
 
     def gone(*_: object) -> bytes:
         raise OSError("unavailable")
 
-    storage = storage_of(life.destination)
+    storage = storage_of(toy_run.destination)
     with (
         pytest.MonkeyPatch.context() as patch,
         pytest.raises(ArithmeticError),
-        ArchiveWriter.open(storage, ArchiveFormat(100), acquire_lock(storage, life.takeover_s)),
+        ArchiveWriter.open(storage, ArchiveFormat(100), acquire_lock(storage, toy_run.takeover_s)),
     ):
         patch.setattr(ObjectStorage, "read", gone)
         raise ArithmeticError
@@ -224,22 +224,22 @@ def test_known_error_is_extracted_from_sparks_error_text(text: str, kind: type[E
     assert extract_known_error(RuntimeError("x\nValueError: no\n")) is None
 
 
-def hold(life: Life) -> Any:
+def hold_writer_lock(toy_run: ToyRun) -> Any:
     """Start a process that takes the writer lock and keeps it."""
     context = multiprocessing.get_context("forkserver")
     ready = context.Event()
-    process = context.Process(target=_hold, args=(life, ready))
+    process = context.Process(target=_hold_writer_lock, args=(toy_run, ready))
     process.start()
     assert ready.wait(120)
     return process
 
 
-def _hold(life: Life, ready: Any) -> None:
+def _hold_writer_lock(toy_run: ToyRun, ready: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in KEYS.items():
             patch.setenv(name, value)
         patch.setattr(lock, "HEARTBEAT_INTERVAL_S", 0.1)
-        lock.acquire_writer_lock(storage_of(life.destination))
+        lock.acquire_writer_lock(storage_of(toy_run.destination))
         ready.set()
         threading.Event().wait(600)
 
@@ -249,10 +249,10 @@ def test_crash_of_the_object_store_ends_the_run_without_damage(tmp_path: Path) -
     """The store is killed while a run uploads files; when it is available again the next run completes the archive."""
     store = ObjectStore(tmp_path / "buckets")
     store.start()
-    life = Life(str(tmp_path / "archive"), LOG, 100, destination=store.address("dies"), environment=KEYS)
+    toy_run = ToyRun(str(tmp_path / "archive"), LOG, 100, destination=store.address("dies"), environment=KEYS)
     try:
         context: Any = multiprocessing.get_context("forkserver")
-        process = context.Process(target=live, args=(life,))
+        process = context.Process(target=run_toy, args=(toy_run,))
         process.start()
         while not any(name.startswith("data/") for name in store.files("dies")):
             assert process.is_alive()
@@ -261,13 +261,13 @@ def test_crash_of_the_object_store_ends_the_run_without_damage(tmp_path: Path) -
         process.join(300)
         broken = process.exitcode
         store.start()
-        assert life.run_process() == 0, "the run failed although the store is available again"
+        assert toy_run.run_process() == 0, "the run failed although the store is available again"
         seen = [read(store.folder / "archives" / "dies") for read in READERS.values()]
     finally:
         store.kill()
 
     assert broken == 1, "the run did not end with an error while the store was down"
-    assert seen == [whole(), whole()]
+    assert seen == [all_rows(), all_rows()]
 
 
 @pytest.mark.verify

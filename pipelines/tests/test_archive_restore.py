@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from spark_kit.toy_archive import archived
+from spark_kit.toy_archive import archive_log
 from spark_kit.toy_log import ToyLog, body_of
 
 from gantry_client import Message, MessageQueue, RequestTimeout, SendReceipt, SendStatus
@@ -70,7 +70,7 @@ def plan(tmp_path: Path, **more: object) -> RestorePlan:
 
 def test_restored_messages_equal_the_archived_ones(tmp_path: Path) -> None:
     """Order, bodies, keys, tags and message ids are restored; a second restore sends nothing."""
-    storage, broker = archived(LOG, tmp_path / "archive"), Broker()
+    storage, broker = archive_log(LOG, tmp_path / "archive"), Broker()
 
     first = restore(storage, plan(tmp_path), broker, Time())
     second = restore(storage, plan(tmp_path), broker, Time())
@@ -85,7 +85,7 @@ def test_restored_messages_equal_the_archived_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", ["lost", "unanswered", "not promised"])
 def test_unacknowledged_send_is_searched_in_the_target_first(tmp_path: Path, fault: str) -> None:
     """Stored messages are not sent again, the others are; in order, each once."""
-    storage, broker = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Broker(1)
+    storage, broker = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), Broker(1)
     broker.faults = {2: fault, 4: fault}
 
     restore(storage, plan(tmp_path), broker, Time())
@@ -107,7 +107,7 @@ def test_restore_continues_after_a_crash(tmp_path: Path, at: int) -> None:
                 raise Died
             return receipts
 
-    storage, broker = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Dying(1)
+    storage, broker = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), Dying(1)
 
     with pytest.raises(Died):
         restore(storage, plan(tmp_path), broker, Time())
@@ -143,7 +143,7 @@ def test_restore_after_a_crash_waits_for_messages_that_the_target_does_not_show_
             shown = 650 if clock.seconds >= 5 else self.visible
             return [one for one, _ in self.logs[0][begin:shown]]
 
-    storage, broker, clock = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Slow(1), Time()
+    storage, broker, clock = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), Slow(1), Time()
 
     with pytest.raises(Died):
         restore(storage, plan(tmp_path), broker, clock)
@@ -155,7 +155,7 @@ def test_restore_after_a_crash_waits_for_messages_that_the_target_does_not_show_
 
 def test_first_restore_does_not_wait_for_an_earlier_one(tmp_path: Path) -> None:
     """Without a progress file no earlier run has sent anything to wait for."""
-    storage, clock = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Time()
+    storage, clock = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), Time()
 
     restore(storage, plan(tmp_path), Broker(1), clock)
 
@@ -163,13 +163,13 @@ def test_first_restore_does_not_wait_for_an_earlier_one(tmp_path: Path) -> None:
 
 
 def test_without_searching_the_target_messages_would_be_duplicated(tmp_path: Path) -> None:
-    """Counter-test: if the target returns no ids, the unanswered batch is sent a second time."""
+    """The twin: if the target returns no ids, the unanswered batch is sent a second time."""
 
     class Blind(Broker):
         def ids(self, queue: MessageQueue, begin: int) -> Iterable[str]:
             return []
 
-    storage, broker = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Blind(1)
+    storage, broker = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), Blind(1)
     broker.faults = {2: "unanswered"}
 
     restore(storage, plan(tmp_path), broker, Time())
@@ -179,7 +179,7 @@ def test_without_searching_the_target_messages_would_be_duplicated(tmp_path: Pat
 
 def test_restore_fails_with_its_position_when_brokers_stay_unavailable(tmp_path: Path) -> None:
     """After the timeout the restore fails, and the error has the offset at which the next run continues."""
-    storage, broker = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Broker(1)
+    storage, broker = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), Broker(1)
     broker.faults = dict.fromkeys(range(3, 1000), "lost")
 
     with pytest.raises(RestoreFailed, match=r"was restored up to 200"):
@@ -188,7 +188,7 @@ def test_restore_fails_with_its_position_when_brokers_stay_unavailable(tmp_path:
 
 def test_unknown_topic_and_progress_of_another_target_are_refused(tmp_path: Path) -> None:
     """A mistyped topic restores nothing, and the progress of one target is not used for another."""
-    storage = archived(ToyLog({ONE: 50}), tmp_path / "archive")
+    storage = archive_log(ToyLog({ONE: 50}), tmp_path / "archive")
     restore(storage, plan(tmp_path), Broker(1), Time())
 
     with pytest.raises(RestoreFailed, match="no messages of topic ordres"):

@@ -30,10 +30,10 @@ def test_archive_of_two_thousand_messages_survives_three_kills(brokers: Group, t
     kills = tmp_path / "kills"
     wanted = Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
 
-    def life(rows_max: int, driver: str = "", worker: str = "") -> int:
+    def run_query(rows_max: int, driver: str = "", worker: str = "") -> int:
         options = {
             "nameServers": brokers.name_server,
-            "sidecars": ",".join(brokers.urls[:1]),
+            "sidecars": ",".join(brokers.sidecar_urls[:1]),
             "subscribe": "slice",
             "startingOffsets": "earliest",
             "maxRowsPerTrigger": str(rows_max),
@@ -45,12 +45,15 @@ def test_archive_of_two_thousand_messages_survives_three_kills(brokers: Group, t
         )
         return query.run_process()
 
-    codes = [life(500, worker=f"{crash_points.AFTER_DATA}:2"), life(400, driver=f"{crash_points.AFTER_RECORD}:3")]
+    codes = [
+        run_query(500, worker=f"{crash_points.AFTER_DATA}:2"),
+        run_query(400, driver=f"{crash_points.AFTER_RECORD}:3"),
+    ]
     sent = brokers.send(MESSAGES // 2, topic="slice")
     wanted += Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
-    codes.append(life(600, driver=f"{crash_points.BEFORE_RECORD}:1"))
+    codes.append(run_query(600, driver=f"{crash_points.BEFORE_RECORD}:1"))
     seen = {name: read(tmp_path / "archive") for name, read in READERS.items()}
-    codes.append(life(2000))
+    codes.append(run_query(2000))
 
     assert codes == [1, -signal.SIGKILL, -signal.SIGKILL, 0]
     assert kills.read_text().split() == [crash_points.AFTER_DATA, crash_points.AFTER_RECORD, crash_points.BEFORE_RECORD]
@@ -66,8 +69,12 @@ def test_archive_is_restored_to_a_real_broker(brokers: Group, tmp_path: Path) ->
     """The target topic has the same messages, in order by queue, with keys, tags and ids; a second run sends none."""
     sent = brokers.send(600, topic="gone", queues=3)
     options = {"subscribe": "gone", "startingOffsets": "earliest", "archive.destination": str(tmp_path / "archive")}
-    options |= {"nameServers": brokers.name_server, "sidecars": ",".join(brokers.urls[:1]), "archive.cores": "1"}
-    archived = Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100)).run_process()
+    options |= {
+        "nameServers": brokers.name_server,
+        "sidecars": ",".join(brokers.sidecar_urls[:1]),
+        "archive.cores": "1",
+    }
+    exit_code = Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100)).run_process()
     runtime = {"nameServers": [brokers.name_server], "destination": str(tmp_path / "archive")}
     document = {"runtime": runtime, "restore": {"topics": {"gone": "back"}}}
     job, reporter = RestoreJob(), Reporter("restore")
@@ -77,7 +84,7 @@ def test_archive_is_restored_to_a_real_broker(brokers: Group, tmp_path: Path) ->
     settings = job.parse(config_of(document, RestoreSpec))
     first, second = job.run(settings, reporter), job.run(settings, reporter)
 
-    assert archived == 0 and (first.rows, second.rows) == (600, 0)
+    assert exit_code == 0 and (first.rows, second.rows) == (600, 0)
     found = []
     with PullConsumer(brokers.name_server, "looker") as consumer:
         for queue in consumer.queues("back"):

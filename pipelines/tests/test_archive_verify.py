@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
-from spark_kit.toy_archive import archived
+from spark_kit.toy_archive import archive_log
 from spark_kit.toy_log import ToyLog
 
 from gantry_pipelines.archive.manifest_reader import ManifestReader
@@ -26,86 +26,86 @@ QUEUE, OTHER = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1
 LOG = ToyLog({QUEUE: 250, OTHER: 100})
 
 
-def data(root: Path, number: int = 0) -> Path:
+def data_file(root: Path, number: int = 0) -> Path:
     return sorted(root.glob("data/*/*/*.parquet"))[number]
 
 
-def record(root: Path, number: int = 0) -> Path:
+def record_file(root: Path, number: int = 0) -> Path:
     return sorted(root.glob("_manifest/records/*/*.json"))[number]
 
 
-def flip(root: Path) -> None:
-    content = bytearray(data(root).read_bytes())
+def flip_bit(root: Path) -> None:
+    content = bytearray(data_file(root).read_bytes())
     content[len(content) // 3] ^= 1
-    data(root).write_bytes(content)
+    data_file(root).write_bytes(content)
 
 
-def cut(root: Path) -> None:
-    data(root).write_bytes(data(root).read_bytes()[:-10])
+def truncate_file(root: Path) -> None:
+    data_file(root).write_bytes(data_file(root).read_bytes()[:-10])
 
 
-def drop(root: Path) -> None:
-    data(root).unlink()
+def delete_file(root: Path) -> None:
+    data_file(root).unlink()
 
 
-def add(root: Path) -> None:
-    (data(root).parent / "copy.parquet").write_bytes(data(root).read_bytes())
+def add_file(root: Path) -> None:
+    (data_file(root).parent / "copy.parquet").write_bytes(data_file(root).read_bytes())
 
 
-def swap(root: Path) -> None:
+def swap_files(root: Path) -> None:
     """Swap two files and their records: only the metadata in the files reveals it."""
-    one, other = data(root, 0), data(root, 1)
+    one, other = data_file(root, 0), data_file(root, 1)
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
-    pages = {number: json.loads(record(root, number).read_text()) for number in (0, 1)}
+    pages = {number: json.loads(record_file(root, number).read_text()) for number in (0, 1)}
     for number in (0, 1):
         own, other_file = pages[number]["files"][0], pages[1 - number]["files"][0]
         changed = {**own, "bytes": other_file["bytes"], "checksum": other_file["checksum"]}
-        record(root, number).write_text(json.dumps({**pages[number], "files": [changed]}))
+        record_file(root, number).write_text(json.dumps({**pages[number], "files": [changed]}))
 
 
-def forget(root: Path) -> None:
-    record(root, 1).unlink()
-    data(root, 1).unlink()
+def delete_file_and_record(root: Path) -> None:
+    record_file(root, 1).unlink()
+    data_file(root, 1).unlink()
 
 
-def double(root: Path) -> None:
+def add_overlapping_record(root: Path) -> None:
     """Add a record whose range overlaps another's."""
-    page = json.loads(record(root, 1).read_text())
+    page = json.loads(record_file(root, 1).read_text())
     page["files"][0]["begin"] -= 50
     page["files"][0]["rows"] += 50
-    (record(root).parent / "another.json").write_text(json.dumps(page))
+    (record_file(root).parent / "another.json").write_text(json.dumps(page))
 
 
-def repack(root: Path) -> None:
+def remove_row(root: Path) -> None:
     """Remove a row from a file and adapt its size in the manifest: unless bytes are read, only its rows reveal it."""
-    path = data(root)
+    path = data_file(root)
     with pq.ParquetFile(path) as parquet:
         table, metadata = parquet.read(), dict(parquet.metadata.metadata or {})
     pq.write_table(table.slice(1).replace_schema_metadata(metadata), path)
-    page = json.loads(record(root).read_text())
+    page = json.loads(record_file(root).read_text())
     page["files"][0]["bytes"] = path.stat().st_size
-    record(root).write_text(json.dumps(page))
+    record_file(root).write_text(json.dumps(page))
 
 
 @pytest.mark.parametrize(
     ("inject", "is_deep", "text"),
     [
-        (flip, True, "checksum of the manifest"),
-        (cut, False, "bytes, the manifest has"),
-        (drop, False, "is missing"),
-        (add, False, "is not in the manifest"),
-        (swap, False, "another range in its metadata"),
-        (forget, False, "[100, 200) is missing"),
-        (double, False, "is archived twice"),
-        (repack, False, "99 rows"),
+        (flip_bit, True, "checksum of the manifest"),
+        (truncate_file, False, "bytes, the manifest has"),
+        (delete_file, False, "is missing"),
+        (add_file, False, "is not in the manifest"),
+        (swap_files, False, "another range in its metadata"),
+        (delete_file_and_record, False, "[100, 200) is missing"),
+        (add_overlapping_record, False, "is archived twice"),
+        (remove_row, False, "99 rows"),
     ],
-    ids=["flip", "cut", "drop", "add", "swap", "forget", "double", "repack"],
+    ids=["flip-bit", "truncate-file", "delete-file", "add-file", "swap-files", "delete-both", "overlap", "remove-row"],
 )
 def test_injected_fault_is_found(tmp_path: Path, inject: Callable[[Path], None], is_deep: bool, text: str) -> None:
     """Each fault alone is found and named; without it there are no findings."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
     before = verify(storage, is_deep=True)
 
     inject(tmp_path)
@@ -116,9 +116,9 @@ def test_injected_fault_is_found(tmp_path: Path, inject: Callable[[Path], None],
 
 def test_flipped_bit_is_found_by_deep_verification_only(tmp_path: Path) -> None:
     """Without `deep` the bytes are not read, so a flipped bit in the middle of a file is not found."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
 
-    flip(tmp_path)
+    flip_bit(tmp_path)
 
     assert verify(storage).findings == ()
     assert len(verify(storage, is_deep=True).findings) == 1
@@ -138,14 +138,14 @@ class StoppingTerminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("inject", "exit_code", "reason"),
-    [(None, EXIT_INTERRUPTED, "Interrupted"), (drop, EXIT_FAILED, "Damaged")],
+    [(None, EXIT_INTERRUPTED, "Interrupted"), (delete_file, EXIT_FAILED, "Damaged")],
     ids=["no findings", "a finding"],
 )
 def test_verification_ends_after_the_current_file_when_stopped(
     tmp_path: Path, inject: Callable[[Path], None] | None, exit_code: int, reason: str
 ) -> None:
     """A stop request ends the run after the current file with 130, or with 1 if a fault was found before."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
     if inject is not None:
         inject(tmp_path)
     stop = StopRequest()
@@ -179,7 +179,7 @@ class PublishingStorage:
 @pytest.mark.parametrize("is_deep", [False, True], ids=["shallow", "deep"])
 def test_file_that_is_published_meanwhile_is_no_finding(tmp_path: Path, is_staged_seen: bool, is_deep: bool) -> None:
     """A file that its writer publishes during the verification is not missing; one that is nowhere is."""
-    folder = archived(LOG, tmp_path)
+    folder = archive_log(LOG, tmp_path)
     file = ManifestReader(folder).read().data()[0]
     staged, published = tmp_path / file.staged, tmp_path / file.place.path
 

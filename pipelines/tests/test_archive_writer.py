@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from spark_kit.toy_archive import archived, enter
+from spark_kit.toy_archive import archive_log, archive_new_messages
 from spark_kit.toy_log import ToyLog
 
 from gantry_pipelines.archive.compaction import CompactionRules, compact
@@ -83,7 +83,7 @@ def test_fenced_writer_adds_no_record(tmp_path: Path) -> None:
         storage.write(WRITER, json.dumps({"owner": "another", "host": "there", "process": 7}).encode())
 
         with pytest.raises(FencedOut, match="process 7 on there"):
-            enter(LOG, writer)
+            archive_new_messages(LOG, writer)
 
     assert writer.manifest.files() == [] and not list(tmp_path.glob("data/*/*/*"))
 
@@ -91,7 +91,7 @@ def test_fenced_writer_adds_no_record(tmp_path: Path) -> None:
 def test_repeated_batch_is_added_once(tmp_path: Path) -> None:
     """The same files change nothing the second time."""
     with ArchiveWriter.open(Folder(str(tmp_path)), FORMAT) as writer:
-        first = enter(LOG, writer)
+        first = archive_new_messages(LOG, writer)
         again = writer.commit("query", 0, first)
 
     assert len(first) == 3 and again == []
@@ -99,10 +99,10 @@ def test_repeated_batch_is_added_once(tmp_path: Path) -> None:
 
 def test_gap_after_end_of_archive_is_refused(tmp_path: Path) -> None:
     """A range that does not begin where the archive ends is not added: the checkpoint is foreign, or ahead."""
-    storage = archived(LOG, tmp_path / "one")
+    storage = archive_log(LOG, tmp_path / "one")
     later = ToyLog({QUEUE: 500})
     with ArchiveWriter.open(Folder(str(tmp_path / "two")), FORMAT) as other:
-        far = [file for file in enter(later, other) if file.range.begin >= 300]
+        far = [file for file in archive_new_messages(later, other) if file.range.begin >= 300]
 
     with ArchiveWriter.open(storage, FORMAT) as writer, pytest.raises(RangesDoNotMeet, match="up to 250"):
         writer.commit("query", 1, far)
@@ -115,7 +115,7 @@ def test_gap_after_end_of_archive_is_refused(tmp_path: Path) -> None:
 )
 def test_format_of_archive_does_not_change(tmp_path: Path, other: ArchiveFormat) -> None:
     """Another grid, time zone, or set of columns is refused; the archive stays as it is."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
 
     with pytest.raises(OtherArchive):
         ArchiveWriter.open(storage, other)
@@ -124,7 +124,7 @@ def test_format_of_archive_does_not_change(tmp_path: Path, other: ArchiveFormat)
 
 def test_data_without_manifest_is_not_changed(tmp_path: Path) -> None:
     """A folder without a manifest is no archive, and its files are not deleted."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
     (tmp_path / "_manifest").rename(tmp_path / "gone")
 
     with pytest.raises(NoArchive, match="data files but no manifest"):
@@ -135,7 +135,7 @@ def test_data_without_manifest_is_not_changed(tmp_path: Path) -> None:
 
 def test_unknown_file_within_archived_ranges_stops_the_start(tmp_path: Path) -> None:
     """A file that is not in the manifest may show rows twice: an administrator has to decide about it."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
     first = sorted(tmp_path.glob("data/*/*/*"))[0]
     first.with_name(first.name.replace("100.parquet", "090.parquet")).write_bytes(first.read_bytes())
 
@@ -145,7 +145,7 @@ def test_unknown_file_within_archived_ranges_stops_the_start(tmp_path: Path) -> 
 
 def test_file_after_end_of_manifest_is_moved_aside(tmp_path: Path) -> None:
     """Readers do not see it any more, but it is kept in `_aside`."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
     last = sorted(tmp_path.glob("data/*/*/*"))[-1]
     sorted(tmp_path.glob("_manifest/records/*/*"))[-1].unlink()
 
@@ -156,7 +156,7 @@ def test_file_after_end_of_manifest_is_moved_aside(tmp_path: Path) -> None:
 
 def test_manifest_with_a_gap_is_refused(tmp_path: Path) -> None:
     """A missing record is detected at the start, before anything is written after it."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
     sorted(tmp_path.glob("_manifest/records/*/*"))[1].unlink()
 
     with pytest.raises(ManifestBroken, match=r"\[100, 200\) is missing"):
@@ -176,7 +176,7 @@ def test_archived_range_is_not_written_again() -> None:
 def test_expired_messages_are_recorded_as_lost(tmp_path: Path) -> None:
     """A range that expired before it was read is lost in the manifest, so that ranges tile; a fork is an error."""
     [lost] = lost_ranges([Gap(QUEUE, 200, 300, GapKind.EXPIRED)], {QUEUE: 250})
-    with ArchiveWriter.open(archived(LOG, tmp_path), FORMAT) as writer:
+    with ArchiveWriter.open(archive_log(LOG, tmp_path), FORMAT) as writer:
         writer.commit("query", 1, [lost])
 
         assert writer.manifest.faults() == [] and writer.manifest.ends() == {QUEUE: 300}
@@ -225,7 +225,7 @@ class LibraryWithoutExchange:
 
 def test_folder_without_exchange_is_not_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is CannotCompact, which a run reports before it continues, and the archive stays as it is."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
     before = storage.paths("data")
     monkeypatch.setattr("gantry_pipelines.archive.storage.ctypes.CDLL", lambda *_, **__: LibraryWithoutExchange())
 

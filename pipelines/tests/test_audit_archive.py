@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from spark_kit.fake_catalog import FakeCatalog
-from spark_kit.toy_archive import archived, enter
+from spark_kit.toy_archive import archive_log, archive_new_messages
 from spark_kit.toy_log import ToyLog, as_batch
 
 from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
@@ -32,7 +32,7 @@ LOG = ToyLog({QUEUE: 250})
 READING = ReadSettings(name_servers="127.0.0.1:1")
 
 
-def compared(root: Path, log: ToyLog, wanted: range = range(250), *, number: int = 0) -> list[Finding]:
+def findings_of(root: Path, log: ToyLog, wanted: range = range(250), *, number: int = 0) -> list[Finding]:
     """Compare one file with a log that has these offsets, and return the findings."""
     rows = rows_of_comparison(root, read_manifest(Folder(str(root))).data()[number], log, wanted)
     return [row for row in rows if isinstance(row, Finding)]
@@ -63,9 +63,9 @@ def rewrite(root: Path, change: dict[str, object], at: int) -> None:
 
 def test_archive_that_equals_the_log_has_no_finding(tmp_path: Path) -> None:
     """If every column of every row is equal, there is no finding."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
 
-    assert [found for number in range(3) for found in compared(tmp_path, LOG, number=number)] == []
+    assert [found for number in range(3) for found in findings_of(tmp_path, LOG, number=number)] == []
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_archive_that_equals_the_log_has_no_finding(tmp_path: Path) -> None:
 )
 def test_differing_row_is_reported_with_its_columns(tmp_path: Path, change: dict[str, object], name: str) -> None:
     """A message that differs is one finding, which names the columns."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
     rewrite(tmp_path, change, 7)
 
-    [found] = compared(tmp_path, LOG)
+    [found] = findings_of(tmp_path, LOG)
 
     assert (found.kind, found.topic, found.queue, found.offset, found.count) == (
         FindingKind.ARCHIVE_DIFFERS,
@@ -92,21 +92,21 @@ def test_differing_row_is_reported_with_its_columns(tmp_path: Path, change: dict
 
 def test_rows_of_only_one_side_are_missing_or_extra(tmp_path: Path) -> None:
     """Rows that only the log or only the archive has are findings; consecutive rows are one finding."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
     rewrite(tmp_path, {"offset": 1_000}, 7)
 
-    assert [(one.kind, one.offset) for one in compared(tmp_path, LOG)] == [
+    assert [(one.kind, one.offset) for one in findings_of(tmp_path, LOG)] == [
         (FindingKind.ARCHIVE_EXTRA, 1_000),
         (FindingKind.ARCHIVE_MISSING, 7),
     ]
-    archived(LOG, tmp_path / "other")
-    extra = compared(tmp_path / "other", LOG, range(90))
+    archive_log(LOG, tmp_path / "other")
+    extra = findings_of(tmp_path / "other", LOG, range(90))
     assert [(one.kind, one.offset, one.count) for one in extra] == [(FindingKind.ARCHIVE_EXTRA, 90, 10)]
 
 
 def test_offset_that_is_twice_in_a_file_is_extra(tmp_path: Path) -> None:
     """A row in place of one that the log no longer has leaves the count of rows as it was."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
     rewrite(tmp_path, {"offset": 8}, 7)
     [file, *_] = read_manifest(Folder(str(tmp_path))).data()
 
@@ -118,7 +118,7 @@ def test_offset_that_is_twice_in_a_file_is_extra(tmp_path: Path) -> None:
 
 def test_unreadable_or_missing_file_is_a_finding(tmp_path: Path) -> None:
     """The finding has the range of the file."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
     paths = sorted(tmp_path.glob("data/*/*/*.parquet"))
     paths[0].unlink()
     data = bytearray(paths[1].read_bytes())
@@ -128,17 +128,17 @@ def test_unreadable_or_missing_file_is_a_finding(tmp_path: Path) -> None:
     bounds = {QUEUE: Bounds(0, 250)}
     tasks, findings, _ = archive_tasks(read_archive(str(tmp_path)), bounds, {"broker-a": ()}, READING)
 
-    whole = [(one.kind, one.topic, one.queue, one.offset, one.count) for one in findings]
-    assert whole == [(FindingKind.ARCHIVE_MISSING, "orders", 0, 0, 100)]
+    summaries = [(one.kind, one.topic, one.queue, one.offset, one.count) for one in findings]
+    assert summaries == [(FindingKind.ARCHIVE_MISSING, "orders", 0, 0, 100)]
     assert len(tasks) == 2
-    [unreadable] = compared(tmp_path, LOG, number=1)
+    [unreadable] = findings_of(tmp_path, LOG, number=1)
     assert (unreadable.kind, unreadable.offset, unreadable.count) == (FindingKind.ARCHIVE_MISSING, 100, 100)
     assert "cannot be read" in unreadable.detail
 
 
 def test_expired_and_not_yet_archived_messages_are_notes(tmp_path: Path) -> None:
     """Only the common range is compared; rows after the log's end are a finding."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
 
     tasks, findings, notes = archive_tasks(
         read_archive(str(tmp_path)), {QUEUE: Bounds(130, 300)}, {"broker-a": ()}, READING
@@ -157,7 +157,7 @@ def test_expired_and_not_yet_archived_messages_are_notes(tmp_path: Path) -> None
 
 def test_messages_archived_during_the_audit_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log's bounds are read after the manifest, so the log has all messages of its files."""
-    storage, log = archived(LOG, tmp_path), FakeCatalog()
+    storage, log = archive_log(LOG, tmp_path), FakeCatalog()
     log.append(log.add_queue("orders", "broker-a", 0), 250)
 
     class Catalog:
@@ -173,7 +173,7 @@ def test_messages_archived_during_the_audit_are_no_finding(tmp_path: Path, monke
             if self.read_from is ReadFrom.MASTER:
                 log.append(QUEUE, 50)
                 with ArchiveWriter.open(storage) as writer:
-                    enter(ToyLog({QUEUE: 300}), writer, batch=1)
+                    archive_new_messages(ToyLog({QUEUE: 300}), writer, batch=1)
 
     monkeypatch.setattr(archive_check, "Catalog", Catalog)
 
@@ -185,7 +185,7 @@ def test_messages_archived_during_the_audit_are_no_finding(tmp_path: Path, monke
 
 def test_staged_file_is_compared(tmp_path: Path) -> None:
     """A file that its writer has added to the manifest, and not published yet, is read where it is staged."""
-    archived(LOG, tmp_path)
+    archive_log(LOG, tmp_path)
     file = read_manifest(Folder(str(tmp_path))).data()[0]
     staged = dataclasses.replace(file, staged="_staged/one.part")
     (tmp_path / "_staged").mkdir(exist_ok=True)
@@ -199,7 +199,7 @@ def test_staged_file_is_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["compacted", "expired"])
 def test_file_that_its_writer_has_deleted_meanwhile_is_a_note(tmp_path: Path, change: str) -> None:
     """A file that cannot be read is a finding only if the newest manifest has it."""
-    storage = archived(LOG, tmp_path)
+    storage = archive_log(LOG, tmp_path)
     file = read_manifest(storage).data()[0]
     with ArchiveWriter.open(storage) as writer:
         now_ms = LOG.first_us // 1000 + 10 * 86_400_000

@@ -21,8 +21,6 @@ from gantry_pipelines.audit.walking import Grade, Record, grade_at, walk
 from gantry_store_files import UNIT
 from gantry_wire.message import StoredMessage, encode_record
 
-BIG = 64 << 20
-
 
 def state(begin: int, end: int, **more: object) -> CopyState:
     return CopyState(Span(begin, end), False, **more)  # type: ignore[arg-type]
@@ -39,7 +37,7 @@ def log_of(*bodies: bytes, is_sealed: bool = True, begin: int = 0) -> bytes:
     return data
 
 
-def view(data: bytes, sealed_spans: tuple[Span, ...] | None = None) -> View:
+def copy_view(data: bytes, sealed_spans: tuple[Span, ...] | None = None) -> View:
     read = Bytes(0, data)
     return View(read, walk(read, 0, len(data), sealed_spans, is_all=True), sealed_spans, len(data))
 
@@ -75,7 +73,7 @@ def test_copies_without_common_range_are_a_note() -> None:
 # -- bisection ---------------------------------------------------------------------------------------------------------
 
 
-def sums(data: bytes, asked: list[tuple[int, int]]) -> Callable[[int, int], str | None]:
+def checksum_of(data: bytes, asked: list[tuple[int, int]]) -> Callable[[int, int], str | None]:
     def ask(begin: int, end: int) -> str | None:
         asked.append((begin, end))
         return str(zlib.crc32(data[begin:end]))
@@ -91,12 +89,12 @@ def test_bisection_needs_few_checksums_and_equal_copies_need_one() -> None:
     other[37 * PIECE_BYTES_MIN + 5] = 1
     asked: list[tuple[int, int]] = []
 
-    found = find_differing_spans(sums(one, asked), sums(bytes(other), []), Span(0, length))
+    found = find_differing_spans(checksum_of(one, asked), checksum_of(bytes(other), []), Span(0, length))
 
     assert found == [Span(37 * PIECE_BYTES_MIN, 38 * PIECE_BYTES_MIN)]
     assert len(asked) <= 13
     asked.clear()
-    assert find_differing_spans(sums(one, asked), sums(one, []), Span(0, length)) == []
+    assert find_differing_spans(checksum_of(one, asked), checksum_of(one, []), Span(0, length)) == []
     assert len(asked) == 1
 
 
@@ -141,7 +139,7 @@ def test_copy_with_the_higher_grade_is_right_even_if_it_is_the_slave() -> None:
     wrong = bytearray(right)
     wrong[right.index(b"orders")] ^= 1
 
-    [found] = judge("a", {0: view(bytes(wrong)), 1: view(right)}, [Span(0, len(right))])
+    [found] = judge("a", {0: copy_view(bytes(wrong)), 1: copy_view(right)}, [Span(0, len(right))])
 
     assert (found.replica, found.kind, found.topic, found.offset) == (0, FindingKind.CORRUPT, "orders", 0)
 
@@ -150,7 +148,7 @@ def test_of_three_copies_the_majority_is_right() -> None:
     """If all records are valid and two are equal, the third one differs."""
     one, other = log_of(b"one"), log_of(b"eno")
 
-    [found] = judge("a", {0: view(other), 1: view(one), 2: view(one)}, [Span(0, len(one))])
+    [found] = judge("a", {0: copy_view(other), 1: copy_view(one), 2: copy_view(one)}, [Span(0, len(one))])
 
     assert (found.replica, found.kind) == (0, FindingKind.DIFFERS)
 
@@ -160,7 +158,7 @@ def test_forked_logs_are_reported_by_the_records_of_the_first_copy() -> None:
     master, slave = log_of(b"same", b"two", b"three"), log_of(b"same", b"another", b"four")
     span = [Span(0, len(master))]
 
-    found = list(judge("a", {0: view(master), 1: view(slave[: len(master)])}, span))
+    found = list(judge("a", {0: copy_view(master), 1: copy_view(slave[: len(master)])}, span))
 
     assert {one.replica for one in found} == {1}
     assert [one.offset for one in found] == [1, 2]
@@ -169,15 +167,15 @@ def test_forked_logs_are_reported_by_the_records_of_the_first_copy() -> None:
 # -- numbers and units -------------------------------------------------------------------------------------------------
 
 
-class Queues:
+class FakeCopy:
     """A fake copy that has the units of one queue, and possibly a log."""
 
     def __init__(
-        self, *units: tuple[int, int, int], topic_is_there: bool | None = None, deleted_at: int = 0, log: bytes = b""
+        self, *units: tuple[int, int, int], knows_topic: bool | None = None, deleted_at: int = 0, log: bytes = b""
     ) -> None:  # fmt: skip
         self._log = log
         self._data = b"".join(UNIT.pack(*unit) for unit in units)
-        self._topic_is_there = topic_is_there
+        self._knows_topic = knows_topic
         self._deleted_at = deleted_at
 
     def state(self) -> CopyState:
@@ -193,7 +191,7 @@ class Queues:
         return [("orders", 0)] if self._data else []
 
     def knows_topic(self, topic: str) -> bool | None:
-        return self._topic_is_there
+        return self._knows_topic
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
         return 0, len(self._data) // UNIT.size
@@ -205,27 +203,27 @@ class Queues:
         pass
 
 
-def run(begin: int, end: int, physical: int) -> QueueRun:
+def queue_run(begin: int, end: int, physical: int) -> QueueRun:
     return QueueRun("a", "orders", 0, begin, end, physical)
 
 
-def unit(at: int) -> tuple[int, int, int]:
+def index_unit(at: int) -> tuple[int, int, int]:
     return at * 100, 100, 0
 
 
-def concluded(copy: Queues, runs: list[QueueRun], *findings: Finding) -> list[tuple[FindingKind, int, int]]:
+def findings_of(copy: FakeCopy, runs: list[QueueRun], *findings: Finding) -> list[tuple[FindingKind, int, int]]:
     made = Conclusion("a", {0: copy}, {0: copy.state()}, 0, findings, runs)
     return [(one.kind, one.offset, one.count) for one in made.findings()]
 
 
 def test_consecutive_numbers_across_chunks_are_no_gap() -> None:
     """Chunks may be given in any order."""
-    assert concluded(Queues(*map(unit, range(6))), [run(3, 6, 300), run(0, 3, 0)]) == []
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(3, 6, 300), queue_run(0, 3, 0)]) == []
 
 
 def test_number_without_record_is_a_gap_and_its_unit_is_stray() -> None:
     """Both are reported: the message is missing, and its unit points to no record."""
-    assert concluded(Queues(*map(unit, range(6))), [run(0, 2, 0), run(3, 6, 300)]) == [
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(0, 2, 0), queue_run(3, 6, 300)]) == [
         (FindingKind.UNIT_STRAY, 2, 1), (FindingKind.GAP, 2, 1),
     ]  # fmt: skip
 
@@ -234,7 +232,7 @@ def test_damaged_record_is_one_finding_attributed_by_its_unit() -> None:
     """The damage itself does not identify the message; the unit that points to it does."""
     damage = Finding("a", 0, Check.COPIES, FindingKind.CORRUPT, physical=200, size=100, detail="no whole record")
 
-    assert concluded(Queues(*map(unit, range(6))), [run(0, 2, 0), run(3, 6, 300)], damage) == [
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(0, 2, 0), queue_run(3, 6, 300)], damage) == [
         (FindingKind.CORRUPT, 2, 1)
     ]
 
@@ -246,7 +244,7 @@ def test_damage_is_reported_only_on_the_copy_that_was_read() -> None:
     damaged = bytearray(whole)
     damaged[size + 90] ^= 1
     units = [(0, size, 0), (size, size, 0), (2 * size, len(whole) - 2 * size, 0)]
-    copies = {0: Queues(*units, log=bytes(damaged)), 1: Queues(*units, log=whole)}
+    copies = {0: FakeCopy(*units, log=bytes(damaged)), 1: FakeCopy(*units, log=whole)}
     states = dict.fromkeys(copies, state(0, len(whole)))
     chunk = Chunk("a", Span(0, len(whole)), (0, 1), 0)
 
@@ -260,25 +258,27 @@ def test_damage_is_reported_only_on_the_copy_that_was_read() -> None:
 
 def test_duplicate_number_is_a_finding_but_a_recreated_topic_is_not() -> None:
     """A topic that was deleted and created again starts at number 0."""
-    assert concluded(Queues(*map(unit, range(6))), [run(0, 4, 0), run(3, 6, 400)]) == [(FindingKind.TWICE, 3, 1)]
-    young = Queues(*(unit(at + 4) for at in range(3)))
-    assert concluded(young, [run(0, 4, 0), run(0, 3, 400)]) == []
+    assert findings_of(FakeCopy(*map(index_unit, range(6))), [queue_run(0, 4, 0), queue_run(3, 6, 400)]) == [
+        (FindingKind.TWICE, 3, 1)
+    ]
+    young = FakeCopy(*(index_unit(at + 4) for at in range(3)))
+    assert findings_of(young, [queue_run(0, 4, 0), queue_run(0, 3, 400)]) == []
 
 
 def test_unit_that_points_before_the_deletion_of_its_topic_is_stray() -> None:
     """A queue that is completely left over from the deleted topic is no finding: the next start removes it."""
-    assert concluded(Queues(unit(4), unit(5), unit(2), deleted_at=400), [run(0, 2, 400)]) == [
-        (FindingKind.UNIT_STRAY, 2, 1)
-    ]
-    assert concluded(Queues(*map(unit, range(3)), deleted_at=400), []) == []
-    assert concluded(Queues(*map(unit, range(3))), []) == [(FindingKind.UNIT_STRAY, at, 1) for at in range(3)]
+    assert findings_of(
+        FakeCopy(index_unit(4), index_unit(5), index_unit(2), deleted_at=400), [queue_run(0, 2, 400)]
+    ) == [(FindingKind.UNIT_STRAY, 2, 1)]
+    assert findings_of(FakeCopy(*map(index_unit, range(3)), deleted_at=400), []) == []
+    assert findings_of(FakeCopy(*map(index_unit, range(3))), []) == [(FindingKind.UNIT_STRAY, at, 1) for at in range(3)]
 
 
 @pytest.mark.parametrize(("units_end", "missing"), [(200, 2), (300, 3), (OFFSET_MAX, 4)])
 def test_unit_that_the_next_start_builds_is_not_missing(units_end: int, missing: int) -> None:
     """Records that were unconfirmed when a copy stopped may lack units; a wrong unit is a finding there, too."""
     records = [Record(at * 100, 100, "orders", 0, at, True, 0, Grade.SEALED) for at in range(5)]
-    copy = Queues(*[(0, 0, 0)] * 4, (7, 100, 0))
+    copy = FakeCopy(*[(0, 0, 0)] * 4, (7, 100, 0))
 
     found = list(check_units("a", 0, copy, state(0, 1_000, units_end=units_end), {("orders", 0): records}))
 
@@ -292,7 +292,7 @@ def test_units_of_a_deleted_topic_are_not_missing(is_there: bool | None, expecte
     """Missing units are no finding only if the copy reports that the topic does not exist."""
     missing = Finding("a", 0, Check.INDEX, FindingKind.UNIT_MISSING, "orders", 0, 0, 0, 100, 3)
 
-    assert len(concluded(Queues(topic_is_there=is_there), [run(0, 3, 0)], missing)) == expected
+    assert len(findings_of(FakeCopy(knows_topic=is_there), [queue_run(0, 3, 0)], missing)) == expected
 
 
 def test_document_of_a_result_fits_into_a_termination_message() -> None:
@@ -324,6 +324,6 @@ def test_document_of_a_result_fits_into_a_termination_message() -> None:
 def test_end_of_units_is_after_the_last_unit_of_a_message() -> None:
     """Holes before the last unit of a message do not matter; empty units and fillers after it do not count."""
     filler = UNIT.pack(0, 0x7FFFFFFF, 0)
-    assert last_unit_end(UNIT.pack(*unit(0)) + bytes(20) + UNIT.pack(*unit(2)) + bytes(400)) == 60
+    assert last_unit_end(UNIT.pack(*index_unit(0)) + bytes(20) + UNIT.pack(*index_unit(2)) + bytes(400)) == 60
     assert last_unit_end(filler * 3 + bytes(40)) == 0
     assert last_unit_end(b"") == 0

@@ -22,7 +22,7 @@ from gantry_wire.names import SYSTEM_GROUPS
 from pyspark_rocketmq.model import Bounds, QueueId
 
 A, B = QueueId("orders", "old", 0), QueueId("orders", "old", 1)
-MINE, MINE_TOO = QueueId("orders", "new", 0), QueueId("orders", "new", 1)
+TARGET_A, TARGET_B = QueueId("orders", "new", 0), QueueId("orders", "new", 1)
 
 
 def cluster(bounds: Mapping[QueueId, tuple[int, int]], **groups: Mapping[QueueId, int]) -> ClusterFacts:
@@ -30,7 +30,7 @@ def cluster(bounds: Mapping[QueueId, tuple[int, int]], **groups: Mapping[QueueId
 
 
 SOURCE = cluster({A: (0, 10), B: (5, 20)}, readers={A: 10, B: 12})
-TARGET = cluster({MINE: (0, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12})
+TARGET = cluster({TARGET_A: (0, 10), TARGET_B: (5, 20)}, readers={TARGET_A: 10, TARGET_B: 12})
 
 
 def kinds(source: ClusterFacts, target: ClusterFacts, *, is_over: bool = False) -> list[tuple[DifferenceKind, bool]]:
@@ -46,25 +46,28 @@ def kinds(source: ClusterFacts, target: ClusterFacts, *, is_over: bool = False) 
 def test_equal_clusters_have_no_difference() -> None:
     """Brokers may have other names if their queues can be paired."""
     assert kinds(SOURCE, TARGET) == []
-    assert match_queues("orders", SOURCE, TARGET).pairs == (QueuePair(A, MINE, 0, 10), QueuePair(B, MINE_TOO, 5, 20))
+    assert match_queues("orders", SOURCE, TARGET).pairs == (
+        QueuePair(A, TARGET_A, 0, 10),
+        QueuePair(B, TARGET_B, 5, 20),
+    )
 
 
 @pytest.mark.parametrize(
     ("target", "expected", "is_over"),
     [
         (cluster({}), [(DifferenceKind.TOPIC_MISSING, False)], True),
-        (cluster({MINE: (0, 9), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}),
+        (cluster({TARGET_A: (0, 9), TARGET_B: (5, 20)}, readers={TARGET_A: 10, TARGET_B: 12}),
          [(DifferenceKind.FEWER, False)], True),
-        (cluster({MINE: (0, 11), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}),
+        (cluster({TARGET_A: (0, 11), TARGET_B: (5, 20)}, readers={TARGET_A: 10, TARGET_B: 12}),
          [(DifferenceKind.MORE, False)], False),
-        (cluster({MINE: (0, 11), MINE_TOO: (5, 20)}, readers={MINE: 11, MINE_TOO: 12}),
+        (cluster({TARGET_A: (0, 11), TARGET_B: (5, 20)}, readers={TARGET_A: 11, TARGET_B: 12}),
          [(DifferenceKind.MORE, True), (DifferenceKind.GROUP_AHEAD, True)], True),
-        (cluster({MINE: (3, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}),
+        (cluster({TARGET_A: (3, 10), TARGET_B: (5, 20)}, readers={TARGET_A: 10, TARGET_B: 12}),
          [(DifferenceKind.EXPIRED, False)], True),
-        (cluster({MINE: (0, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 11}),
+        (cluster({TARGET_A: (0, 10), TARGET_B: (5, 20)}, readers={TARGET_A: 10, TARGET_B: 11}),
          [(DifferenceKind.GROUP_BEHIND, False)], True),
-        (cluster({MINE: (0, 10), MINE_TOO: (5, 20)}), [(DifferenceKind.GROUP_BEHIND, False)] * 2, True),
-        (cluster({MINE: (0, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 13}),
+        (cluster({TARGET_A: (0, 10), TARGET_B: (5, 20)}), [(DifferenceKind.GROUP_BEHIND, False)] * 2, True),
+        (cluster({TARGET_A: (0, 10), TARGET_B: (5, 20)}, readers={TARGET_A: 10, TARGET_B: 13}),
          [(DifferenceKind.GROUP_AHEAD, False)], False),
     ],
     ids=["no topic", "fewer", "more before", "more after", "expired", "behind", "no offsets", "ahead"],
@@ -78,8 +81,8 @@ def test_each_difference_is_reported_and_progress_after_the_switch_is_a_note(
 
 def test_topic_with_unpaired_queues_is_compared_as_a_whole() -> None:
     """Other numbers of queues are a finding; groups are then compared by their remaining messages."""
-    target = cluster({MINE: (0, 25)}, readers={MINE: 17})
-    behind = cluster({MINE: (0, 25)}, readers={MINE: 9})
+    target = cluster({TARGET_A: (0, 25)}, readers={TARGET_A: 17})
+    behind = cluster({TARGET_A: (0, 25)}, readers={TARGET_A: 9})
 
     assert match_queues("orders", SOURCE, target).is_topic_wide
     assert kinds(SOURCE, target) == [(DifferenceKind.QUEUES, False)]

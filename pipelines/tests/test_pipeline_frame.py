@@ -38,7 +38,7 @@ DEADLINE_SECONDS = 60
 run_now: Any = None
 
 
-class PlayedJob(Job[ArchiveSpec, PipelineConfig[ArchiveSpec]]):
+class ScriptedJob(Job[ArchiveSpec, PipelineConfig[ArchiveSpec]]):
     """A job whose run is the function `run_now` of the test."""
 
     name = "archive"
@@ -54,21 +54,21 @@ class PlayedJob(Job[ArchiveSpec, PipelineConfig[ArchiveSpec]]):
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Any:
+def run_job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs the job `archive` with an action, and returns its exit code."""
-    module: Any = ModuleType("played_job")
-    module.PlayedJob = PlayedJob
-    monkeypatch.setitem(sys.modules, "played_job", module)
-    monkeypatch.setitem(jobs.JOBS, "archive", JobEntry("played_job", "PlayedJob", ARCHIVE.name, "played"))
+    module: Any = ModuleType("scripted_job")
+    module.ScriptedJob = ScriptedJob
+    monkeypatch.setitem(sys.modules, "scripted_job", module)
+    monkeypatch.setitem(jobs.JOBS, "archive", JobEntry("scripted_job", "ScriptedJob", ARCHIVE.name, "scripted"))
 
-    def play(action: Any, *arguments: str) -> int:
+    def run(action: Any, *arguments: str) -> int:
         monkeypatch.setattr(sys.modules[__name__], "run_now", action)
         with pytest.raises(SystemExit) as ended:
             main(["archive", *arguments])
         assert isinstance(ended.value.code, int)
         return ended.value.code
 
-    return play
+    return run
 
 
 def output(output_format: OutputFormat = OutputFormat.TEXT, **others: Any) -> tuple[Output, io.StringIO, io.StringIO]:
@@ -83,9 +83,9 @@ def raising(error: BaseException) -> Any:
     return run
 
 
-def test_completed_run_prints_its_result_and_exits_with_0(played: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completed_run_prints_its_result_and_exits_with_0(run_job: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The result of a completed run is on standard output, and its exit code is 0."""
-    assert played(lambda *_: Outcome(text="10 messages archived")) == 0
+    assert run_job(lambda *_: Outcome(text="10 messages archived")) == 0
     assert capsys.readouterr().out == "10 messages archived\n"
 
 
@@ -98,22 +98,22 @@ def test_completed_run_prints_its_result_and_exits_with_0(played: Any, capsys: p
     ],
 )
 def test_failure_is_one_line_and_an_exit_code(
-    played: Any, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, words: str
+    run_job: Any, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, words: str
 ) -> None:
     """A failure is reported as one line, with the remedy if there is one, never as a traceback."""
-    assert played(raising(error)) == code
+    assert run_job(raising(error)) == code
     assert capsys.readouterr() == ("", words)
 
 
-def test_invalid_configuration_exits_with_2(played: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_configuration_exits_with_2(run_job: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is started with an invalid configuration, and each problem is a line."""
-    assert played(raising(AssertionError("it ran")), "--set", "nope=1", "--set", "topics.of=2") == 2
+    assert run_job(raising(AssertionError("it ran")), "--set", "nope=1", "--set", "topics.of=2") == 2
     assert [line.split(":")[1] for line in capsys.readouterr().err.splitlines()] == [" nope", " topics.of"]
 
 
-def test_option_check_only_validates_the_configuration(played: Any) -> None:
+def test_option_check_only_validates_the_configuration(run_job: Any) -> None:
     """With `--check` the job is not run."""
-    assert played(raising(AssertionError("it ran")), "--check") == 0
+    assert run_job(raising(AssertionError("it ran")), "--check") == 0
 
 
 def test_missing_job_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +128,7 @@ def test_missing_job_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that needs a missing package reports the package and the command to install it."""
-    monkeypatch.setitem(jobs.JOBS, "archive", JobEntry("played_job", "PlayedJob", ARCHIVE.name, "played"))
+    monkeypatch.setitem(jobs.JOBS, "archive", JobEntry("scripted_job", "ScriptedJob", ARCHIVE.name, "scripted"))
 
     def missing(_: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
@@ -138,7 +138,7 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         jobs.load_job("archive")
 
 
-def test_typed_name_servers_are_used_if_the_file_has_none(played: Any, tmp_path: Path) -> None:
+def test_typed_name_servers_are_used_if_the_file_has_none(run_job: Any, tmp_path: Path) -> None:
     """`-n` applies if the configuration has no name servers; those of the file have precedence."""
     seen: list[tuple[str, ...]] = []
 
@@ -148,13 +148,13 @@ def test_typed_name_servers_are_used_if_the_file_has_none(played: Any, tmp_path:
 
     file = tmp_path / "archive.yaml"
     file.write_text("nameServers: [ns.example:9876]")
-    played(run, "-n", "127.0.0.1:1;127.0.0.1:2")
-    played(run, "-n", "127.0.0.1:1", "--conf", str(file))
+    run_job(run, "-n", "127.0.0.1:1;127.0.0.1:2")
+    run_job(run, "-n", "127.0.0.1:1", "--conf", str(file))
     assert seen == [("127.0.0.1:1", "127.0.0.1:2"), ("ns.example:9876",)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_first_signal_requests_a_stop(played: Any, number: signal.Signals) -> None:
+def test_first_signal_requests_a_stop(run_job: Any, number: signal.Signals) -> None:
     """The first Ctrl-C or SIGTERM calls the job's callbacks, in a thread that may call any function."""
     stopped = threading.Event()
     threads: list[str] = []
@@ -172,7 +172,7 @@ def test_first_signal_requests_a_stop(played: Any, number: signal.Signals) -> No
         return Outcome(130, "Interrupted")
 
     before = signal.getsignal(number)
-    assert played(run) == 130
+    assert run_job(run) == 130
     assert threads == ["pipeline-stopping"]
     assert signal.getsignal(number) is before
 

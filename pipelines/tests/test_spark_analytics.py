@@ -29,15 +29,15 @@ MESSAGES_DDL = (
 )
 
 
-def at(seconds: float) -> datetime:
+def after_noon(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
 def message(
     seconds: float, waited_ms: float = 1, *, topic: str = "orders", queue: int = 0, keys: str = ""
 ) -> tuple[Any, ...]:
-    born = at(seconds) - timedelta(milliseconds=waited_ms)
-    return topic, "broker-a", queue, keys, born, at(seconds), 200, 100
+    born = after_noon(seconds) - timedelta(milliseconds=waited_ms)
+    return topic, "broker-a", queue, keys, born, after_noon(seconds), 200, 100
 
 
 def messages(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
@@ -53,17 +53,17 @@ def test_messages_and_bytes_are_counted_by_queue_and_window(spark: SparkSession)
     counts = queue_counts(messages(spark, message(0), message(59.999), message(60), message(10, queue=1)), MINUTE)
 
     expected = [
-        (at(0), at(60), "orders", "broker-a", 0, 2, 400, 200),
-        (at(0), at(60), "orders", "broker-a", 1, 1, 200, 100),
-        (at(60), at(120), "orders", "broker-a", 0, 1, 200, 100),
+        (after_noon(0), after_noon(60), "orders", "broker-a", 0, 2, 400, 200),
+        (after_noon(0), after_noon(60), "orders", "broker-a", 1, 1, 200, 100),
+        (after_noon(60), after_noon(120), "orders", "broker-a", 0, 1, 200, 100),
     ]
     names = ["windowBegin", "windowEnd", "topic", "broker", "queue", "messages", "bytes", "bodyBytes"]
     assertDataFrameEqual(counts, spark.createDataFrame(expected, counts.schema))
     assert counts.columns == names
     rates = throughput(counts)
     rows = [
-        (at(0), at(60), "orders", "broker-a", 3, 600, 300, 0.05, 10.0),
-        (at(60), at(120), "orders", "broker-a", 1, 200, 100, 1 / 60, 200 / 60),
+        (after_noon(0), after_noon(60), "orders", "broker-a", 3, 600, 300, 0.05, 10.0),
+        (after_noon(60), after_noon(120), "orders", "broker-a", 1, 200, 100, 1 / 60, 200 / 60),
     ]
     assertDataFrameEqual(rates, spark.createDataFrame(rows, rates.schema))
 
@@ -77,7 +77,7 @@ def test_latencies_have_percentiles_and_clock_skew_is_counted(spark: SparkSessio
     rows = [message(1, waited) for waited in range(1, 101)] + [message(2, -5_000)]
     found = latencies(messages(spark, *rows), MINUTE)
 
-    expected = [(at(0), at(60), "orders", 101, 50.0, 95.0, 99.0, 100.0, 1)]
+    expected = [(after_noon(0), after_noon(60), "orders", 101, 50.0, 95.0, 99.0, 100.0, 1)]
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
@@ -91,8 +91,8 @@ def test_hot_queues_are_ranked_by_their_share(spark: SparkSession) -> None:
     found = hot_queues(queue_counts(messages(spark, *rows), MINUTE))
 
     expected = [
-        (at(0), at(60), "orders", "broker-a", 0, 3, 600, 0.75, 1.5, 1),
-        (at(0), at(60), "orders", "broker-a", 1, 1, 200, 0.25, 0.5, 2),
+        (after_noon(0), after_noon(60), "orders", "broker-a", 0, 3, 600, 0.75, 1.5, 1),
+        (after_noon(0), after_noon(60), "orders", "broker-a", 1, 1, 200, 0.25, 0.5, 2),
     ]
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
@@ -106,7 +106,10 @@ def test_hot_keys_count_a_message_once_for_each_of_its_keys(spark: SparkSession)
     rows = [message(1, keys="a b"), message(2, keys="a  a"), message(3, keys="c"), message(4), message(5, keys="b")]
     found = hot_keys(key_counts(messages(spark, *rows), MINUTE), 2)
 
-    expected = [(at(0), at(60), "orders", "a", 2, 400, 1), (at(0), at(60), "orders", "b", 2, 400, 2)]
+    expected = [
+        (after_noon(0), after_noon(60), "orders", "a", 2, 400, 1),
+        (after_noon(0), after_noon(60), "orders", "b", 2, 400, 2),
+    ]
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
@@ -151,7 +154,7 @@ def test_only_messages_stored_in_the_range_are_read(spark: SparkSession) -> None
 
 def config_of(brokers: Group, folder: Path, topic: str, **more: Any) -> PipelineConfig[AnalyticsSpec]:
     runtime = RuntimeConfig(
-        name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(folder), once=True
+        name_servers=[brokers.name_server], sidecars=list(brokers.sidecar_urls), destination=str(folder), once=True
     )
     given: dict[str, Any] = {"window": Duration(1_000), "watermark": Duration(0)}
     return PipelineConfig(AnalyticsSpec(topics=Topics(include=[topic], exclude=[]), **(given | more)), runtime)

@@ -32,7 +32,7 @@ def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
     """Run the job once, for the present messages."""
     runtime = {
         "nameServers": [brokers.name_server],
-        "sidecars": list(brokers.urls[:1]),
+        "sidecars": list(brokers.sidecar_urls[:1]),
         "destination": str(root),
         "once": True,
     }
@@ -71,7 +71,7 @@ def test_archive_in_an_object_store_has_the_sent_messages(spark: SparkSession, b
     try:
         address = store.address("archive")
         runtime = {
-            "nameServers": [brokers.name_server], "sidecars": list(brokers.urls[:1]), "once": True,
+            "nameServers": [brokers.name_server], "sidecars": list(brokers.sidecar_urls[:1]), "once": True,
             "destination": address, "checkpoint": str(tmp_path / "checkpoint"),
         }  # fmt: skip
         outcome = archive(brokers, tmp_path, "far", runtime=runtime)

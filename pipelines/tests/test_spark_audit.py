@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from run_audit_faults import Plan, found, plans, run_plan
+from run_audit_faults import Plan, plans, run_audit, run_plan
 from spark_kit.broker_pair import (
     copy_store,
     delete_topic,
@@ -20,7 +20,7 @@ from spark_kit.broker_pair import (
     write_pair,
 )
 from spark_kit.processes import Group
-from spark_kit.store_faults import LOG_FAULTS, UNIT_FAULTS, Log, plant, wrongs
+from spark_kit.store_faults import LOG_FAULTS, UNIT_FAULTS, Log, audit_errors, inject
 
 from gantry_pipelines.audit.frames import rows_batch
 from gantry_pipelines.audit.job import AuditJob, find_replicas
@@ -104,12 +104,12 @@ def test_equal_damage_on_all_copies_is_found(stores: Stores, tmp_path: Path) -> 
 
 
 def test_missing_findings_would_fail_the_fault_tests(stores: Stores, tmp_path: Path) -> None:
-    """Counter-test: an audit without findings for an injected fault is reported as wrong."""
-    spoilt = copy_store(stores[1], tmp_path / "spoilt")
+    """The twin: an audit without findings for an injected fault is reported as wrong."""
+    damaged = copy_store(stores[1], tmp_path / "damaged")
     log = Log.of(stores[0])
-    plant("flip-body", log, [spoilt], SEED)
+    inject("flip-body", log, [damaged], SEED)
 
-    assert wrongs([], log, stores[1], {1: spoilt})
+    assert audit_errors([], log, stores[1], {1: damaged})
     assert len(list(plans(100, SEED))) == 100
     assert {one.name for one in plans(100, SEED)} == {*LOG_FAULTS, *UNIT_FAULTS}
 
@@ -131,24 +131,24 @@ def test_copy_that_begins_later_is_no_finding(stores: Stores, tmp_path: Path) ->
 
 def test_single_copy_is_checked_by_its_own_checksums(stores: Stores, tmp_path: Path) -> None:
     """Without a second copy checksums and queues still reveal damage, and a note states that there is only one copy."""
-    spoilt = copy_store(stores[0], tmp_path / "spoilt")
+    damaged = copy_store(stores[0], tmp_path / "damaged")
     log = Log.of(stores[0])
-    plant("flip-body", log, [spoilt], SEED)
+    inject("flip-body", log, [damaged], SEED)
 
-    result = audit(AuditSettings(directories(spoilt, spoilt)[:1], chunk_bytes=1 << 17))
+    result = audit(AuditSettings(directories(damaged, damaged)[:1], chunk_bytes=1 << 17))
 
-    assert wrongs(result.findings, log, stores[0], {0: spoilt}) == []
+    assert audit_errors(result.findings, log, stores[0], {0: damaged}) == []
     assert any("only one copy" in note for note in result.brokers[0].notes)
 
 
 def test_only_differing_ranges_are_read_as_records(stores: Stores, tmp_path: Path) -> None:
     """Copies are compared by checksums; without the check of queues no byte of a clean pair is decoded."""
-    spoilt = copy_store(stores[1], tmp_path / "spoilt")
+    damaged = copy_store(stores[1], tmp_path / "damaged")
     log = Log.of(stores[0])
-    plant("flip-body", log, [spoilt], SEED)
+    inject("flip-body", log, [damaged], SEED)
     checks = frozenset({Check.COPIES})
 
-    clean, found_one = result_of(stores, checks=checks), result_of((stores[0], spoilt), checks=checks)
+    clean, found_one = result_of(stores, checks=checks), result_of((stores[0], damaged), checks=checks)
 
     assert clean.brokers[0].bytes_decoded == 0
     assert [one.kind for one in found_one.findings] == [FindingKind.CORRUPT]
@@ -160,7 +160,9 @@ def test_only_differing_ranges_are_read_as_records(stores: Stores, tmp_path: Pat
 def test_running_group_is_audited_through_its_sidecars(brokers: Group, tmp_path: Path) -> None:
     """The job finds the copies itself, exits with 0, and writes a table, a report and a document."""
     brokers.send(200, topic="audited")
-    runtime = RuntimeConfig(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(tmp_path))
+    runtime = RuntimeConfig(
+        name_servers=[brokers.name_server], sidecars=list(brokers.sidecar_urls), destination=str(tmp_path)
+    )
     job = AuditJob(lambda order, reporter: run_in_process)
     order = job.parse(PipelineConfig(AuditSpec(), runtime))
 
@@ -194,9 +196,9 @@ def test_faults_of_running_brokers_are_found_through_sidecars(tmp_path: Path) ->
         slave = group.state.store(0, 2)
         log = Log.of(slave)
         before = copy_store(slave, tmp_path / "before")
-        texts = [plant(name, log, [slave], SEED) for name in ("flip-body", "zero-middle", "lose-unit")]
-        spoilt = audit(settings)
-        wrong = wrongs(spoilt.findings, log, before, {1: slave})
+        texts = [inject(name, log, [slave], SEED) for name in ("flip-body", "zero-middle", "lose-unit")]
+        damaged = audit(settings)
+        wrong = audit_errors(damaged.findings, log, before, {1: slave})
 
     assert clean.findings == []
     assert any("audit_trail no longer exists" in note for note in clean.brokers[0].notes)
@@ -215,9 +217,9 @@ def test_tasks_on_spark_find_the_same_as_in_a_loop(spark: SparkSession, stores: 
     from gantry_pipelines.audit.running import open_copy
     from gantry_pipelines.audit.spark_tasks import run_audit_tasks, spark_task_runner, tasks_frame
 
-    spoilt = copy_store(stores[1], tmp_path / "spoilt")
-    plant("swap-chunks", Log.of(stores[0]), [spoilt], SEED)
-    settings = AuditSettings(directories(stores[0], spoilt), chunk_bytes=1 << 19)
+    damaged = copy_store(stores[1], tmp_path / "damaged")
+    inject("swap-chunks", Log.of(stores[0]), [damaged], SEED)
+    settings = AuditSettings(directories(stores[0], damaged), chunk_bytes=1 << 19)
     states = {one.number: open_copy(one, settings.access).state() for one in settings.replicas}
     plan = plan_broker("broker-a", states, (0, 1), settings.chunk_bytes)
     tasks = [AuditTask(chunk, settings.replicas, tuple(states.items()), settings) for chunk in plan.chunks]
@@ -225,4 +227,4 @@ def test_tasks_on_spark_find_the_same_as_in_a_loop(spark: SparkSession, stores: 
     expected = spark.createDataFrame(rows_batch(run_in_process(tasks)).to_pandas(), ROWS_DDL)
 
     assertDataFrameEqual(run_audit_tasks(tasks_frame(spark, tasks)), expected)
-    assert audit(settings, spark_task_runner(spark)).findings == found((stores[0], spoilt))
+    assert audit(settings, spark_task_runner(spark)).findings == run_audit((stores[0], damaged))

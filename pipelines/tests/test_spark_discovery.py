@@ -66,7 +66,7 @@ class FakeSidecars:
         return self.statuses
 
 
-def found(brokers_fake: FakeBrokers, sidecars_fake: FakeSidecars, **more: Any) -> tuple[Replica, ...]:
+def discover(brokers_fake: FakeBrokers, sidecars_fake: FakeSidecars, **more: Any) -> tuple[Replica, ...]:
     return discovery(brokers_fake, sidecars_fake, **more).replicas("a")
 
 
@@ -81,12 +81,12 @@ def test_slaves_of_sidecars_of_an_earlier_version_are_found() -> None:
     for status in sidecars.statuses.values():
         status["said"] = status.pop("reported_role")
 
-    assert [one.number for one in found(FakeBrokers(0), sidecars)] == [2, 0]
+    assert [one.number for one in discover(FakeBrokers(0), sidecars)] == [2, 0]
 
 
 def test_slaves_come_first_and_the_master_last() -> None:
     """Slaves are ordered by their broker ids; each replica has all its known transports."""
-    replicas = found(FakeBrokers(0, 1, 2), FakeSidecars(s0=50, s2=50), directories={"a:1": "/one"})
+    replicas = discover(FakeBrokers(0, 1, 2), FakeSidecars(s0=50, s2=50), directories={"a:1": "/one"})
 
     assert replicas == (
         Replica("a", 1, "a1:1", directory="/one"),
@@ -101,20 +101,20 @@ def test_slaves_come_first_and_the_master_last() -> None:
 )
 def test_read_from_selects_the_replicas(read_from: ReadFrom, numbers: list[int]) -> None:
     """A master that is excluded is not read, even if a slave fails."""
-    assert [one.number for one in found(FakeBrokers(0, 1, 2), FakeSidecars(), read_from=read_from)] == numbers
+    assert [one.number for one in discover(FakeBrokers(0, 1, 2), FakeSidecars(), read_from=read_from)] == numbers
 
 
 def test_lagging_slave_is_left_out() -> None:
     """The lag comes from sidecars, else from the brokers; a slave with unknown lag is kept."""
-    assert [one.number for one in found(FakeBrokers(0, 1, 2), FakeSidecars(s0=1000, s1=899, s2=900))] == [2, 0]
+    assert [one.number for one in discover(FakeBrokers(0, 1, 2), FakeSidecars(s0=1000, s1=899, s2=900))] == [2, 0]
     ends = {0: 1000, 1: 899, 2: 900}
-    assert [one.number for one in found(FakeBrokers(0, 1, 2, ends=ends), FakeSidecars())] == [2, 0]
-    assert [one.number for one in found(FakeBrokers(0, 1, 2), FakeSidecars())] == [1, 2, 0]
+    assert [one.number for one in discover(FakeBrokers(0, 1, 2, ends=ends), FakeSidecars())] == [2, 0]
+    assert [one.number for one in discover(FakeBrokers(0, 1, 2), FakeSidecars())] == [1, 2, 0]
 
 
 def test_log_of_a_stopped_broker_is_found_by_its_sidecar() -> None:
     """No broker is registered, but the sidecars run."""
-    assert found(FakeBrokers(), FakeSidecars(s0=10, s1=10)) == (
+    assert discover(FakeBrokers(), FakeSidecars(s0=10, s1=10)) == (
         Replica("a", 1, "a1:1", sidecar="http://s1"), Replica("a", 0, "a0:1", sidecar="http://s0")
     )  # fmt: skip
 

@@ -28,14 +28,14 @@ pytestmark = [pytest.mark.needs_spark, pytest.mark.slow]
 
 KIT: Final = Path(__file__).with_name("spark_kit")
 DEADLINE_S: Final = 300
-LIVES_MAX: Final = 20
+STARTS_MAX: Final = 20
 
 
 @contextmanager
 def driver(
     options: dict[str, str], folder: Path, *, cores: int = 2, ends: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run one life of the driver; it and its workers are killed at the end."""
+    """Run the driver once; it and its workers are killed at the end."""
     words = [json.dumps({**options, "ends": str(ends).lower()}), str(folder), str(cores)]
     process = subprocess.Popen(
         [sys.executable, str(KIT / "driver.py"), *words], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -68,12 +68,12 @@ def test_killed_drivers_read_each_message_once(spark: SparkSession, brokers: Gro
         "nameServers": brokers.name_server, "subscribe": "killed", "startingOffsets": "earliest",
         "maxRowsPerTrigger": "60", "commitGroup": "killed-group",
     }  # fmt: skip
-    dice = random.Random(11)
+    rng = random.Random(11)
     kills = 0
-    for _ in range(LIVES_MAX):
+    for _ in range(STARTS_MAX):
         with driver(options, tmp_path) as process:
-            if wait_for_batches(process, dice.randrange(1, 3)):
-                time.sleep(dice.random())  # the kill happens in the middle of the next work
+            if wait_for_batches(process, rng.randrange(1, 3)):
+                time.sleep(rng.random())  # the kill happens in the middle of the next work
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
         if kills == 5:
@@ -81,7 +81,7 @@ def test_killed_drivers_read_each_message_once(spark: SparkSession, brokers: Gro
     assert kills == 5, f"only {kills} of 5 drivers ran until their kill"
     sent += brokers.send(100, topic="killed")
     last = options | {"minPartitions": "4", "maxRowsPerTrigger": "400"}
-    for _ in range(LIVES_MAX):
+    for _ in range(STARTS_MAX):
         with driver(last, tmp_path, cores=1, ends=True) as process:
             if process.wait(DEADLINE_S) == 0:
                 break

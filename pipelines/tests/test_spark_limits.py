@@ -1,4 +1,4 @@
-"""How many of the available messages one batch takes."""
+"""The number of available messages that one batch takes."""
 
 from __future__ import annotations
 

@@ -164,8 +164,10 @@ def test_stopped_check_does_not_compare_contents(brokers: Group, tmp_path: Path)
     assert not (tmp_path / "result").exists()
 
 
-def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:
-    runtime = RuntimeConfig(name_servers=[target.name_server], sidecars=list(target.urls), destination=str(folder))
+def run_check(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:
+    runtime = RuntimeConfig(
+        name_servers=[target.name_server], sidecars=list(target.sidecar_urls), destination=str(folder)
+    )
     topics = Topics(include=["moved"], exclude=[])
     spec = MigrateCheckSpec(source=SourceCluster(name_servers=[source.name_server]), topics=topics, **more)
     job = MigrateCheckJob(lambda _: spark)
@@ -181,14 +183,14 @@ def test_differences_between_two_clusters_are_reported(spark: SparkSession, brok
             one.send(120, topic="moved")
             with Catalog(one.settings()) as catalog:
                 catalog.commit_group("movers", dict.fromkeys(catalog.queues(["moved"]), 20))
-        same = checked(spark, other, brokers, tmp_path / "same", consumer_groups=["movers"])
+        same = run_check(spark, other, brokers, tmp_path / "same", consumer_groups=["movers"])
         other.send(4, topic="moved")
         brokers.send(4, topic="moved", bytes_each=300)
         with Catalog(other.settings()) as catalog:
             catalog.commit_group("movers", dict.fromkeys(catalog.queues(["moved"]), 25))
-        differs = checked(spark, other, brokers, tmp_path / "differs", consumer_groups=["movers"])
+        differs = run_check(spark, other, brokers, tmp_path / "differs", consumer_groups=["movers"])
         other.send(4, topic="moved")
-        fewer = checked(spark, other, brokers, tmp_path / "fewer", consumer_groups=["movers"])
+        fewer = run_check(spark, other, brokers, tmp_path / "fewer", consumer_groups=["movers"])
 
     assert (same.exit_code, same.rows) == (0, 120), same.facts
     assert (differs.exit_code, fewer.exit_code) == (1, 1)

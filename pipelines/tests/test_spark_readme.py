@@ -21,7 +21,7 @@ python three_lines.py
 """
 
 
-HUNG_UP = re.compile(
+DISCONNECTED_WORKER = re.compile(
     r"Traceback \(most recent call last\):\n"
     r"(?:  File \"[^\"\n]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
     r"(?:BrokenPipeError: [^\n]*\n|\Z)"
@@ -56,7 +56,7 @@ def test_readme_example_prints_a_table_without_network(tmp_path: Path) -> None:
     columns = next(line for line in done.stdout.splitlines() if "|topic|" in line.replace(" ", ""))
     [row] = [line for line in done.stdout.splitlines() if line.startswith("|") and "hello" in line]
     assert len(row.split("|")) == len(columns.split("|"))
-    assert "Traceback" not in HUNG_UP.sub("", done.stderr)
+    assert "Traceback" not in DISCONNECTED_WORKER.sub("", done.stderr)
 
 
 def test_only_tracebacks_of_disconnected_workers_are_ignored() -> None:
@@ -66,6 +66,6 @@ def test_only_tracebacks_of_disconnected_workers_are_ignored() -> None:
     hung_up = f"{head}{worker}{worker}BrokenPipeError: [Errno 32] Broken pipe\n"
     ours = f'{head}  File "/x/pyspark_rocketmq/reading.py", line 1, in read\nBrokenPipeError: no\n'
 
-    assert HUNG_UP.sub("", f"a\n{hung_up}b\n{hung_up}{head}") == "a\nb\n"
-    assert HUNG_UP.sub("", f"{ours}b\n") == f"{ours}b\n"
-    assert HUNG_UP.sub("", f"{head}{worker}ValueError: no\n") == f"{head}{worker}ValueError: no\n"
+    assert DISCONNECTED_WORKER.sub("", f"a\n{hung_up}b\n{hung_up}{head}") == "a\nb\n"
+    assert DISCONNECTED_WORKER.sub("", f"{ours}b\n") == f"{ours}b\n"
+    assert DISCONNECTED_WORKER.sub("", f"{head}{worker}ValueError: no\n") == f"{head}{worker}ValueError: no\n"

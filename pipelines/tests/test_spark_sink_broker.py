@@ -30,19 +30,19 @@ from pyspark_rocketmq.sink.options import SinkOptions, parse
 from pyspark_rocketmq.sink.tasks import TaskIdentity, TaskResult, run_task
 from pyspark_rocketmq.sink.transaction_ender import BrokerTransactionEnder
 
-SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200", "transactionCheckMax": "3"}
+EARLY_CHECKS = {"transactionTimeOut": "100", "transactionCheckInterval": "200", "transactionCheckMax": "3"}
 NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """One broker without slaves that checks transactions early, and gives them up early."""
-    with group(tmp_path_factory.mktemp("sink"), slaves=0, with_sidecars=False, **SOON) as running:
+    with group(tmp_path_factory.mktemp("sink"), slaves=0, with_sidecars=False, **EARLY_CHECKS) as running:
         yield running
         running.brokers[0].child.end()  # a restart may have replaced the first process
 
 
-class Scene:
+class SinkQuery:
     """One query with a topic of its own."""
 
     def __init__(self, running: Group, **more: str) -> None:
@@ -91,7 +91,7 @@ class Scene:
                     offset = result.next_offset
         return found
 
-    def end(self, halves: HalfMessageList, count: int) -> None:
+    def commit_first(self, halves: HalfMessageList, count: int) -> None:
         """Commit only the first ``count`` half messages, as a driver does that dies after them."""
 
         async def some() -> None:
@@ -100,7 +100,7 @@ class Scene:
 
         asyncio.run(some())
 
-    def decide(self, done: list[TaskResult], batch: int = 0) -> HalfMessageList:
+    def store_marker(self, done: list[TaskResult], batch: int = 0) -> HalfMessageList:
         """Store the marker, and stop there."""
         halves = HalfMessageList(place for one in done for place in unpack(one.halves))
 
@@ -114,17 +114,17 @@ class Scene:
 
 def test_batch_is_delivered_by_the_commit_of_its_driver(broker: Group) -> None:
     """Each queue has the rows in the order of their task."""
-    scene = Scene(broker)
+    sink_query = SinkQuery(broker)
     rows = [f"{number:04d}" for number in range(200)]
-    done = scene.tasks(rows)
-    assert scene.bodies() == []
+    done = sink_query.tasks(rows)
+    assert sink_query.bodies() == []
 
-    committed = asyncio.run(scene.driver().commit(done))
+    committed = asyncio.run(sink_query.driver().commit(done))
 
     assert (committed.rows, committed.is_replay, committed.may_have_orphans) == (200, False, False)
-    assert sorted(scene.bodies()) == rows
+    assert sorted(sink_query.bodies()) == rows
     for queue in (0, 1):
-        found = [body for number, body in asyncio.run(scene._bodies()) if number == queue]
+        found = [body for number, body in asyncio.run(sink_query._bodies()) if number == queue]
         for part in ("00", "01"):
             assert [body for body in found if body[:2] == part] == sorted(body for body in found if body[:2] == part)
 
@@ -132,100 +132,100 @@ def test_batch_is_delivered_by_the_commit_of_its_driver(broker: Group) -> None:
 @pytest.mark.parametrize("ends", [0, 7, 20], ids=["before-the-ends", "between-them", "after-them"])
 def test_batch_of_a_driver_that_died_after_the_marker_is_finished(broker: Group, ends: int) -> None:
     """The replay stores its rows again, and delivers those of the marker."""
-    scene = Scene(broker, sweep="false")
+    sink_query = SinkQuery(broker, sweep="false")
     rows = [f"{number:02d}" for number in range(20)]
-    scene.end(scene.decide(scene.tasks(rows)), ends)
+    sink_query.commit_first(sink_query.store_marker(sink_query.tasks(rows)), ends)
 
-    committed = asyncio.run(scene.driver(run="run-2").commit(scene.tasks(rows, run="run-2")))
+    committed = asyncio.run(sink_query.driver(run="run-2").commit(sink_query.tasks(rows, run="run-2")))
 
     assert (committed.is_replay, committed.rolled_back) == (True, 20)
-    assert sorted(scene.bodies()) == rows
+    assert sorted(sink_query.bodies()) == rows
 
 
 @pytest.mark.verify
 def test_driver_that_dies_before_the_marker_delivers_nothing(broker: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt is the batch; the half messages of the dead one, and no others, are checked and rolled back."""
     monkeypatch.setattr(driving, "SWEEP_MS", 4000)
-    scene = Scene(broker)
-    asyncio.run(scene.driver(0).commit(scene.tasks(["first"], 0)))
-    scene.tasks(["x", "y", "z"], 1)
-    later = scene.tasks(["later"], 2)
+    sink_query = SinkQuery(broker)
+    asyncio.run(sink_query.driver(0).commit(sink_query.tasks(["first"], 0)))
+    sink_query.tasks(["x", "y", "z"], 1)
+    later = sink_query.tasks(["later"], 2)
 
-    committed = asyncio.run(scene.driver(1, run="run-2").commit(scene.tasks(["x", "y", "z"], 1, run="run-2")))
+    committed = asyncio.run(sink_query.driver(1, run="run-2").commit(sink_query.tasks(["x", "y", "z"], 1, run="run-2")))
 
     assert committed.may_have_orphans
-    assert sorted(scene.bodies()) == ["first", "x", "y", "z"]
-    asyncio.run(scene.driver(2, run="run-2").commit(later))
-    assert Counter(scene.bodies()) == Counter(["first", "x", "y", "z", "later"])
-    assert asyncio.run(driving.sweep(scene.query, 9, HalfMessageList(), scene.options, sweep_ms=3000)) == 0
+    assert sorted(sink_query.bodies()) == ["first", "x", "y", "z"]
+    asyncio.run(sink_query.driver(2, run="run-2").commit(later))
+    assert Counter(sink_query.bodies()) == Counter(["first", "x", "y", "z", "later"])
+    assert asyncio.run(driving.sweep(sink_query.query, 9, HalfMessageList(), sink_query.options, sweep_ms=3000)) == 0
 
 
 @pytest.mark.verify
 def test_open_batch_is_not_checked_by_the_broker(broker: Group) -> None:
     """This broker gives up after three checks in a second; a driver may be away for longer than that."""
-    scene = Scene(broker, sweep="false")
-    done = scene.tasks(["a", "b"])
-    halves = scene.decide(done)
-    other = Scene(broker)
-    asyncio.run(other_is_given_up(broker.name_server, other.topic))
+    sink_query = SinkQuery(broker, sweep="false")
+    done = sink_query.tasks(["a", "b"])
+    halves = sink_query.store_marker(done)
+    other = SinkQuery(broker)
+    asyncio.run(wait_for_a_given_up_transaction(broker.name_server, other.topic))
 
-    asyncio.run(scene.driver().commit(scene.tasks(["a", "b"], run="run-2")))
+    asyncio.run(sink_query.driver().commit(sink_query.tasks(["a", "b"], run="run-2")))
 
-    assert sorted(scene.bodies()) == ["a", "b"]
+    assert sorted(sink_query.bodies()) == ["a", "b"]
     assert len(halves) == 2
 
 
 def test_aborted_batch_is_rolled_back_unless_decided(broker: Group) -> None:
     """Spark also aborts when commit has failed, and a decided batch must not be rolled back then."""
-    scene = Scene(broker, sweep="false")
-    failed = scene.tasks(["a", "b"])
-    assert asyncio.run(scene.driver().abort(failed[:1], is_full_batch=False)) == 1
-    decided = scene.tasks(["c", "d"])
-    scene.decide(decided)
+    sink_query = SinkQuery(broker, sweep="false")
+    failed = sink_query.tasks(["a", "b"])
+    assert asyncio.run(sink_query.driver().abort(failed[:1], is_full_batch=False)) == 1
+    decided = sink_query.tasks(["c", "d"])
+    sink_query.store_marker(decided)
 
-    assert asyncio.run(scene.driver().abort(decided, is_full_batch=True)) == 0
+    assert asyncio.run(sink_query.driver().abort(decided, is_full_batch=True)) == 0
 
     with pytest.raises(BatchTorn, match="1 of 1"):
-        scene.end(HalfMessageList(unpack(failed[0].halves)), 1)
-    asyncio.run(scene.driver(run="run-2").commit(scene.tasks(["c", "d"], run="run-2")))
-    assert sorted(scene.bodies()) == ["c", "d"]
+        sink_query.commit_first(HalfMessageList(unpack(failed[0].halves)), 1)
+    asyncio.run(sink_query.driver(run="run-2").commit(sink_query.tasks(["c", "d"], run="run-2")))
+    assert sorted(sink_query.bodies()) == ["c", "d"]
 
 
 @pytest.mark.verify
 def test_batch_survives_kills_of_its_broker(broker: Group) -> None:
     """The broker is killed between the marker and the ends, and again between two ends."""
-    scene = Scene(broker, sweep="false")
+    sink_query = SinkQuery(broker, sweep="false")
     rows = [f"{number:02d}" for number in range(30)]
-    halves = scene.decide(scene.tasks(rows))
+    halves = sink_query.store_marker(sink_query.tasks(rows))
     restart(broker.brokers[0])
-    scene.end(halves, 11)
+    sink_query.commit_first(halves, 11)
     restart(broker.brokers[0])
 
-    asyncio.run(scene.driver(run="run-2").commit(scene.tasks(rows, run="run-2")))
+    asyncio.run(sink_query.driver(run="run-2").commit(sink_query.tasks(rows, run="run-2")))
 
-    assert sorted(scene.bodies()) == rows
+    assert sorted(sink_query.bodies()) == rows
 
 
 def test_broker_without_message_index_is_refused(tmp_path: Path) -> None:
     """After a restart it would not know how a transaction has ended."""
     with group(tmp_path, slaves=0, with_sidecars=False, messageIndexEnable="false") as running:
-        scene = Scene(running)
+        sink_query = SinkQuery(running)
         with pytest.raises(NotTransactional, match="messageIndexEnable=true"):
-            scene.tasks(["a", "b"])
+            sink_query.tasks(["a", "b"])
 
 
-async def other_is_given_up(name_server: str, topic: str) -> None:
+async def wait_for_a_given_up_transaction(name_server: str, topic: str) -> None:
     """Begin another transaction, and wait until the broker has given it up, so that this much time has passed."""
     given_up = MessageQueue(topic=names.CHECK_MAX_TIME_TOPIC, broker_name=BROKER, queue_id=0)
     async with TransactionProducer(name_server, "in-vain") as producer, PullConsumer(name_server, "readers") as reader:
         await producer.begin(Message(topic, b"x"))
 
-        async def is_there() -> bool:
+        async def is_given_up() -> bool:
             with suppress(ClientError):
                 return await reader.max_offset(given_up) > 0
             return False
 
-        await wait_until(is_there, timeout_s=60, what="a transaction that is given up")
+        await wait_until(is_given_up, timeout_s=60, what="a transaction that is given up")
 
 
 def restart(broker: BrokerChild) -> None:

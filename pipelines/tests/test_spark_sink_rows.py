@@ -249,12 +249,12 @@ def test_half_message_takes_few_bytes_in_a_list() -> None:
     assert len(halves.pack()) < 300_000
 
 
-@pytest.mark.parametrize("spoil", [lambda data: data[:-3], lambda data: b"x" + data, lambda data: b""])
-def test_corrupted_half_message_list_is_refused(spoil: object) -> None:
-    """What to commit is never guessed."""
-    assert callable(spoil)
+@pytest.mark.parametrize("corrupt", [lambda data: data[:-3], lambda data: b"x" + data, lambda data: b""])
+def test_corrupted_half_message_list_is_refused(corrupt: object) -> None:
+    """The half messages to commit are never guessed from a damaged list."""
+    assert callable(corrupt)
     with pytest.raises(RemoteProtocolError):
-        unpack(spoil(HalfMessageList([HalfMessageRef("T", "a", 1, 2)]).pack()))
+        unpack(corrupt(HalfMessageList([HalfMessageRef("T", "a", 1, 2)]).pack()))
 
 
 def test_marker_is_encoded_and_other_messages_are_refused() -> None:

@@ -29,7 +29,7 @@ COUNT = 800
 SMALL = {"range_bytes": 32 * 1024}
 """So that a task is many pieces."""
 QUEUES = tuple(QueueId(TOPIC, BROKER, number) for number in range(4))
-WAYS = [TransportKind.PULL, TransportKind.HTTP, TransportKind.FILE]
+TRANSPORTS = [TransportKind.PULL, TransportKind.HTTP, TransportKind.FILE]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def seen(rows: list[dict[str, Any]]) -> list[tuple[int, int, bytes, str, str]]:
 
 
 @pytest.mark.parametrize("read_from", [ReadFrom.SLAVE, ReadFrom.MASTER])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TRANSPORTS)
 def test_every_transport_returns_all_messages_from_every_replica(
     running: Group, way: TransportKind, read_from: ReadFrom
 ) -> None:
@@ -97,7 +97,7 @@ def test_chunk_of_the_log_has_the_same_rows_in_log_order(running: Group, way: Tr
     assert seen(rows_of(task_of(settings, by_chunk=True), settings)) == expected(running, by_chunk=True)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TRANSPORTS)
 def test_catalog_is_the_same_by_every_transport(running: Group, way: TransportKind) -> None:
     """Bounds, locations and offsets by time do not depend on the replica or the transport."""
     settings = settings_of(running, way)
@@ -143,8 +143,8 @@ def test_replicas_are_slaves_first_with_all_their_transports(running: Group) -> 
     with Catalog(running.settings(TransportKind.AUTO, directories={f"{BROKER}:1": str(running.stores[1])})) as catalog:
         slave, master = catalog.replicas(BROKER)
 
-    assert (slave.number, slave.sidecar, slave.directory) == (1, running.urls[1], str(running.stores[1]))
-    assert (master.number, master.sidecar, master.directory) == (0, running.urls[0], None)
+    assert (slave.number, slave.sidecar, slave.directory) == (1, running.sidecar_urls[1], str(running.stores[1]))
+    assert (master.number, master.sidecar, master.directory) == (0, running.sidecar_urls[0], None)
     assert master.address == running.brokers[0].address
 
 
@@ -173,7 +173,7 @@ def test_task_without_reachable_replica_names_its_messages(running: Group) -> No
         rows_of(task, settings)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TRANSPORTS)
 def test_range_that_is_not_yet_available_is_waited_for(running: Group, way: TransportKind) -> None:
     """A range beyond a replica's end is no error before patience ends, and never returned incomplete."""
     settings = settings_of(running, way, patience_ms=500)

@@ -20,7 +20,7 @@ from gantry_wire.fastjson import dumps
 
 IMPOSTOR = Credentials("admin-key", "not-the-secret")
 UNKNOWN = Credentials("unknown-key", "some-secret")
-WHO = pytest.mark.parametrize(
+EACH_ACCOUNT = pytest.mark.parametrize(
     ("credentials", "account", "is_done"),
     [
         (ADMIN, "admin-key", True),
@@ -44,7 +44,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 @KIND
-@WHO
+@EACH_ACCOUNT
 async def test_broker_audit_line_names_authenticated_account(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -65,7 +65,7 @@ async def test_broker_audit_line_names_authenticated_account(
 
 
 @KIND
-@WHO
+@EACH_ACCOUNT
 async def test_name_server_audit_line_names_authenticated_account(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -91,7 +91,7 @@ async def test_name_server_audit_line_names_authenticated_account(
     assert "do-not-tell" not in json.dumps(line)
 
 
-@WHO
+@EACH_ACCOUNT
 async def test_broker_without_role_audits_the_present_request(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

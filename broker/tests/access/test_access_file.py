@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def file(path: Path) -> AccountFile:
+def account_file(path: Path) -> AccountFile:
     one = AccountFile(str(path), AccessMode.V1)
     one.load()
     return one
@@ -33,58 +33,58 @@ def test_missing_or_broken_account_file_prevents_start(tmp_path: Path) -> None:
         AccountFile(str(tmp_path / "broken.yml"), AccessMode.V1).load()
 
 
-async def test_change_is_detected_by_content(file: AccountFile, path: Path) -> None:
+async def test_change_is_detected_by_content(account_file: AccountFile, path: Path) -> None:
     """A change with the same size, inode and times is detected, because the content is compared."""
     times = os.stat(path)
     write_accounts(path, ACCOUNTS.replace("orders-secret", "Orders-secret"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    await file.refresh()
+    await account_file.refresh()
 
-    assert file.accounts.by_key["orders-key"].secret == b"Orders-secret"
+    assert account_file.accounts.by_key["orders-key"].secret == b"Orders-secret"
 
 
-async def test_unchanged_file_is_not_reloaded(file: AccountFile) -> None:
+async def test_unchanged_file_is_not_reloaded(account_file: AccountFile) -> None:
     """Nothing is parsed or replaced if the content has not changed."""
-    accounts = file.accounts
+    accounts = account_file.accounts
 
-    await file.refresh()
+    await account_file.refresh()
 
-    assert file.accounts is accounts
+    assert account_file.accounts is accounts
 
 
 @pytest.mark.parametrize("text", ["accounts: x\n", "", None], ids=["broken", "empty", "gone"])
 async def test_unusable_file_keeps_previous_accounts(
-    file: AccountFile, path: Path, text: str | None, caplog: pytest.LogCaptureFixture
+    account_file: AccountFile, path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The previous accounts stay, one line gives the reason, and a usable file is loaded again."""
-    accounts = file.accounts
+    accounts = account_file.accounts
     if text is None:
         os.unlink(path)
     else:
         write_accounts(path, text)
 
     with caplog.at_level(logging.ERROR):
-        await file.refresh()
-        await file.refresh()
+        await account_file.refresh()
+        await account_file.refresh()
 
-    assert file.accounts is accounts and file.fault is not None
+    assert account_file.accounts is accounts and account_file.fault is not None
     assert len(caplog.records) == 1 and "keeping the previous accounts" in caplog.text
     write_accounts(path, ACCOUNTS.replace("orders-key", "renamed-key"))
-    await file.refresh()
-    assert str(file.fault) == "None"
-    assert "renamed-key" in file.accounts.by_key
+    await account_file.refresh()
+    assert str(account_file.fault) == "None"
+    assert "renamed-key" in account_file.accounts.by_key
 
 
-async def test_log_contains_no_secret(file: AccountFile, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_contains_no_secret(account_file: AccountFile, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Neither a valid nor a broken file puts a secret into the log."""
     with caplog.at_level(logging.DEBUG):
         write_accounts(path, ACCOUNTS.replace("admin: true", "admin: orders-secret"))
-        await file.refresh()
+        await account_file.refresh()
         write_accounts(path, ACCOUNTS + "orders-secret\n")
-        await file.refresh()
+        await account_file.refresh()
         write_accounts(path, ACCOUNTS.replace("admin-key", "ADMIN-key"))
-        await file.refresh()
+        await account_file.refresh()
 
     log_text = " ".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
     assert "accounts reloaded" in log_text and "-secret" not in log_text

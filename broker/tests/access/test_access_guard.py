@@ -100,7 +100,7 @@ def with_another_body(command: Command) -> None:
     command.body += b"!"
 
 
-IMPOSTORS: dict[str, Any] = {
+FAULTY_SIGNERS: dict[str, Any] = {
     "unsigned": unsigned,
     "signed with another's secret": signer(Credentials("orders-key", "billing-secret")),
     "unknown account": signer(Credentials("unknown-key", "orders-secret")),
@@ -113,7 +113,7 @@ IMPOSTORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("code", [10, 310, 320])
-@pytest.mark.parametrize("sign", IMPOSTORS.values(), ids=IMPOSTORS.keys())
+@pytest.mark.parametrize("sign", FAULTY_SIGNERS.values(), ids=FAULTY_SIGNERS.keys())
 async def test_unauthenticated_send_is_denied_and_stores_nothing(broker: Broker, sign: Any, code: int) -> None:
     """S6: any fault of the authentication gives code 16, and neither message nor topic is created."""
     before = protected_state(broker)
@@ -191,7 +191,7 @@ async def test_sends_in_one_read_are_authorized_separately(broker: Broker) -> No
 
 
 OTHERS = {"consumerGroup": "BillingGroup", "topic": "Billing", "queueId": "0"}
-CROSS: list[tuple[str, int, dict[str, str], bytes]] = [
+FOREIGN_REQUESTS: list[tuple[str, int, dict[str, str], bytes]] = [
     ("send 10 to another's topic", 10, send_ext(10, topic="Billing"), b"x"),
     ("send 310 to another's topic", 310, send_ext(310, topic="Billing"), b"x"),
     ("batch to another's topic", 320, send_ext(320, topic="Billing", batch="true"), b"x"),
@@ -215,9 +215,12 @@ CROSS: list[tuple[str, int, dict[str, str], bytes]] = [
     ("sign another's group off", 35, {"clientID": "c", "consumerGroup": "BillingGroup"}, b""),
     ("lock another's queue", 41, {}, dumps({"consumerGroup": "BillingGroup", "clientId": "c", "mqSet": []})),
 ]  # fmt: skip
+EACH_FOREIGN_REQUEST = pytest.mark.parametrize(
+    ("code", "ext", "body"), [row[1:] for row in FOREIGN_REQUESTS], ids=[row[0] for row in FOREIGN_REQUESTS]
+)
 
 
-@pytest.mark.parametrize(("code", "ext", "body"), [row[1:] for row in CROSS], ids=[row[0] for row in CROSS])
+@EACH_FOREIGN_REQUEST
 async def test_topics_and_groups_of_other_accounts_are_denied(
     broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:
@@ -232,7 +235,7 @@ async def test_topics_and_groups_of_other_accounts_are_denied(
     assert broker.core.offsets.groups_of("Billing") == []
 
 
-@pytest.mark.parametrize(("code", "ext", "body"), [row[1:] for row in CROSS], ids=[row[0] for row in CROSS])
+@EACH_FOREIGN_REQUEST
 async def test_topics_and_groups_are_open_without_guard(
     open_broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:

@@ -54,14 +54,14 @@ async def test_name_server_reloads_mounted_account_file(tmp_path: Path) -> None:
 
 
 for_each_unusable_file = pytest.mark.parametrize(
-    "spoil",
+    "corrupt",
     [lambda path: path.mkdir(), os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.touch()],
     ids=["a directory", "a pipe", "an endless device", "empty"],
 )
 
 
 @for_each_unusable_file
-async def test_unusable_account_file_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+async def test_unusable_account_file_changes_nothing(tmp_path: Path, corrupt: Callable[[Path], None]) -> None:
     """Reading does not wait for a pipe or exhaust memory, and the accounts stay the same."""
     path = tmp_path / "plain_acl.yml"
     write_accounts(path, ACCOUNTS)
@@ -69,7 +69,7 @@ async def test_unusable_account_file_changes_nothing(tmp_path: Path, spoil: Call
     file.load()
     before = file.accounts
     path.unlink()
-    spoil(path)
+    corrupt(path)
 
     async with asyncio.timeout(120):
         await file.refresh()
@@ -79,13 +79,13 @@ async def test_unusable_account_file_changes_nothing(tmp_path: Path, spoil: Call
 
 
 @for_each_unusable_file
-async def test_unusable_credentials_file_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+async def test_unusable_credentials_file_changes_nothing(tmp_path: Path, corrupt: Callable[[Path], None]) -> None:
     """The server keeps signing as before, and reading does not wait for a pipe or exhaust memory."""
     path = tmp_path / "account.yml"
     path.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
     account = OwnAccount(str(path))
     path.unlink()
-    spoil(path)
+    corrupt(path)
 
     async with asyncio.timeout(120):
         await account.refresh()

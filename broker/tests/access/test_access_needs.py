@@ -136,7 +136,7 @@ PERMISSIONS = {"PUB": Permission.PUB, "SUB": Permission.SUB, "PUB or SUB": ANY}
 KindsOfNeeds = frozenset[tuple[Kind, Permission]]
 
 
-def documented() -> dict[int, KindsOfNeeds]:
+def documented_needs() -> dict[int, KindsOfNeeds]:
     """Return the needs of each code that docs/security.md documents."""
     found: dict[int, KindsOfNeeds] = {}
     for line in SECURITY_PAGE.read_text().splitlines():
@@ -151,7 +151,7 @@ def documented() -> dict[int, KindsOfNeeds]:
     return found
 
 
-def asked_for() -> dict[int, KindsOfNeeds]:
+def needs_of_code() -> dict[int, KindsOfNeeds]:
     """Return the needs of accounts that are not administrators, for the requests of `ROWS`."""
     found: dict[int, set[tuple[Kind, Permission]]] = {}
     for code, ext, document, _ in ROWS:
@@ -166,12 +166,12 @@ def asked_for() -> dict[int, KindsOfNeeds]:
 
 def test_documented_permissions_match_the_code() -> None:
     """docs/security.md lists every code that does not need an administrator, with exactly what it needs."""
-    assert asked_for() == documented()
+    assert needs_of_code() == documented_needs()
 
 
 def test_undocumented_codes_need_an_administrator() -> None:
     """A code without a row in the table needs `admin: true`, also for a request without fields and body."""
-    for code in NEEDS.keys() - documented().keys():
+    for code in NEEDS.keys() - documented_needs().keys():
         assert needs_of(Command(code=code)) == ADMIN_ONLY, RequestCode(code).name
 
 
@@ -179,10 +179,10 @@ def test_undocumented_codes_need_an_administrator() -> None:
 def test_comparison_detects_a_code_that_is_open_to_all_accounts(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: if the table lets any account send a code, one of the two comparisons fails."""
     monkeypatch.setitem(NEEDS, code, lambda _: ())
-    ours = asked_for()
+    ours = needs_of_code()
 
-    strays = [one for one in NEEDS.keys() - documented().keys() if needs_of(Command(code=one)) != ADMIN_ONLY]
-    assert strays == [code] or ours != documented()
+    strays = [one for one in NEEDS.keys() - documented_needs().keys() if needs_of(Command(code=one)) != ADMIN_ONLY]
+    assert strays == [code] or ours != documented_needs()
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ from gantry_wire.signatures import sign_v1
 
 DENIED = ResponseCode.NO_PERMISSION
 SECRET = b"for accounts of billing only"
-SOON: dict[str, Any] = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
+EARLY_CHECKS: dict[str, Any] = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 # ------- ambiguous frames
 
 
-async def say(broker: Broker, header: str, body: bytes = b"") -> Command:
+async def send_raw(broker: Broker, header: str, body: bytes = b"") -> Command:
     """Send a header exactly as written, with its duplicates."""
     peer = await RawPeer.open(broker.port)
     try:
@@ -84,7 +84,7 @@ async def test_duplicate_field_is_read_as_one_value(broker: Broker, code: int, t
     both = ", ".join(f'"{name}": "{topic}"' for topic in topics)
     before = broker.core.store.log.wrote
 
-    reply = await say(broker, f'{{"code":{code},"opaque":7,"extFields":{{{both}, {fields}}}}}', b"twice")
+    reply = await send_raw(broker, f'{{"code":{code},"opaque":7,"extFields":{{{both}, {fields}}}}}', b"twice")
 
     assert (reply.code == DENIED) == (topics[1] == "Billing"), reply.remark
     record = broker.core.store.guard.message_at(before)
@@ -99,7 +99,7 @@ async def test_duplicate_code_is_read_as_one_code(broker: Broker) -> None:
                    "perm": "6", "topicFilterType": "SINGLE_TAG"}, b"", ORDERS)  # fmt: skip
 
     for codes in ('"code":310,"code":17', '"code":17,"code":310'):
-        reply = await say(broker, f'{{{codes},"opaque":7,"extFields":{json.dumps(ext)}}}')
+        reply = await send_raw(broker, f'{{{codes},"opaque":7,"extFields":{json.dumps(ext)}}}')
         assert reply.code in (DENIED, ResponseCode.SYSTEM_ERROR)
 
     assert protected_state(broker) == before
@@ -141,11 +141,11 @@ async def test_similar_topic_name_is_a_different_topic(broker: Broker, topic: st
 # ------- forged records
 
 
-async def lay_a_trap(client: Dialogue, broker: Broker) -> int:
+async def store_misleading_record(client: Dialogue, broker: Broker) -> int:
     """Send a message whose body begins a forged record over the next 32 KiB; return its offset."""
     await client.send_ok(b"where am I")
     end = broker.core.store.log.wrote
-    pattern = decode_record(broker.core.store.guard.message_at(first_of(broker)) or b"")
+    pattern = decode_record(broker.core.store.guard.message_at(first_log_offset(broker)) or b"")
     prelude = record_start(pattern.size, len(pattern.body), len(pattern.properties_bytes))
     made_up = dataclasses.replace(
         pattern, physical_offset=end + prelude, properties_bytes=b"x" * 32_760, body=b"", body_crc=0
@@ -155,7 +155,7 @@ async def lay_a_trap(client: Dialogue, broker: Broker) -> int:
     return end + prelude
 
 
-def first_of(broker: Broker) -> int:
+def first_log_offset(broker: Broker) -> int:
     queue = broker.core.store.queues.get(TOPIC, 0)
     unit = None if queue is None else queue.unit(0)
     assert unit is not None
@@ -167,7 +167,7 @@ def record_start(size: int, body: int, properties: int) -> int:
     return size - body - properties - 2 - len(TOPIC) - 1
 
 
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["in its queue", "twin"])
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "not guarded, the twin"])
 async def test_forged_record_does_not_expose_other_messages(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
@@ -178,7 +178,7 @@ async def test_forged_record_does_not_expose_other_messages(
     if not is_guarded:
         monkeypatch.setattr(access, "is_in_its_queue", lambda store, message, offset: True)
     async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
-        offset = await lay_a_trap(client, broker)
+        offset = await store_misleading_record(client, broker)
         for _ in range(400):
             await admin.send_ok(SECRET, topic="Billing")
         reply = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
@@ -244,25 +244,25 @@ async def test_transaction_can_be_ended_without_guard(tmp_path: Path) -> None:
         assert (await client.ask(37, end_ext(half))).code == 0
 
 
-def beat(client_id: str = "c") -> bytes:
+def heartbeat_body(client_id: str = "c") -> bytes:
     return dumps({"clientID": client_id, "producerDataSet": [{"groupName": "producers"}], "consumerDataSet": []})
 
 
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "not guarded, the twin"])
 async def test_transaction_checks_go_only_to_permitted_producers(tmp_path: Path, is_guarded: bool) -> None:
     """S6: any client may claim a producer group, and a check contains the whole message."""
     on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
     async with (
-        guarded_broker(tmp_path, **on, **SOON) as one,
+        guarded_broker(tmp_path, **on, **EARLY_CHECKS) as one,
         signed_dialogue(one, BILLING) as stranger,
         signed_dialogue(one, ORDERS) as producer,
         signed_dialogue(one, ADMIN) as admin,
     ):
         await admin.send_ok()
-        assert (await stranger.ask(34, body=beat("s"))).code == 0
+        assert (await stranger.ask(34, body=heartbeat_body("s"))).code == 0
         await prepare(producer, TOPIC, SECRET)
         if is_guarded:
-            assert (await producer.ask(34, body=beat("p"))).code == 0
+            assert (await producer.ask(34, body=heartbeat_body("p"))).code == 0
             await wait_until(lambda: producer.count_pushed(39) > 1)
         else:
             await wait_until(lambda: stranger.count_pushed(39) > 0)
@@ -273,7 +273,7 @@ async def test_transaction_checks_go_only_to_permitted_producers(tmp_path: Path,
 # ------- replies
 
 
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "not guarded, the twin"])
 async def test_replies_of_another_account_cannot_be_taken(tmp_path: Path, is_guarded: bool) -> None:
     """S6: replies go to a client id, which any client may claim; while in use, only its account may take it over."""
     on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
@@ -283,13 +283,13 @@ async def test_replies_of_another_account_cannot_be_taken(tmp_path: Path, is_gua
         signed_dialogue(one, ORDERS) as requester,
         signed_dialogue(one, ORDERS) as again,
     ):
-        assert (await requester.ask(34, body=beat("requester"))).code == 0
+        assert (await requester.ask(34, body=heartbeat_body("requester"))).code == 0
         owner = one.core.clients.producers_by_id.get("requester")
         for client_id in ("requester", "another", "requester"):
-            assert (await stranger.ask(34, body=beat(client_id))).code == 0
+            assert (await stranger.ask(34, body=heartbeat_body(client_id))).code == 0
         assert (one.core.clients.producers_by_id.get("requester") is owner) is is_guarded
         if is_guarded:
-            assert (await again.ask(34, body=beat("requester"))).code == 0
+            assert (await again.ask(34, body=heartbeat_body("requester"))).code == 0
             assert one.core.clients.producers_by_id.get("requester") not in (owner, None)
 
 

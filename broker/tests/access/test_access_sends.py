@@ -83,7 +83,7 @@ async def test_oneway_send_uses_the_fast_path(broker: Broker, general_path_codes
     assert general_path_codes == []
 
 
-FALLBACKS: list[tuple[str, dict[str, str], bytes, int]] = [
+UNUSUAL_SENDS: list[tuple[str, dict[str, str], bytes, int]] = [
     ("a delay", {"properties": properties_text(UNIQ_KEY=UNIQUE_ID, DELAY="1")}, b"x", 0),
     ("any queue", {"queueId": "-1"}, b"x", 0),
     ("a queue that is not there", {"queueId": "999"}, b"x", ResponseCode.INVALID_PARAMETER),
@@ -98,7 +98,9 @@ FALLBACKS: list[tuple[str, dict[str, str], bytes, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "body", "code"), [row[1:] for row in FALLBACKS], ids=[row[0] for row in FALLBACKS])
+@pytest.mark.parametrize(
+    ("fields", "body", "code"), [row[1:] for row in UNUSUAL_SENDS], ids=[row[0] for row in UNUSUAL_SENDS]
+)
 async def test_unusual_send_falls_back_to_the_general_path(
     broker: Broker, general_path_codes: list[int], fields: dict[str, str], body: bytes, code: int
 ) -> None:

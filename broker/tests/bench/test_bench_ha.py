@@ -248,7 +248,7 @@ def test_producers_goals_compare_our_buffer_with_apaches_pool_off_and_on() -> No
 
 def memory_run(group: ha_memory.GroupName, level: int, rate: float) -> ha_memory.MemoryRun:
     run = ha_cells.HaRun(system="Gantry", setup=SYNC_BUFFERED, level=level, run=load_run(rate))
-    return ha_memory.MemoryRun(group=group, run=run, own_bytes=60 << 20, hits=1)
+    return ha_memory.MemoryRun(group=group, run=run, own_bytes=60 << 20, limit_hits=1)
 
 
 def test_worst_cell_decides_about_little_memory() -> None:

@@ -40,7 +40,7 @@ HELD_MS = 60
 
 
 @pytest.fixture(autouse=True)
-def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def skip_memory_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip touching a gibibyte of memory, because a test sends little."""
     monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
 
@@ -76,7 +76,7 @@ def test_relayed_data_passes_the_second_server(tmp_path: Path) -> None:
 
 
 @contextmanager
-def proxied(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket, ha_acks.AckProxy]]:
+def proxied_sockets(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket, ha_acks.AckProxy]]:
     """The slave's end, the master's end, and the proxy between them."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -90,7 +90,7 @@ def proxied(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket, ha_a
             yield slave, master, proxy
 
 
-def read(connection: socket.socket, size: int) -> bytes:
+def read_exactly(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         chunk = connection.recv(size - len(data))
@@ -102,31 +102,31 @@ def read(connection: socket.socket, size: int) -> bytes:
 def test_log_passes_the_proxy_unchanged(tmp_path: Path) -> None:
     """Eight megabytes that the kernel forwards arrive unchanged, independently of acks."""
     log = os.urandom(8 << 20)
-    with proxied(tmp_path) as (slave, master, proxy):
+    with proxied_sockets(tmp_path) as (slave, master, proxy):
         proxy.set_delay(HELD_MS)
         sender = threading.Thread(target=master.sendall, args=(log,))
         sender.start()
         slave.sendall(b"ack")
 
-        assert read(slave, len(log)) == log
-        assert read(master, 3) == b"ack"
+        assert read_exactly(slave, len(log)) == log
+        assert read_exactly(master, 3) == b"ack"
         sender.join()
 
 
 def test_first_ack_is_not_early_and_all_are_in_order(tmp_path: Path) -> None:
     """The first ack comes after the delay; those that arrive meanwhile follow it in their order."""
     acks = [b"%04d" % number for number in range(50)]
-    with proxied(tmp_path) as (slave, master, proxy):
+    with proxied_sockets(tmp_path) as (slave, master, proxy):
         slave.sendall(b"first")
-        read(master, 5)
+        read_exactly(master, 5)
         proxy.set_delay(HELD_MS)
         before = time.monotonic()
         for ack in acks:
             slave.sendall(ack)
 
-        first = read(master, 4)
+        first = read_exactly(master, 4)
         waited_ms = (time.monotonic() - before) * 1000
-        rest = read(master, 4 * (len(acks) - 1))
+        rest = read_exactly(master, 4 * (len(acks) - 1))
 
     assert waited_ms >= HELD_MS
     assert first + rest == b"".join(acks)
@@ -134,29 +134,29 @@ def test_first_ack_is_not_early_and_all_are_in_order(tmp_path: Path) -> None:
 
 def test_delay_can_be_removed(tmp_path: Path) -> None:
     """Runs with and without a delay alternate on one connection."""
-    with proxied(tmp_path) as (slave, master, proxy):
+    with proxied_sockets(tmp_path) as (slave, master, proxy):
         proxy.set_delay(60_000)
         proxy.set_delay(0)
         slave.sendall(b"ack")
 
-        assert read(master, 3) == b"ack"
+        assert read_exactly(master, 3) == b"ack"
 
 
 @pytest.mark.parametrize("milliseconds", [-1, 60_001], ids=["negative", "more than a minute"])
 def test_delay_out_of_bounds_is_refused(tmp_path: Path, milliseconds: float) -> None:
     """The old delay stays in force."""
-    with proxied(tmp_path) as (slave, master, proxy):
+    with proxied_sockets(tmp_path) as (slave, master, proxy):
         with pytest.raises(errors.BenchmarkFailed, match="refused"):
             proxy.set_delay(milliseconds)
         slave.sendall(b"ack")
 
-        assert read(master, 3) == b"ack"
+        assert read_exactly(master, 3) == b"ack"
 
 
 @pytest.mark.parametrize("end", ["slave", "master"])
 def test_closed_end_closes_the_other(tmp_path: Path, end: str) -> None:
     """As with a cable, neither side waits for a peer that is gone."""
-    with proxied(tmp_path) as (slave, master, _):
+    with proxied_sockets(tmp_path) as (slave, master, _):
         gone, left = (slave, master) if end == "slave" else (master, slave)
         gone.shutdown(socket.SHUT_RDWR)
 
@@ -182,7 +182,7 @@ def test_broker_starts_inside_its_group_and_the_group_is_removed(tmp_path: Path)
             members = (group.path / "cgroup.procs").read_text().split()
             assert members == [str(server.process_id)]
             assert 20 << 20 <= group.own_bytes() < 64 << 20
-            assert group.hits() == 0
+            assert group.limit_hits() == 0
 
     assert not group.path.exists()
 

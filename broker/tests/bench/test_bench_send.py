@@ -55,7 +55,7 @@ asyncio.run(main())
 
 
 @pytest.fixture(autouse=True)
-def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def skip_memory_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip touching a gibibyte of memory, because a test sends little."""
     monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
 

@@ -21,7 +21,7 @@ RunCommand = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
-def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def skip_memory_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip touching a gibibyte of memory, because a test writes little."""
     monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
 
@@ -39,7 +39,7 @@ def quick_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     return run
 
 
-def kept(folder: Path) -> dict[str, Any]:
+def read_only_results(folder: Path) -> dict[str, Any]:
     """Return the outcomes in the only results file, the only file that is left."""
     [path] = (folder / "results").iterdir()
     outcomes: dict[str, Any] = json.loads(path.read_text())["outcomes"]
@@ -52,7 +52,7 @@ def test_append_tail_is_measured_on_every_medium(quick_store: RunCommand, tmp_pa
     result = quick_store("--only", "tail")
 
     assert result.exit_code == 0, result.output
-    [one] = kept(tmp_path)["tail"]["raw"]
+    [one] = read_only_results(tmp_path)["tail"]["raw"]
     reports = {report["medium"]: report for report in [one["control"], *one["runs"]]}
     assert {"control", "none", "anonymous"} <= set(reports)
     assert {report["messages"] for report in reports.values()} == {2000}
@@ -67,7 +67,7 @@ def test_sync_flush_is_measured_together_with_async_flush(quick_store: RunComman
     result = quick_store("--only", "sync")
 
     assert result.exit_code == 0, result.output
-    runs = kept(tmp_path)["sync"]["raw"]
+    runs = read_only_results(tmp_path)["sync"]["raw"]
     keys = [(run["level"], run["flush"]) for run in runs]
     assert keys == [(level, flush) for level in (1, 16) for flush in ("async", "sync", "slow")]
     alone = runs[1]["progress"]
@@ -80,7 +80,7 @@ def test_recovery_is_measured_after_a_kill(quick_store: RunCommand, tmp_path: Pa
     result = quick_store("--only", "recovery")
 
     assert result.exit_code == 0, result.output
-    _, cached, cold = kept(tmp_path)["recovery"]["raw"]
+    _, cached, cold = read_only_results(tmp_path)["recovery"]["raw"]
     for cell in (cached, cold):
         assert cell["report"]["start"] == 0
         assert cell["report"]["end"] >= 20_000_000
@@ -94,7 +94,7 @@ def test_memory_is_measured_with_and_without_a_buffer(quick_store: RunCommand, t
     result = quick_store("--only", "rss")
 
     assert result.exit_code == 0, result.output
-    by_medium = {cell["medium"]: cell for cell in kept(tmp_path)["rss"]["raw"]}
+    by_medium = {cell["medium"]: cell for cell in read_only_results(tmp_path)["rss"]["raw"]}
     assert by_medium["none"]["buffers_bytes"] == 0
     for medium in by_medium.keys() - {"none"}:
         assert by_medium[medium]["idle"]["total_bytes"] > by_medium[medium]["buffers_bytes"] == 48 * MEBIBYTE

@@ -30,12 +30,12 @@ from gantry_wire.commands.documents import write_document
 from gantry_wire.message import encode_host, offset_message_id
 from gantry_wire.names import reply_topic
 
-TWO = ("broker-a", "broker-b")
+TWO_BROKERS = ("broker-a", "broker-b")
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(TWO) as fake:
+    async with FakeCluster(TWO_BROKERS) as fake:
         yield fake
 
 
@@ -62,7 +62,7 @@ async def test_topic_is_created_and_deleted_on_every_master(cluster: FakeCluster
 
 async def test_topic_named_like_a_reply_topic_is_listed(cluster: FakeCluster, admin: Admin) -> None:
     """Only the reply topics of existing clusters are internal: an archive of all topics must not miss any other."""
-    own = reply_topic(cluster.broker(TWO[0]).state.cluster)
+    own = reply_topic(cluster.broker(TWO_BROKERS[0]).state.cluster)
     for topic in ("payments_REPLY_TOPIC", "RMQ_SYS_mine", own):
         cluster.add_topic(topic, queues=1)
 
@@ -75,7 +75,9 @@ async def test_attributes_are_sent_as_changes(cluster: FakeCluster, admin: Admin
     asked = [command for broker in cluster.brokers.values() for command in broker.requests if command.code == 17]
     assert [command.ext["attributes"] for command in asked] == ["+message.type=FIFO,-reserve.time"] * 2
     found = await admin.topics.settings("orders")
-    assert {name: config.attributes["message.type"] for name, config in found.items()} == dict.fromkeys(TWO, "FIFO")
+    assert {name: config.attributes["message.type"] for name, config in found.items()} == dict.fromkeys(
+        TWO_BROKERS, "FIFO"
+    )
 
     for wrong in ({"": "x"}, {"a": ""}, {"a": "x,+b=y"}, {"a=b": "x"}, {"-a": None}, {"a,b": None}):
         with pytest.raises(InvalidMessage, match="attribute"):
@@ -111,7 +113,9 @@ async def test_stats_progress_and_lag_are_reported(cluster: FakeCluster, admin: 
     stats = await admin.topics.stats("orders")
     progress = await admin.groups.progress("billing", "orders")
 
-    assert {queue.broker_name: (s.min_offset, s.max_offset) for queue, s in stats.items()} == dict.fromkeys(TWO, (0, 5))
+    assert {queue.broker_name: (s.min_offset, s.max_offset) for queue, s in stats.items()} == dict.fromkeys(
+        TWO_BROKERS, (0, 5)
+    )
     assert {queue.broker_name: p.lag for queue, p in progress.items()} == {"broker-a": 3, "broker-b": 0}
     assert await admin.groups.lag("billing") == 3
     assert await admin.topics.groups("orders") == ["billing"]
@@ -200,7 +204,7 @@ async def test_offsets_by_time_and_runtime_info_are_returned(cluster: FakeCluste
 
     assert set((await admin.topics.offsets_at("orders", 0)).values()) == {0}
     assert (await admin.brokers.runtime(cluster.broker().address))["putTps"] == "0 0 0"
-    assert [broker.name for broker in await admin.brokers.all()] == list(TWO)
+    assert [broker.name for broker in await admin.brokers.all()] == list(TWO_BROKERS)
     assert [broker.is_master for broker in await admin.brokers.masters("DefaultCluster")] == [True, True]
 
 
@@ -242,7 +246,7 @@ async def test_message_is_consumed_directly_at_an_unbracketed_ipv6_address(clust
     listener = Listener(CommandService(answer), ListenerSettings(host="::1", port=0))
     await listener.start()
     try:
-        cluster.slaves[TWO[1]] = {1: f"::1:{listener.port}"}
+        cluster.slaves[TWO_BROKERS[1]] = {1: f"::1:{listener.port}"}
         stored_at = offset_message_id(encode_host("::1", listener.port), 4711)
 
         result = await admin.consumers.consume("billing", "client", stored_at)
@@ -251,4 +255,4 @@ async def test_message_is_consumed_directly_at_an_unbracketed_ipv6_address(clust
 
     assert result.consume_result == "CR_SUCCESS"
     (command,) = asked
-    assert (command.ext["msgId"], command.ext["brokerName"]) == (stored_at, TWO[1])
+    assert (command.ext["msgId"], command.ext["brokerName"]) == (stored_at, TWO_BROKERS[1])

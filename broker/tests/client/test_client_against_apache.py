@@ -33,10 +33,10 @@ from gantry_testing.client import wait_until
 
 pytestmark = [pytest.mark.verify, pytest.mark.needs_java]
 
-FIRST = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=1)
-PATIENT_S = 180.0
-PATIENT = ClientSettings(connect_timeout_ms=60_000, request_timeout_ms=60_000)
-SENDING = ProducerSettings(send_timeout_ms=60_000)
+FROM_FIRST = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=1)
+LONG_TIMEOUT_S = 180.0
+LONG_TIMEOUTS = ClientSettings(connect_timeout_ms=60_000, request_timeout_ms=60_000)
+LONG_SEND_TIMEOUT = ProducerSettings(send_timeout_ms=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def create(address: str, topic: str, *, queues: int = 4) -> None:
-    async with Admin(address, client_settings=PATIENT) as admin:
+    async with Admin(address, client_settings=LONG_TIMEOUTS) as admin:
         await admin.topics.create(topic, queues=queues)
 
 
@@ -61,8 +61,8 @@ async def test_apache_broker_returns_every_kind_of_send(apache: str) -> None:
     await create(apache, "ways")
     large = b"z" * 9000
     async with (
-        Producer(apache, "ways-p", settings=SENDING, client_settings=PATIENT) as producer,
-        Admin(apache, client_settings=PATIENT) as admin,
+        Producer(apache, "ways-p", settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+        Admin(apache, client_settings=LONG_TIMEOUTS) as admin,
         PullConsumer(apache, "ways-g") as consumer,
     ):
         receipt = await producer.send(Message("ways", large, tags="t", keys=["key-1"]))
@@ -85,8 +85,8 @@ async def test_apache_broker_returns_every_kind_of_send(apache: str) -> None:
         async def is_indexed() -> bool:
             return len(await admin.messages.by_key("ways", "key-1")) == 1
 
-        await wait_until(are_there, timeout_s=PATIENT_S)
-        await wait_until(is_indexed, timeout_s=PATIENT_S)
+        await wait_until(are_there, timeout_s=LONG_TIMEOUT_S)
+        await wait_until(is_indexed, timeout_s=LONG_TIMEOUT_S)
         assert (await admin.messages.view(receipt.offset_message_id, "ways")).body == large
         assert (await admin.messages.view(batch[1].offset_message_id, "ways")).body == b"b1"
         assert len(await admin.messages.by_id("ways", batch[2].message_id)) == 1
@@ -106,10 +106,10 @@ async def test_apache_broker_retries_and_dead_letters_failures(apache: str) -> N
             raise RetryLater()
 
     async with (
-        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
-        Admin(apache, client_settings=PATIENT) as admin,
+        Producer(apache, settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+        Admin(apache, client_settings=LONG_TIMEOUTS) as admin,
         PullConsumer(apache, "looking") as looking,
-        PushConsumer(apache, "retries-g", topics="retries", handler=handle, settings=FIRST),
+        PushConsumer(apache, "retries-g", topics="retries", handler=handle, settings=FROM_FIRST),
     ):
         await producer.send(Message("retries", b"good"))
         await producer.send(Message("retries", b"bad"))
@@ -117,9 +117,9 @@ async def test_apache_broker_retries_and_dead_letters_failures(apache: str) -> N
         async def is_set_aside() -> bool:
             return "%DLQ%retries-g" in await admin.topics.all(with_internal=True)
 
-        await wait_until(is_set_aside, timeout_s=PATIENT_S)
+        await wait_until(is_set_aside, timeout_s=LONG_TIMEOUT_S)
         (queue,) = await looking.queues("%DLQ%retries-g")
-        async with asyncio.timeout(PATIENT_S):
+        async with asyncio.timeout(LONG_TIMEOUT_S):
             while not (result := await looking.fetch(queue, 0, wait_ms=5000)).messages:
                 pass
 
@@ -136,22 +136,22 @@ async def test_members_on_apache_broker_share_queues(apache: str) -> None:
         seen[message.body] += 1
 
     def member() -> PushConsumer:
-        return PushConsumer(apache, "shared-g", topics="shared", handler=handle, settings=FIRST)
+        return PushConsumer(apache, "shared-g", topics="shared", handler=handle, settings=FROM_FIRST)
 
     async with (
-        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
-        Admin(apache, client_settings=PATIENT) as admin,
+        Producer(apache, settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+        Admin(apache, client_settings=LONG_TIMEOUTS) as admin,
         member() as first,
     ):
         async with member() as second:
-            await wait_until(lambda: len(second.queues) > 0 and len(first.queues) <= 3, timeout_s=PATIENT_S)
+            await wait_until(lambda: len(second.queues) > 0 and len(first.queues) <= 3, timeout_s=LONG_TIMEOUT_S)
             for number in range(100):
                 await producer.send(Message("shared", b"%d" % number))
-            await wait_until(lambda: len(seen) == 100, timeout_s=PATIENT_S)
+            await wait_until(lambda: len(seen) == 100, timeout_s=LONG_TIMEOUT_S)
             members = await admin.groups.members("shared-g")
             assert members is not None
             assert {member.client_id for member in members.connection_set} == {first.client_id, second.client_id}
-        await wait_until(lambda: len(first.queues) == 5, timeout_s=PATIENT_S)
+        await wait_until(lambda: len(first.queues) == 5, timeout_s=LONG_TIMEOUT_S)
 
 
 async def test_reset_on_apache_broker_moves_a_running_consumer(apache: str) -> None:
@@ -163,20 +163,20 @@ async def test_reset_on_apache_broker_moves_a_running_consumer(apache: str) -> N
         seen[message.body] += 1
 
     async with (
-        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
-        Admin(apache, client_settings=PATIENT) as admin,
-        PushConsumer(apache, "moved-g", topics="moved", handler=handle, settings=FIRST) as consumer,
+        Producer(apache, settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+        Admin(apache, client_settings=LONG_TIMEOUTS) as admin,
+        PushConsumer(apache, "moved-g", topics="moved", handler=handle, settings=FROM_FIRST) as consumer,
     ):
         for number in range(20):
             await producer.send(Message("moved", b"%d" % number))
-        await wait_until(lambda: len(seen) == 20, timeout_s=PATIENT_S)
+        await wait_until(lambda: len(seen) == 20, timeout_s=LONG_TIMEOUT_S)
         await consumer.commit()
 
         await admin.groups.reset_offsets("moved-g", "moved", 0)
         for _ in range(4):
             await producer.send(Message("moved", b"end the pulls that are held"))
 
-        await wait_until(lambda: all(seen[b"%d" % number] == 2 for number in range(20)), timeout_s=PATIENT_S)
+        await wait_until(lambda: all(seen[b"%d" % number] == 2 for number in range(20)), timeout_s=LONG_TIMEOUT_S)
 
 
 async def test_members_answer_requests_of_apache_broker(apache: str) -> None:
@@ -188,13 +188,13 @@ async def test_members_answer_requests_of_apache_broker(apache: str) -> None:
         seen[message.body] += 1
 
     async with (
-        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
-        Admin(apache, client_settings=PATIENT) as admin,
-        PushConsumer(apache, "asked-g", topics="asked", handler=handle, settings=FIRST) as consumer,
+        Producer(apache, settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+        Admin(apache, client_settings=LONG_TIMEOUTS) as admin,
+        PushConsumer(apache, "asked-g", topics="asked", handler=handle, settings=FROM_FIRST) as consumer,
     ):
         queue = (await producer.queues("asked"))[0]
         receipts = [await producer.send(Message("asked", b"%d" % number)) for number in range(5)]
-        await wait_until(lambda: len(seen) == 5, timeout_s=PATIENT_S)
+        await wait_until(lambda: len(seen) == 5, timeout_s=LONG_TIMEOUT_S)
         await consumer.commit()
 
         info = await admin.consumers.running_info("asked-g", consumer.client_id, has_stacks=True)
@@ -207,7 +207,7 @@ async def test_members_answer_requests_of_apache_broker(apache: str) -> None:
 
         assert await admin.groups.reset_queue("asked-g", queue, 3) == 3
         await producer.send(Message("asked", b"ends the pull that is held"))
-        await wait_until(lambda: seen[b"3"] == 2 and seen[b"4"] == 2, timeout_s=PATIENT_S)
+        await wait_until(lambda: seen[b"3"] == 2 and seen[b"4"] == 2, timeout_s=LONG_TIMEOUT_S)
         await consumer.commit()
         await admin.groups.clone("asked-g", "asked-copy", "asked")
         assert (await admin.groups.committed("asked-copy", "asked"))[queue] == 6
@@ -221,17 +221,19 @@ async def test_ordered_polled_and_delayed_messages_on_apache_broker(apache: str)
     async def handle(message: ReceivedMessage) -> None:
         seen[message.queue.queue_id].append(int(message.body))
 
-    async with Producer(apache, settings=SENDING, client_settings=PATIENT) as producer:
-        async with PushConsumer(apache, "ordered-g", topics="ordered", handler=handle, is_ordered=True, settings=FIRST):
+    async with Producer(apache, settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer:
+        async with PushConsumer(
+            apache, "ordered-g", topics="ordered", handler=handle, is_ordered=True, settings=FROM_FIRST
+        ):
             for number in range(100):
                 queue = MessageQueue(topic="ordered", broker_name="broker-a", queue_id=number % 2)
                 await producer.send(Message("ordered", b"%d" % number), queue=queue)
-            await wait_until(lambda: sum(map(len, seen.values())) >= 100, timeout_s=PATIENT_S)
+            await wait_until(lambda: sum(map(len, seen.values())) >= 100, timeout_s=LONG_TIMEOUT_S)
         assert all(numbers == sorted(numbers) for numbers in seen.values())
 
         polled: list[bytes] = []
-        async with PollConsumer(apache, "polled-g", topics="ordered", settings=FIRST) as consumer:
-            async with asyncio.timeout(PATIENT_S):
+        async with PollConsumer(apache, "polled-g", topics="ordered", settings=FROM_FIRST) as consumer:
+            async with asyncio.timeout(LONG_TIMEOUT_S):
                 while len(polled) < 100:
                     polled += [message.body for message in await consumer.poll()]
                 await consumer.commit()
@@ -248,8 +250,8 @@ async def test_administrative_requests_work_on_apache_broker(apache: str) -> Non
     """Apache's broker understands requests about topics, members and itself, and the client understands the replies."""
     await create(apache, "short-lived", queues=2)
     async with (
-        Admin(apache, client_settings=PATIENT) as admin,
-        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
+        Admin(apache, client_settings=LONG_TIMEOUTS) as admin,
+        Producer(apache, settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
     ):
         await producer.send(Message("short-lived", b"x"))
         (broker,) = await admin.brokers.all()
@@ -268,13 +270,13 @@ async def test_administrative_requests_work_on_apache_broker(apache: str) -> Non
             return "short-lived" not in await admin.topics.all()
 
         await wait_until(
-            is_counted, timeout_s=PATIENT_S
+            is_counted, timeout_s=LONG_TIMEOUT_S
         )  # Apache's broker dispatches a message to its queue after the reply
-        await wait_until(has_runtime, timeout_s=PATIENT_S)
+        await wait_until(has_runtime, timeout_s=LONG_TIMEOUT_S)
         assert (await admin.brokers.runtime(broker.address))["brokerVersionDesc"] == "V5_3_3"
         assert (await admin.brokers.config(broker.address))["brokerName"] == "broker-a"
         assert "SELF_TEST_TOPIC" not in await admin.topics.all()
         assert await admin.groups.members("unknown") is None
 
         await admin.topics.delete("short-lived")
-        await wait_until(is_gone, timeout_s=PATIENT_S)
+        await wait_until(is_gone, timeout_s=LONG_TIMEOUT_S)

@@ -34,8 +34,8 @@ from gantry_client import (
 from gantry_testing.client import wait_until
 from gantry_testing.ports import free_broker_port, free_port
 
-FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
-SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
+FROM_FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+SMALL_FILES = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
 GROUP = "billing"
 
 
@@ -57,7 +57,9 @@ class Servers:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         if name not in self.brokers:
-            self.brokers[name] = broker(folder, free_broker_port(), self.port, SMALL | {"brokerName": name} | settings)
+            self.brokers[name] = broker(
+                folder, free_broker_port(), self.port, SMALL_FILES | {"brokerName": name} | settings
+            )
         await self.brokers[name].start()
         async with Admin(self.address) as admin:
 
@@ -191,7 +193,7 @@ async def test_no_message_is_lost_while_real_members_join_and_leave(servers: Ser
         handled[message.body] += 1
 
     def member() -> PushConsumer:
-        return PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST)
+        return PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FROM_FIRST)
 
     async def send_all() -> None:
         async with Producer(servers.address) as producer:
@@ -234,7 +236,9 @@ async def test_ordered_consumption_keeps_order_while_members_change(servers: Ser
         running[queue_id] -= 1
 
     def member() -> PushConsumer:
-        return PushConsumer(servers.address, GROUP, topics="orders", handler=handle, is_ordered=True, settings=FIRST)
+        return PushConsumer(
+            servers.address, GROUP, topics="orders", handler=handle, is_ordered=True, settings=FROM_FIRST
+        )
 
     async def send_all() -> None:
         async with Producer(servers.address) as producer:
@@ -280,7 +284,9 @@ async def test_acknowledged_message_survives_kill_and_clients_reconnect(servers:
     poll = ClientSettings(route_poll_interval_ms=500)
     async with (
         Producer(servers.address, client_settings=poll) as producer,
-        PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST, client_settings=poll),
+        PushConsumer(
+            servers.address, GROUP, topics="orders", handler=handle, settings=FROM_FIRST, client_settings=poll
+        ),
     ):
         sending = asyncio.create_task(send_until(stop, producer))
         await wait_until(lambda: len(acknowledged) > 200, timeout_s=120)
@@ -310,14 +316,14 @@ async def test_committed_offsets_survive_broker_restart(servers: Servers) -> Non
     async with Producer(servers.address) as producer:
         for number in range(20):
             await producer.send(Message("orders", body(number)))
-        async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_first, settings=FIRST):
+        async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_first, settings=FROM_FIRST):
             await wait_until(lambda: len(first) == 20, timeout_s=120)
     assert await process.stop() == 0
     await servers.start_broker()
 
     async with Producer(servers.address) as producer:
         await producer.send(Message("orders", b"new"))
-        async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_second, settings=FIRST):
+        async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_second, settings=FROM_FIRST):
             await wait_until(lambda: len(second) > 0, timeout_s=120)
 
     assert second == [b"new"]
@@ -352,7 +358,7 @@ async def test_delayed_message_is_delivered_when_due(servers: Servers) -> None:
 
     async with (
         Producer(servers.address) as producer,
-        PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST) as consumer,
+        PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FROM_FIRST) as consumer,
     ):
         await wait_until(lambda: len(consumer.queues) > 0, timeout_s=120)
         sent_at = loop.time()
@@ -452,7 +458,7 @@ async def test_synchronous_client_works_with_a_real_broker(servers: Servers) -> 
         with sync.Producer(servers.address) as producer:
             producer.send_many([Message("orders", body(number)) for number in range(50)])
         bodies: list[bytes] = []
-        with sync.PollConsumer(servers.address, "plain", topics="orders", settings=FIRST) as consumer:
+        with sync.PollConsumer(servers.address, "plain", topics="orders", settings=FROM_FIRST) as consumer:
             while len(bodies) < 50:
                 bodies += [message.body for message in consumer.poll()]
             consumer.commit()

@@ -11,7 +11,7 @@ from gantry_client.backlog import Backlog, BacklogLimits
 from gantry_client.group_consumer import allocate_averagely
 
 QUEUE = MessageQueue(topic="t", broker_name="b", queue_id=0)
-WIDE = BacklogLimits(messages_max=1000, bytes_max=1 << 30, span_max=10_000)
+WIDE_LIMITS = BacklogLimits(messages_max=1000, bytes_max=1 << 30, span_max=10_000)
 
 
 def message(offset: int, body: bytes = b"x") -> ReceivedMessage:
@@ -117,7 +117,7 @@ def queues(*counts: int) -> list[MessageQueue]:
     ]
 
 
-def java_averagely(queue_count: int, member_count: int, index: int) -> list[int]:
+def shares_by_java(queue_count: int, member_count: int, index: int) -> list[int]:
     """Return the positions by RocketMQ's documentation: even shares, the first ones get one more."""
     positions = list(range(queue_count))
     shares = [
@@ -139,7 +139,7 @@ def test_every_queue_has_exactly_one_reader(queue_count: int, member_count: int)
     assert [queue for share in shares for queue in share] == all_queues
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     for index, share in enumerate(shares):
-        assert [all_queues.index(queue) for queue in share] == java_averagely(queue_count, member_count, index)
+        assert [all_queues.index(queue) for queue in share] == shares_by_java(queue_count, member_count, index)
 
 
 def test_queues_are_sorted_like_in_java() -> None:

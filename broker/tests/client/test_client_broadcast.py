@@ -29,7 +29,7 @@ GROUP = "everyone"
 QUEUE = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
 
 
-class Bodies:
+class BodyRecorder:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
 
@@ -37,7 +37,7 @@ class Bodies:
         self.bodies.append(message.body)
 
 
-def member(cluster: FakeCluster, folder: Path, instance: str, handler: Bodies) -> PushConsumer:
+def member(cluster: FakeCluster, folder: Path, instance: str, handler: BodyRecorder) -> PushConsumer:
     settings = ConsumerSettings(
         model=MessageModel.BROADCASTING, start_from=StartFrom.FIRST, broadcast_offsets_folder=folder
     )
@@ -61,7 +61,7 @@ async def test_every_member_gets_every_message(tmp_path: Path) -> None:
     """Two members both handle all messages; the brokers store no offset for them and are not queried for members."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=3)
-        first, second = Bodies(), Bodies()
+        first, second = BodyRecorder(), BodyRecorder()
         async with member(cluster, tmp_path, "one", first), member(cluster, tmp_path, "two", second):
             await send(cluster, *(b"%d" % number for number in range(30)))
             await wait_until(lambda: len(first.bodies) == len(second.bodies) == 30)
@@ -75,7 +75,7 @@ async def test_member_continues_at_the_offsets_in_its_file(tmp_path: Path) -> No
     """A restarted member handles only new messages, independently of other members."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=2)
-        first, again, other = Bodies(), Bodies(), Bodies()
+        first, again, other = BodyRecorder(), BodyRecorder(), BodyRecorder()
         async with member(cluster, tmp_path, "one", first):
             await send(cluster, b"1", b"2")
             await wait_until(lambda: len(first.bodies) == 2)
@@ -90,7 +90,7 @@ async def test_member_continues_at_the_offsets_in_its_file(tmp_path: Path) -> No
 async def test_failed_broadcast_message_is_not_sent_back(tmp_path: Path) -> None:
     """Broadcasting has no retry topic: a failed message is logged and skipped."""
 
-    class Failing(Bodies):
+    class Failing(BodyRecorder):
         async def __call__(self, message: ReceivedMessage) -> None:
             if message.body == b"bad":
                 raise RuntimeError("no")

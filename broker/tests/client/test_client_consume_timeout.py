@@ -10,7 +10,7 @@ from gantry_testing.client import FakeCluster, wait_until
 GROUP = "billing"
 
 
-class Slow:
+class HangingHandler:
     """A handler that hangs at the first delivery of each message, and handles the second."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ async def test_hanging_handler_is_cancelled_and_its_message_redelivered(is_order
         async with Producer(cluster.name_server) as producer:
             for number in range(3):
                 await producer.send(Message("orders", b"%d" % number))
-        slow = Slow()
+        slow = HangingHandler()
         async with PushConsumer(
             cluster.name_server, GROUP, topics="orders", handler=slow, is_ordered=is_ordered, settings=settings(50)
         ):
@@ -61,7 +61,7 @@ async def test_handler_within_its_timeout_is_not_cancelled() -> None:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:
             await producer.send(Message("orders", b"0"))
-        slow = Slow()
+        slow = HangingHandler()
         default = ConsumerSettings(start_from=StartFrom.FIRST, close_timeout_ms=10)
         consumer = PushConsumer(cluster.name_server, GROUP, topics="orders", handler=slow, settings=default)
         async with consumer:

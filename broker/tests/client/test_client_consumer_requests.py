@@ -33,7 +33,7 @@ from gantry_wire.codes import ResponseCode
 from gantry_wire.names import retry_topic
 
 GROUP = "billing"
-FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+FROM_FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_reset_moves_a_running_consumer_at_once(address: str) -> None:
     handler = Recorder()
     async with (
         Admin(address) as admin,
-        PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=FIRST) as consumer,
+        PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=FROM_FIRST) as consumer,
     ):
         await send(address, *numbers(4))
         await wait_until(lambda: len(handler.tries) == 4, timeout_s=60)
@@ -127,7 +127,7 @@ async def test_member_is_reset_by_code_220(tmp_path: Path) -> None:
     async with named_cluster(tmp_path, useServerSideResetOffset="false") as (address, broker):
         await send(address, *numbers(4))
         async with Admin(address) as admin:
-            async with PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=FIRST) as consumer:
+            async with PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=FROM_FIRST) as consumer:
                 await wait_until(lambda: len(handler.tries) == 4, timeout_s=60)
                 await consumer.commit()
 
@@ -164,7 +164,7 @@ async def test_clone_copies_offsets_to_another_group(address: str) -> None:
 
         assert await admin.groups.topics(GROUP) == [TOPIC]
         await admin.groups.clone(GROUP, "copy")
-        async with PushConsumer(address, "copy", topics=TOPIC, handler=handler, settings=FIRST):
+        async with PushConsumer(address, "copy", topics=TOPIC, handler=handler, settings=FROM_FIRST):
             await wait_until(lambda: len(handler.tries) == 2, timeout_s=60)
     assert sorted(handler.tries) == [b"2", b"3"]
 
@@ -174,7 +174,7 @@ async def test_clone_leaves_out_the_retry_topic_of_the_source(address: str) -> N
     await send(address, *numbers(1))
     retries = MessageQueue(topic=retry_topic(GROUP), broker_name=QUEUE.broker_name, queue_id=0)
     async with Admin(address) as admin:
-        async with PushConsumer(address, GROUP, topics=TOPIC, handler=Recorder(), settings=FIRST) as member:
+        async with PushConsumer(address, GROUP, topics=TOPIC, handler=Recorder(), settings=FROM_FIRST) as member:
             await wait_until(lambda: retries in member.queues, timeout_s=60)
         async with PullConsumer(address, GROUP) as consumer:
             await consumer.commit(QUEUE, 1)
@@ -197,7 +197,7 @@ async def test_member_reports_its_running_info(address: str, is_ordered: bool) -
     async with (
         Admin(address) as admin,
         PushConsumer(
-            address, GROUP, topics={TOPIC: "*"}, handler=handler, settings=FIRST, is_ordered=is_ordered
+            address, GROUP, topics={TOPIC: "*"}, handler=handler, settings=FROM_FIRST, is_ordered=is_ordered
         ) as consumer,
     ):
         await wait_until(lambda: len(handler.tries) == 3, timeout_s=60)
@@ -259,7 +259,7 @@ async def test_member_consumes_one_message_directly(address: str) -> None:
 async def test_invalid_direct_consumption_is_refused(address: str) -> None:
     """Invalid are a malformed id, an id of another broker, and a member without a handler."""
     (message_id,) = await send(address, b"good")
-    async with Admin(address) as admin, PollConsumer(address, GROUP, topics=TOPIC, settings=FIRST) as consumer:
+    async with Admin(address) as admin, PollConsumer(address, GROUP, topics=TOPIC, settings=FROM_FIRST) as consumer:
         assert await consumer.poll(timeout_ms=60_000)
         (client_id,) = await admin.consumers.connections(GROUP)
 
@@ -318,7 +318,7 @@ async def test_time_spans_are_returned(address: str) -> None:
 # ------- rates
 
 
-class Seconds:
+class AdvancedClock:
     """A clock that a test advances."""
 
     def __init__(self) -> None:
@@ -330,7 +330,7 @@ class Seconds:
 
 def test_rates_cover_the_last_minute() -> None:
     """In the first minute the rate covers the time since the start; older events do not count."""
-    clock = Seconds()
+    clock = AdvancedClock()
     window = RateWindow(clock)
     clock.now += 20
     window.add(10, 50.0)
@@ -343,7 +343,7 @@ def test_rates_cover_the_last_minute() -> None:
 
 def test_memory_of_rates_is_bounded() -> None:
     """A consumer keeps the slices of one hour, ten seconds each, however long it runs."""
-    clock = Seconds()
+    clock = AdvancedClock()
     window = RateWindow(clock)
     for _ in range(3600):
         clock.now += 5
@@ -355,7 +355,7 @@ def test_memory_of_rates_is_bounded() -> None:
 
 def test_failures_are_counted_separately() -> None:
     """Failures of an hour and successes of a minute are counted by topic."""
-    clock = Seconds()
+    clock = AdvancedClock()
     rates = ConsumeRates(clock)
     rates.for_topic("t").record_handled(4.0, is_consumed=True)
     rates.for_topic("t").record_handled(6.0, is_consumed=False)

@@ -21,7 +21,7 @@ GROUP = "ordered"
 SETTINGS = ConsumerSettings(start_from=StartFrom.FIRST, ordered_retry_delay_ms=20, handover_timeout_ms=200)
 
 
-class Sequences:
+class QueueRecorder:
     """The handled messages of each queue, and whether two handlers of a queue ever overlapped."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ async def test_messages_of_a_queue_are_handled_in_order() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=3)
         await send(cluster, 90, queues=3)
-        handled = Sequences()
+        handled = QueueRecorder()
 
         async with consumer(cluster, handled):
             await wait_until(lambda: handled.count == 90)
@@ -114,7 +114,7 @@ async def test_queue_locked_by_another_member_is_not_read() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, 1, queues=1)
-        broker, handled = cluster.broker(), Sequences()
+        broker, handled = cluster.broker(), QueueRecorder()
         queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
         broker.state.locks[GROUP, queue] = "another-client"
 
@@ -131,7 +131,7 @@ async def test_lost_lock_stops_the_consumption() -> None:
     settings = ConsumerSettings(start_from=StartFrom.FIRST, lock_interval_ms=20, ordered_retry_delay_ms=5)
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
-        broker, handled = cluster.broker(), Sequences()
+        broker, handled = cluster.broker(), QueueRecorder()
         queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
         async with consumer(cluster, handled, settings):
             await send(cluster, 1, queues=1)
@@ -154,7 +154,7 @@ async def test_two_members_never_handle_one_queue_concurrently() -> None:
     """While a second member joins and leaves, messages of each queue stay in order and never overlap."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=4)
-        handled = Sequences()
+        handled = QueueRecorder()
         sending = asyncio.create_task(send(cluster, 400, queues=4))
         async with consumer(cluster, handled):
             for _ in range(3):

@@ -8,7 +8,7 @@ from gantry_client import ConsumerSettings, Message, PollConsumer, Producer, Sta
 from gantry_testing.client import FakeCluster, wait_until
 
 GROUP = "pollers"
-FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+FROM_FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 
 
 async def send(cluster: FakeCluster, *bodies: bytes) -> None:
@@ -26,7 +26,7 @@ async def test_polled_messages_are_consumed_by_the_next_poll() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1", b"2", b"3")
-        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FROM_FIRST) as consumer:
             first = await consumer.poll(2)
             await consumer._consumer.commit()
             assert committed(cluster) == 0
@@ -46,11 +46,11 @@ async def test_close_between_polls_redelivers_the_messages() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1", b"2")
-        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FROM_FIRST) as consumer:
             assert len(await consumer.poll(1)) == 1
             assert len(await consumer.poll(1)) == 1
 
-        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FROM_FIRST) as consumer:
             again = await consumer.poll(5)
 
         assert [message.body for message in again] == [b"2"]
@@ -70,7 +70,7 @@ async def test_poll_during_another_poll_is_an_error() -> None:
     them. The first poll is not disturbed, and a poll after it, or after one that was cancelled, succeeds."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
-        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FROM_FIRST) as consumer:
             cancelled = asyncio.create_task(consumer.poll(timeout_ms=60_000))
             await asyncio.sleep(0)
             cancelled.cancel()
@@ -92,7 +92,7 @@ async def test_iteration_continues_with_later_messages() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         bodies: list[bytes] = []
-        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FROM_FIRST) as consumer:
 
             async def iterate() -> None:
                 async for message in consumer:
@@ -112,8 +112,8 @@ async def test_pollers_of_one_group_share_the_messages() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=4)
         async with (
-            PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as first,
-            PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as second,
+            PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FROM_FIRST) as first,
+            PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FROM_FIRST) as second,
         ):
             await wait_until(lambda: len(first.queues) == len(second.queues) == 2)
             await send(cluster, *(b"%d" % number for number in range(20)))

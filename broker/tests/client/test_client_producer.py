@@ -35,7 +35,7 @@ from gantry_wire.compress import inflate_body
 from gantry_wire.hashing import java_string_hash
 
 SEND = RequestCode.SEND_MESSAGE_V2
-TWO = ("broker-a", "broker-b")
+TWO_BROKERS = ("broker-a", "broker-b")
 
 
 def stored(cluster: FakeCluster, topic: str = "orders") -> list[bytes]:
@@ -70,7 +70,7 @@ async def test_sent_message_is_stored_unchanged() -> None:
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
 async def test_retryable_refusal_is_retried_on_another_broker(code: int) -> None:
     """After a refusal that another broker need not repeat, others are tried, and the message is stored once."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
         for broker in cluster.brokers.values():
             broker.refuse(SEND, code)
@@ -86,7 +86,7 @@ async def test_retryable_refusal_is_retried_on_another_broker(code: int) -> None
 
 async def test_retry_avoids_the_failed_broker() -> None:
     """While another broker has a queue, one that failed in this send is not tried again."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=4)
         cluster.broker("broker-a").refuse(SEND, 2, times=100)
 
@@ -100,7 +100,7 @@ async def test_retry_avoids_the_failed_broker() -> None:
 @pytest.mark.parametrize("code", [13, 29, 26, 604])
 async def test_permanent_refusal_is_raised_at_once(code: int) -> None:
     """An illegal message is not retried; the error has the broker's code and remark."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         for broker in cluster.brokers.values():
             broker.refuse(SEND, code, "no", times=10)
@@ -114,7 +114,7 @@ async def test_permanent_refusal_is_raised_at_once(code: int) -> None:
 
 async def test_lost_connection_is_retried_on_another_broker() -> None:
     """A connection that breaks during a send is a failed attempt, not a failed send."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
         cluster.broker("broker-a").drop(SEND, times=100)
 
@@ -125,7 +125,7 @@ async def test_lost_connection_is_retried_on_another_broker() -> None:
 
 async def test_dead_broker_in_the_route_loses_no_message() -> None:
     """Routes are updated late after a crash; meanwhile sends use the other brokers."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=2)
         await producer.send(Message("orders", b"warm"))
         cluster.stale_names.add("broker-a")
@@ -150,7 +150,7 @@ async def test_lost_connection_is_reopened() -> None:
 
 async def test_send_failed_lists_every_attempt() -> None:
     """When every attempt fails, the error lists them, and states that nothing was stored."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         for broker in cluster.brokers.values():
             broker.refuse(SEND, 14, times=10)
@@ -159,7 +159,7 @@ async def test_send_failed_lists_every_attempt() -> None:
             await producer.send(Message("orders", b"x"))
 
         assert len(raised.value.attempts) == 3
-        assert {attempt.broker_name for attempt in raised.value.attempts} == set(TWO)
+        assert {attempt.broker_name for attempt in raised.value.attempts} == set(TWO_BROKERS)
         assert not raised.value.is_outcome_unknown
 
 
@@ -215,7 +215,7 @@ async def test_failed_retry_is_raised_as_it_is_when_nothing_is_stored(code: int,
             await producer.send(Message("orders", b"x"), timeout_ms=int(patience(60_000)))
 
 
-@pytest.mark.parametrize("names", [TWO[:1], TWO], ids=["one", "two"])
+@pytest.mark.parametrize("names", [TWO_BROKERS[:1], TWO_BROKERS], ids=["one", "two"])
 async def test_first_backoff_does_not_depend_on_the_number_of_brokers(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
@@ -240,7 +240,7 @@ async def test_first_backoff_does_not_depend_on_the_number_of_brokers(
 
 async def test_attempts_share_one_deadline() -> None:
     """A broker that never replies uses up the deadline once, and the outcome is unknown."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         for broker in cluster.brokers.values():
             broker.ignore(SEND, times=10)
@@ -300,7 +300,7 @@ async def test_timeout_below_a_millisecond_is_refused(timeout_ms: int) -> None:
 async def test_attempt_timeout_leaves_a_stuck_broker() -> None:
     """With attempt_timeout_ms another broker is tried within the deadline."""
     settings = ProducerSettings(attempt_timeout_ms=int(patience(100)))
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server, settings=settings) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
         cluster.broker("broker-a").ignore(SEND, times=100)
 
@@ -312,7 +312,7 @@ async def test_attempt_timeout_leaves_a_stuck_broker() -> None:
 @pytest.mark.parametrize("code", [10, 11, 12])
 async def test_stored_message_without_promise_is_not_acknowledged(code: int) -> None:
     """Codes 10, 11 and 12 are neither errors nor acknowledgements; the message is not sent again."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         ext = {"msgId": "7F000001000000000000000000001000", "queueId": "0", "queueOffset": "5"}
         for broker in cluster.brokers.values():
@@ -463,7 +463,7 @@ async def test_delay_and_wait_are_sent_as_properties() -> None:
 
 async def test_sharding_key_selects_the_same_queue_as_java() -> None:
     """The queue follows from Java's hash of the key, so that producers of both languages agree."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=4)
         queues = await producer.queues("orders")
 
@@ -478,7 +478,7 @@ async def test_selector_chooses_the_queue() -> None:
     def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return queues[-1]
 
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=3)
 
         receipt = await producer.send(Message("orders", b"x"), queue=last)
@@ -488,7 +488,7 @@ async def test_selector_chooses_the_queue() -> None:
 
 async def test_send_to_a_fixed_queue_is_not_retried_on_other_brokers() -> None:
     """No other broker can replace a fixed queue: the failure is raised."""
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
         queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
         cluster.broker("broker-a").drop(SEND)
@@ -608,9 +608,9 @@ async def test_producer_registers_at_once_and_unregisters_on_close() -> None:
 async def test_broker_that_connects_during_a_heartbeat_receives_its_own() -> None:
     """A connection that is opened while another broker does not answer its first heartbeat is not forgotten."""
     settings = ClientSettings(request_timeout_ms=200, heartbeat_interval_ms=3_600_000)
-    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
+    async with FakeCluster(TWO_BROKERS) as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
-        silent, other = (cluster.broker(name) for name in TWO)
+        silent, other = (cluster.broker(name) for name in TWO_BROKERS)
         silent.ignore(RequestCode.HEART_BEAT)
         first, second = await producer.queues("orders")
         await producer.send(Message("orders", b"x"), queue=first)

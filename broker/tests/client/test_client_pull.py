@@ -37,7 +37,7 @@ PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
 
 
-def put(cluster: FakeCluster, *bodies: bytes, tags: str = "", sys_flag: int = 0) -> None:
+def store_bodies(cluster: FakeCluster, *bodies: bytes, tags: str = "", sys_flag: int = 0) -> None:
     """Store bodies in QUEUE without a producer."""
     properties = f"TAGS\x01{tags}\x02".encode() if tags else b""
     for body in bodies:
@@ -70,7 +70,7 @@ async def test_fetched_message_equals_the_sent_one(cluster: FakeCluster) -> None
 
 async def test_empty_reply_keeps_the_offset(cluster: FakeCluster) -> None:
     """Code 19: there are no new messages, and the offset does not change."""
-    put(cluster, b"a")
+    store_bodies(cluster, b"a")
     async with PullConsumer(cluster.name_server, "group") as consumer:
         result = await consumer.fetch(QUEUE, 1)
 
@@ -79,7 +79,7 @@ async def test_empty_reply_keeps_the_offset(cluster: FakeCluster) -> None:
 
 async def test_filtered_messages_are_skipped(cluster: FakeCluster) -> None:
     """Code 20: no message matched, but the reader advances and does not fetch the same ones again."""
-    put(cluster, b"a", b"b", tags="other")
+    store_bodies(cluster, b"a", b"b", tags="other")
     async with PullConsumer(cluster.name_server, "group") as consumer:
         result = await consumer.fetch(QUEUE, 0, tags="wanted")
 
@@ -89,7 +89,7 @@ async def test_filtered_messages_are_skipped(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize(("offset", "expected"), [(0, 2), (99, 3)], ids=["expired", "beyond"])
 async def test_offset_outside_the_queue_is_corrected(cluster: FakeCluster, offset: int, expected: int) -> None:
     """Code 21: an offset below the beginning moves to the beginning, one beyond the end to the end."""
-    put(cluster, b"a", b"b", b"c")
+    store_bodies(cluster, b"a", b"b", b"c")
     cluster.broker().state.log.queue("orders", 0).min_offset = 2
     async with PullConsumer(cluster.name_server, "group") as consumer:
         result = await consumer.fetch(QUEUE, offset)
@@ -101,8 +101,8 @@ async def test_offset_outside_the_queue_is_corrected(cluster: FakeCluster, offse
 async def test_colliding_tag_is_not_delivered(cluster: FakeCluster) -> None:
     """Brokers filter by Java's hash, and "Aa" has the hash of "BB": the client compares the tag itself."""
     assert java_string_hash("Aa") == java_string_hash("BB")
-    put(cluster, b"wrong", tags="BB")
-    put(cluster, b"right", tags="Aa")
+    store_bodies(cluster, b"wrong", tags="BB")
+    store_bodies(cluster, b"right", tags="Aa")
     async with PullConsumer(cluster.name_server, "group") as consumer:
         result = await consumer.fetch(QUEUE, 0, tags="Aa || Cc")
 
@@ -117,7 +117,7 @@ async def test_waiting_fetch_returns_when_a_message_arrives(cluster: FakeCluster
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         assert not done
 
-        put(cluster, b"late")
+        store_bodies(cluster, b"late")
         async with asyncio.timeout(50):
             result = await waiting
 
@@ -145,9 +145,9 @@ async def test_invalid_records_raise_bad_reply(cluster: FakeCluster) -> None:
 async def test_body_with_wrong_checksum_is_never_delivered(cluster: FakeCluster, sys_flag: int) -> None:
     """The messages before it are delivered, it raises an error with its offset, and reading continues after it. The
     checksum is that of the stored body."""
-    put(cluster, b"before")
-    put(cluster, zlib.compress(b"rotten") if sys_flag else b"rotten", sys_flag=sys_flag)
-    put(cluster, b"after")
+    store_bodies(cluster, b"before")
+    store_bodies(cluster, zlib.compress(b"rotten") if sys_flag else b"rotten", sys_flag=sys_flag)
+    store_bodies(cluster, b"after")
     cluster.broker().state.log.damaged.add(("orders", 0, 1))
     async with PullConsumer(cluster.name_server, "group") as consumer:
         result = await consumer.fetch(QUEUE, 0)
@@ -185,7 +185,7 @@ async def test_pull_after_a_failed_one_goes_to_the_master() -> None:
     async with FakeCluster(("broker-a", "twin")) as cluster, PullConsumer(cluster.name_server, "group") as consumer:
         cluster.add_topic("orders", queues=1)
         cluster.slaves["broker-a"] = {1: cluster.broker("twin").address}
-        put(cluster, b"x")
+        store_bodies(cluster, b"x")
         ext = {"suggestWhichBrokerId": "1", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "1"}
         cluster.broker().fault(PULL, lambda command, _: command.reply(ResponseCode.PULL_NOT_FOUND, ext=ext))
         await consumer.fetch(QUEUE, 0)
@@ -200,7 +200,7 @@ async def test_pull_after_a_failed_one_goes_to_the_master() -> None:
 
 async def test_damaged_offset_raises_bad_reply(cluster: FakeCluster) -> None:
     """A record whose head is damaged, too, must not move the reader."""
-    put(cluster, b"x")
+    store_bodies(cluster, b"x")
     record = bytearray(encode_record(StoredMessage(topic="orders", queue_id=0, body=b"x", queue_offset=7_000)))
     record[88] ^= 1
     ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1"}
@@ -231,10 +231,10 @@ async def test_reply_without_fields_raises_bad_reply(cluster: FakeCluster) -> No
 )
 async def test_unreadable_body_affects_only_its_message(cluster: FakeCluster, body: bytes, reason: str) -> None:
     """A decompression bomb or a damaged body fails alone, when it is read."""
-    put(cluster, b"before")
+    store_bodies(cluster, b"before")
     kind = {b"\x04\x22": COMPRESSION_LZ4, b"\x28\xb5": COMPRESSION_ZSTD}.get(body[:2], COMPRESSION_ZLIB)
-    put(cluster, body, sys_flag=FLAG_COMPRESSED | kind)
-    put(cluster, b"after")
+    store_bodies(cluster, body, sys_flag=FLAG_COMPRESSED | kind)
+    store_bodies(cluster, b"after")
     settings = ConsumerSettings(body_bytes_max=100_000)
     async with PullConsumer(cluster.name_server, "group", settings=settings) as consumer:
         result = await consumer.fetch(QUEUE, 0)

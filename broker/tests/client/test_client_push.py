@@ -22,7 +22,7 @@ from gantry_wire.codes import RequestCode
 from gantry_wire.command import oneway
 from gantry_wire.fastjson import ObjectKey, dumps
 
-FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+FROM_FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 PULL = RequestCode.PULL_MESSAGE
 GROUP = "billing"
 
@@ -61,7 +61,7 @@ async def test_every_message_is_handled_and_then_committed() -> None:
         await send(cluster, *bodies)
         handler = Recorder()
 
-        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST):
             await wait_until(lambda: len(handler.handled) == 200)
 
         assert sorted(handler.bodies) == sorted(bodies)
@@ -80,11 +80,11 @@ async def test_restarted_consumer_continues_at_its_offset() -> None:
         cluster.add_topic("orders", queues=2)
         first, second = Recorder(), Recorder()
         await send(cluster, b"1", b"2", b"3")
-        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=first, settings=FIRST):
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=first, settings=FROM_FIRST):
             await wait_until(lambda: len(first.handled) == 3)
         await send(cluster, b"4", b"5")
 
-        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=second, settings=FIRST):
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=second, settings=FROM_FIRST):
             await wait_until(lambda: len(second.handled) == 2)
 
         assert sorted(second.bodies) == [b"4", b"5"]
@@ -100,7 +100,7 @@ async def test_failed_message_is_redelivered(error: BaseException) -> None:
         await send(cluster, b"bad")
         handler = Recorder(failures=2, error=error)
 
-        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST):
             await wait_until(lambda: handler.bodies == [b"bad"])
 
         (message,) = handler.handled
@@ -138,7 +138,7 @@ async def test_message_that_cannot_be_sent_back_is_retried_locally(monkeypatch: 
         handler = Recorder(failures=1)
 
         async with PushConsumer(
-            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST
+            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST
         ) as consumer:
             await wait_until(lambda: handler.tries[b"bad"] == 1)
             await consumer.commit()
@@ -162,7 +162,7 @@ async def test_slow_message_delays_the_commit() -> None:
             await done(message)
 
         async with PushConsumer(
-            cluster.name_server, GROUP, topics="orders", handler=handle, settings=FIRST
+            cluster.name_server, GROUP, topics="orders", handler=handle, settings=FROM_FIRST
         ) as consumer:
             await wait_until(lambda: len(done.handled) == 4)
             await consumer.commit()
@@ -236,7 +236,7 @@ async def test_only_subscribed_tags_are_handled() -> None:
         handler = Recorder()
 
         async with PushConsumer(
-            cluster.name_server, GROUP, topics={"orders": "new || paid"}, handler=handler, settings=FIRST
+            cluster.name_server, GROUP, topics={"orders": "new || paid"}, handler=handler, settings=FROM_FIRST
         ) as consumer:
             await wait_until(lambda: len(handler.handled) == 2)
 
@@ -305,7 +305,7 @@ async def test_consumption_continues_after_broker_restart() -> None:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1")
         handler = Recorder()
-        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST):
             await wait_until(lambda: handler.bodies == [b"1"])
             cluster.stale_names.add("broker-a")
             await cluster.broker().stop()
@@ -329,7 +329,7 @@ async def test_offset_outside_the_queue_moves_into_it() -> None:
         handler = Recorder()
 
         async with PushConsumer(
-            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST
+            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST
         ) as consumer:
             await wait_until(lambda: handler.bodies == [b"8", b"9"])
 
@@ -353,7 +353,7 @@ async def test_heartbeat_describes_the_consumer() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with PushConsumer(
-            cluster.name_server, GROUP, topics={"orders": "a || b"}, handler=Recorder(), settings=FIRST
+            cluster.name_server, GROUP, topics={"orders": "a || b"}, handler=Recorder(), settings=FROM_FIRST
         ) as consumer:
             await wait_until(lambda: len(consumer.queues) == 2)
             ((_, client_id, data),) = cluster.broker().state.consumers(GROUP)
@@ -381,7 +381,7 @@ async def test_close_waits_for_a_running_handler() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1")
-        consumer = PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handle, settings=FIRST)
+        consumer = PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handle, settings=FROM_FIRST)
         await consumer.start()
         await started.wait()
 
@@ -422,7 +422,7 @@ async def test_topic_created_later_is_consumed() -> None:
     """A consumer may start before its topic exists."""
     async with FakeCluster(auto_creates_topics=False) as cluster:
         handler = Recorder()
-        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST):
             cluster.add_topic("orders", queues=1)
             await send(cluster, b"1")
 
@@ -436,7 +436,7 @@ async def test_topic_can_be_added_while_consuming() -> None:
         cluster.add_topic("more", queues=1)
         handler = Recorder()
         async with (
-            PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST) as consumer,
+            PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST) as consumer,
             Producer(cluster.name_server) as producer,
         ):
             await wait_until(lambda: len(consumer.queues) == 2)
@@ -465,7 +465,7 @@ async def test_reset_by_code_220_moves_a_running_consumer() -> None:
         await send(cluster, b"0", b"1", b"2")
         handler = Recorder()
         async with PushConsumer(
-            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST
+            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FROM_FIRST
         ) as consumer:
             await wait_until(lambda: len(handler.handled) == 3)
             queue = ObjectKey({"brokerName": "broker-a", "queueId": 0, "topic": "orders"})

@@ -26,7 +26,7 @@ GROUP = "billing"
 SETTINGS = ConsumerSettings(start_from=StartFrom.FIRST, handover_timeout_ms=100)
 
 
-class Handled:
+class GroupRecorder:
     """The messages that all members of a group handled."""
 
     def __init__(self) -> None:
@@ -44,41 +44,41 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield fake
 
 
-def member(cluster: FakeCluster, handler: Handled, settings: ConsumerSettings = SETTINGS) -> PushConsumer:
+def member(cluster: FakeCluster, handler: GroupRecorder, settings: ConsumerSettings = SETTINGS) -> PushConsumer:
     return PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=settings)
 
 
-def orders(consumer: PushConsumer) -> set[tuple[str, int]]:
+def order_queues(consumer: PushConsumer) -> set[tuple[str, int]]:
     return {(queue.broker_name, queue.queue_id) for queue in consumer.queues if queue.topic == "orders"}
 
 
 async def test_members_share_the_queues_without_overlap(cluster: FakeCluster) -> None:
     """Every queue is read by exactly one of three members."""
-    handler = Handled()
+    handler = GroupRecorder()
     async with (
         member(cluster, handler) as first,
         member(cluster, handler) as second,
         member(cluster, handler) as third,
     ):
         members = (first, second, third)
-        await wait_until(lambda: sorted(len(orders(one)) for one in members) == [2, 3, 3])
+        await wait_until(lambda: sorted(len(order_queues(one)) for one in members) == [2, 3, 3])
 
-        assert len(set().union(*(orders(one) for one in members))) == 8
+        assert len(set().union(*(order_queues(one) for one in members))) == 8
 
 
 async def test_leaving_member_releases_its_queues(cluster: FakeCluster) -> None:
     """After a close the other members read all queues again."""
-    handler = Handled()
+    handler = GroupRecorder()
     async with member(cluster, handler) as stays:
         async with member(cluster, handler) as leaves:
-            await wait_until(lambda: len(orders(stays)) == len(orders(leaves)) == 4)
+            await wait_until(lambda: len(order_queues(stays)) == len(order_queues(leaves)) == 4)
 
-        await wait_until(lambda: len(orders(stays)) == 8)
+        await wait_until(lambda: len(order_queues(stays)) == 8)
 
 
 async def test_no_message_is_lost_while_members_join_and_leave(cluster: FakeCluster) -> None:
     """Messages sent during joins and leaves are all handled; some may be handled twice."""
-    handler, sent = Handled(), [b"%d" % number for number in range(600)]
+    handler, sent = GroupRecorder(), [b"%d" % number for number in range(600)]
 
     async def send_all() -> None:
         async with Producer(cluster.name_server) as producer:
@@ -111,12 +111,12 @@ async def test_crashed_member_is_replaced_from_its_last_commit(cluster: FakeClus
     async with Producer(cluster.name_server) as producer:
         for number in range(40):
             await producer.send(Message("orders", b"%d" % number))
-    await wait_until(lambda: len(orders(victim)) == 8)
+    await wait_until(lambda: len(order_queues(victim)) == 8)
     await victim._session.tasks.close()
     await victim._consumer._tasks.close()
     await victim._session.pool.close()
 
-    handler = Handled()
+    handler = GroupRecorder()
     async with member(cluster, handler):
         await wait_until(lambda: len(set(handler.bodies)) == 40)
     await victim._handling.close()
@@ -125,9 +125,9 @@ async def test_crashed_member_is_replaced_from_its_last_commit(cluster: FakeClus
 async def test_unlisted_member_keeps_its_queues_and_sends_a_heartbeat(cluster: FakeCluster) -> None:
     """After a member list without us, as from a restarted broker, a heartbeat is sent and no queue is released."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=30)
-    handler = Handled()
+    handler = GroupRecorder()
     async with member(cluster, handler, settings) as consumer:
-        await wait_until(lambda: len(orders(consumer)) == 8)
+        await wait_until(lambda: len(order_queues(consumer)) == 8)
         heartbeats = [broker.received[RequestCode.HEART_BEAT] for broker in cluster.brokers.values()]
         for broker in cluster.brokers.values():
             broker.state.clients.clear()
@@ -138,13 +138,13 @@ async def test_unlisted_member_keeps_its_queues_and_sends_a_heartbeat(cluster: F
                 for broker, before in zip(cluster.brokers.values(), heartbeats, strict=True)
             )
         )
-        assert len(orders(consumer)) == 8
+        assert len(order_queues(consumer)) == 8
 
 
 async def test_new_queues_of_a_topic_are_read(cluster: FakeCluster) -> None:
     """The queues of a topic that grows are assigned at the next rebalance."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=30)
-    handler = Handled()
+    handler = GroupRecorder()
     async with PushConsumer(
         cluster.name_server,
         GROUP,
@@ -153,18 +153,18 @@ async def test_new_queues_of_a_topic_are_read(cluster: FakeCluster) -> None:
         settings=settings,
         client_settings=ClientSettings(route_poll_interval_ms=30),
     ) as consumer:
-        await wait_until(lambda: len(orders(consumer)) == 8)
+        await wait_until(lambda: len(order_queues(consumer)) == 8)
         cluster.add_topic("orders", queues=6)
 
-        await wait_until(lambda: len(orders(consumer)) == 12)
+        await wait_until(lambda: len(order_queues(consumer)) == 12)
 
 
 async def test_unanswered_rebalance_keeps_the_queues(cluster: FakeCluster) -> None:
     """If no broker returns the members of the group, members keep their queues."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=20)
-    handler = Handled()
+    handler = GroupRecorder()
     async with member(cluster, handler, settings) as consumer:
-        await wait_until(lambda: len(orders(consumer)) == 8)
+        await wait_until(lambda: len(order_queues(consumer)) == 8)
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
         asked = {name: broker.received[code] for name, broker in cluster.brokers.items()}
         for broker in cluster.brokers.values():
@@ -172,7 +172,7 @@ async def test_unanswered_rebalance_keeps_the_queues(cluster: FakeCluster) -> No
 
         await wait_until(lambda: all(b.received[code] >= asked[n] + 3 for n, b in cluster.brokers.items()))
 
-        assert len(orders(consumer)) == 8
+        assert len(order_queues(consumer)) == 8
 
 
 async def test_incomplete_rebalance_is_repeated_after_doubling_delays(
@@ -190,8 +190,8 @@ async def test_incomplete_rebalance_is_repeated_after_doubling_delays(
     for broker in cluster.brokers.values():
         broker.refuse(RequestCode.GET_CONSUMER_LIST_BY_GROUP, 1, times=3)
 
-    async with member(cluster, Handled()) as consumer:
-        await wait_until(lambda: len(orders(consumer)) == 8)
+    async with member(cluster, GroupRecorder()) as consumer:
+        await wait_until(lambda: len(order_queues(consumer)) == 8)
 
         retries_s = [delay_s for delay_s in delays_s if delay_s in {first_s * 2**n for n in range(5)}]
         assert retries_s[:2] == [first_s, first_s * 2]
@@ -202,13 +202,13 @@ async def test_member_list_of_other_clients_releases_no_queue(cluster: FakeClust
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=20)
     strangers = write_document(ConsumerIds(consumer_id_list=["10.0.0.1@1", "10.0.0.2@2"]))
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-    handler = Handled()
+    handler = GroupRecorder()
     async with member(cluster, handler, settings) as consumer:
-        await wait_until(lambda: len(orders(consumer)) == 8)
+        await wait_until(lambda: len(order_queues(consumer)) == 8)
         for broker in cluster.brokers.values():
             broker.fault(code, lambda command, _: command.reply(body=strangers), times=1000)
         asked = cluster.broker().received[code]
 
         await wait_until(lambda: cluster.broker().received[code] >= asked + 5)
 
-        assert len(orders(consumer)) == 8
+        assert len(order_queues(consumer)) == 8

@@ -42,11 +42,11 @@ from gantry_wire.command import Command
 from gantry_wire.message import FLAG_COMPRESSED
 from gantry_wire.names import reply_topic
 
-FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
-PATIENT_MS = 120_000
+FROM_FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+LONG_TIMEOUT_MS = 120_000
 
 
-def soon_ms() -> int:
+def short_timeout_ms() -> int:
     """Return a timeout for a reply that does not come: long enough for the request to be sent."""
     return int(patience(500))
 
@@ -57,7 +57,7 @@ class Echo:
     def __init__(self, name_server: str, *, topic: str = "orders") -> None:
         self.seen: list[ReceivedMessage] = []
         self.errors: list[Exception] = []
-        self.consumer = PushConsumer(name_server, "answerers", topics=topic, handler=self._handle, settings=FIRST)
+        self.consumer = PushConsumer(name_server, "answerers", topics=topic, handler=self._handle, settings=FROM_FIRST)
 
     async def _handle(self, message: ReceivedMessage) -> None:
         self.seen.append(message)
@@ -76,7 +76,7 @@ async def test_request_gets_its_reply() -> None:
         async with echo.consumer, Producer(cluster.name_server) as producer:
             replies = await asyncio.gather(
                 *(
-                    producer.request(Message("orders", b"no. %d" % number), timeout_ms=PATIENT_MS)
+                    producer.request(Message("orders", b"no. %d" % number), timeout_ms=LONG_TIMEOUT_MS)
                     for number in range(20)
                 )
             )
@@ -95,7 +95,7 @@ async def test_reply_waits_for_the_route_of_the_reply_topic() -> None:
 
         async def answer(message: ReceivedMessage) -> None:
             try:
-                await consumer.reply(message, message.body, timeout_ms=PATIENT_MS)
+                await consumer.reply(message, message.body, timeout_ms=LONG_TIMEOUT_MS)
             except Exception as error:
                 errors.append(error)
                 raise
@@ -104,9 +104,9 @@ async def test_reply_waits_for_the_route_of_the_reply_topic() -> None:
             topics = [request.ext.get("topic", "") for request in cluster.name_server_requests]
             return sum(topic.endswith("_REPLY_TOPIC") for topic in topics)
 
-        consumer = PushConsumer(cluster.name_server, "answerers", topics="orders", handler=answer, settings=FIRST)
+        consumer = PushConsumer(cluster.name_server, "answerers", topics="orders", handler=answer, settings=FROM_FIRST)
         async with consumer, Producer(cluster.name_server) as producer:
-            waiting = asyncio.ensure_future(producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS))
+            waiting = asyncio.ensure_future(producer.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS))
             await wait_until(lambda: bool(errors) or asked() >= 4, what="attempts to find the reply topic")
             assert errors == []
             cluster.add_topic(reply_topic(cluster.broker(name).state.cluster), queues=1)
@@ -120,10 +120,10 @@ async def test_reply_without_a_route_ends_at_its_deadline() -> None:
         cluster.add_topic("orders", queues=1)
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
         async with (
-            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST),
+            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FROM_FIRST),
             Producer(cluster.name_server) as producer,
         ):
-            waiting = asyncio.ensure_future(producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS))
+            waiting = asyncio.ensure_future(producer.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS))
             with pytest.raises(NoRoute):
                 await producer.reply(await seen.get(), b"!", timeout_ms=200)
             waiting.cancel()
@@ -136,11 +136,11 @@ async def test_producer_can_reply() -> None:
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
 
         async with (
-            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST),
+            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FROM_FIRST),
             Producer(cluster.name_server) as asking,
             Producer(cluster.name_server) as answering,
         ):
-            waiting = asyncio.ensure_future(asking.request(Message("orders", b"?"), timeout_ms=PATIENT_MS))
+            waiting = asyncio.ensure_future(asking.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS))
             await answering.reply(await seen.get(), b"!", tags="t")
             assert ((await waiting).body, (await waiting).tags) == (b"!", "t")
 
@@ -155,7 +155,7 @@ async def test_request_without_a_reply_ends_at_its_deadline() -> None:
         cluster.add_topic("orders")
         async with Producer(cluster.name_server) as producer:
             with pytest.raises(NoReply, match="orders"):
-                await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+                await producer.request(Message("orders", b"?"), timeout_ms=short_timeout_ms())
             assert len(cluster.broker().messages("orders")) == 1
             assert repr(producer._requests) == "<Requests waiting=0>"
 
@@ -166,11 +166,11 @@ async def test_late_reply_is_accepted_and_discarded() -> None:
         cluster.add_topic("orders", queues=1)
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
         async with (
-            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST),
+            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FROM_FIRST),
             Producer(cluster.name_server) as producer,
         ):
             with pytest.raises(NoReply):
-                await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+                await producer.request(Message("orders", b"?"), timeout_ms=short_timeout_ms())
             await producer.reply(await seen.get(), b"too late")
 
 
@@ -179,10 +179,10 @@ async def test_reply_to_a_missing_requester_is_refused() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
-        async with PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST):
+        async with PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FROM_FIRST):
             async with Producer(cluster.name_server) as gone:
                 with pytest.raises(NoReply):
-                    await gone.request(Message("orders", b"?"), timeout_ms=soon_ms())
+                    await gone.request(Message("orders", b"?"), timeout_ms=short_timeout_ms())
             async with Producer(cluster.name_server) as producer:
                 with pytest.raises(BrokerRefused, match="not found"):
                     await producer.reply(await seen.get(), b"!")
@@ -202,7 +202,7 @@ async def test_heartbeats_precede_the_first_request() -> None:
             cluster.broker(name).fault(RequestCode.SEND_MESSAGE_V2, remember)
         async with Producer(cluster.name_server) as producer:
             with pytest.raises(NoReply):
-                await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+                await producer.request(Message("orders", b"?"), timeout_ms=short_timeout_ms())
 
     assert known == [True]
 
@@ -215,11 +215,11 @@ async def test_failed_query_for_a_reply_topic_is_repeated() -> None:
         await producer.queues("orders")
         await cluster.stop_name_server()
         with pytest.raises(Unavailable):
-            await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+            await producer.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS)
         await cluster.start_name_server()
 
         with pytest.raises(NoReply):
-            await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+            await producer.request(Message("orders", b"?"), timeout_ms=short_timeout_ms())
 
         assert cluster.broker("broker-b").state.clients, "no heartbeat arrived"
 
@@ -229,11 +229,11 @@ async def test_query_for_an_unregistered_reply_topic_is_repeated() -> None:
     async with FakeCluster(("broker-a", "broker-b")) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1, brokers=["broker-a"])
         with pytest.raises(NoReply):
-            await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+            await producer.request(Message("orders", b"?"), timeout_ms=short_timeout_ms())
         cluster.add_topic(reply_topic("DefaultCluster"), queues=1)
 
         with pytest.raises(NoReply):
-            await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
+            await producer.request(Message("orders", b"?"), timeout_ms=short_timeout_ms())
 
         assert cluster.broker("broker-b").state.clients, "no heartbeat arrived"
 
@@ -246,7 +246,7 @@ async def test_reply_goes_to_the_broker_of_the_request() -> None:
         async with echo.consumer, Producer(cluster.name_server) as producer:
             for name in ("broker-a", "broker-b", "broker-b"):
                 queue = MessageQueue(topic="orders", broker_name=name, queue_id=0)
-                await producer.request(Message("orders", b"?"), queue=queue, timeout_ms=PATIENT_MS)
+                await producer.request(Message("orders", b"?"), queue=queue, timeout_ms=LONG_TIMEOUT_MS)
 
         counts = [cluster.broker(name).received[RequestCode.SEND_REPLY_MESSAGE_V2] for name in ("broker-a", "broker-b")]
         assert counts == [1, 2]
@@ -265,7 +265,7 @@ async def test_reply_counts_although_the_send_failed() -> None:
         cluster.broker().fault(RequestCode.SEND_MESSAGE_V2, store_and_stall)
         once = ProducerSettings(retries=0)
         async with echo.consumer, Producer(cluster.name_server, settings=once) as producer:
-            waiting = asyncio.ensure_future(producer.request(Message("orders", b"yes"), timeout_ms=PATIENT_MS))
+            waiting = asyncio.ensure_future(producer.request(Message("orders", b"yes"), timeout_ms=LONG_TIMEOUT_MS))
             await wait_until(
                 lambda: any(waiter.done() for waiter in producer._requests._waiting.values()), what="the reply"
             )
@@ -279,10 +279,10 @@ async def test_request_that_cannot_be_sent_fails_at_once() -> None:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:
             with pytest.raises(NoRoute):
-                await producer.request(Message("missing", b"?"), timeout_ms=PATIENT_MS)
+                await producer.request(Message("missing", b"?"), timeout_ms=LONG_TIMEOUT_MS)
             cluster.broker().refuse(RequestCode.SEND_MESSAGE_V2, 1, times=3)
             with pytest.raises(SendFailed):
-                await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+                await producer.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS)
             with pytest.raises(InvalidMessage, match="CORRELATION_ID"):
                 await producer.request(Message("orders", b"?", properties={"CORRELATION_ID": "mine"}))
 
@@ -292,7 +292,7 @@ async def test_closing_fails_pending_requests() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:
-            waiting = asyncio.ensure_future(producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS))
+            waiting = asyncio.ensure_future(producer.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS))
             await wait_until(lambda: len(cluster.broker().messages("orders")) == 1, what="the request")
         with pytest.raises(ClientClosed):
             await waiting
@@ -311,14 +311,14 @@ async def test_large_reply_is_decompressed() -> None:
             return await send_reply(state, command, connection)
 
         async with echo.consumer, Producer(cluster.name_server) as producer:
-            large = await producer.request(Message("orders", b"a" * 100_000), timeout_ms=PATIENT_MS)
+            large = await producer.request(Message("orders", b"a" * 100_000), timeout_ms=LONG_TIMEOUT_MS)
             assert large.body == b"A" * 100_000
             (sent,) = [one for one in cluster.broker().requests if one.code == RequestCode.SEND_REPLY_MESSAGE_V2]
             assert len(sent.body) < 10_000
 
             cluster.broker().fault(RequestCode.SEND_REPLY_MESSAGE_V2, damaged)  # type: ignore[arg-type]
             with pytest.raises(UnreadableBody):
-                await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+                await producer.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS)
 
 
 @pytest.mark.verify(quick=1)
@@ -342,7 +342,7 @@ async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str
         async with echo.consumer, Producer(f"{HOST}:{port}") as producer:
             replies: list[Reply] = []
             for number in range(5):
-                replies.append(await producer.request(Message("orders", b"q%d" % number), timeout_ms=PATIENT_MS))
+                replies.append(await producer.request(Message("orders", b"q%d" % number), timeout_ms=LONG_TIMEOUT_MS))
     finally:
         for server in reversed(servers):
             await server.kill()
@@ -386,10 +386,10 @@ async def test_every_name_server_that_knows_a_broker_routes_replies_to_it(tmp_pa
                         assert await admin.topics.settings(config.topic_name), f"{config.topic_name} at {address}"
             async with Admin(addresses[0]) as admin:
                 await admin.topics.create("asked", queues=4)
-            consumer = PushConsumer(addresses[1], "answers", topics="asked", handler=answer, settings=FIRST)
+            consumer = PushConsumer(addresses[1], "answers", topics="asked", handler=answer, settings=FROM_FIRST)
             async with consumer, Producer(addresses[0], "askers") as producer:
                 asked = (
-                    producer.request(Message("asked", b"no. %d" % number), timeout_ms=PATIENT_MS)
+                    producer.request(Message("asked", b"no. %d" % number), timeout_ms=LONG_TIMEOUT_MS)
                     for number in range(100)
                 )
                 replies = await asyncio.gather(*asked)
@@ -405,9 +405,9 @@ async def test_route_query_of_a_reply_shares_its_deadline() -> None:
         cluster.add_topic("orders")
         echo = Echo(cluster.name_server)
         async with echo.consumer, Producer(cluster.name_server) as producer:
-            await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+            await producer.request(Message("orders", b"?"), timeout_ms=LONG_TIMEOUT_MS)
         cluster.broker().ignore(RequestCode.GET_ROUTEINFO_BY_TOPIC, times=100)
-        settings = ClientSettings(request_timeout_ms=PATIENT_MS)
+        settings = ClientSettings(request_timeout_ms=LONG_TIMEOUT_MS)
 
         async with Producer(cluster.broker().address, client_settings=settings) as producer, asyncio.timeout(60):
             with pytest.raises(Unavailable, match="no name server replied in time"):

@@ -29,8 +29,8 @@ from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire.codes import RequestCode
 
-SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
-FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+SMALL_FILES = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
+FROM_FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 TOPIC = "orders"
 
 
@@ -38,7 +38,7 @@ TOPIC = "orders"
 async def cluster(folder: Path, **settings: str) -> AsyncIterator[str]:
     """Run a name server and a broker with a topic of two queues and ten messages with prices; yield the address."""
     port = free_port()
-    servers = [name_server(folder, port), broker(folder, free_broker_port(), port, SMALL | settings)]
+    servers = [name_server(folder, port), broker(folder, free_broker_port(), port, SMALL_FILES | settings)]
     async with AsyncExitStack() as stack:
         for server in servers:
             stack.push_async_callback(server.kill)
@@ -81,8 +81,10 @@ async def test_every_kind_of_consumer_filters_by_properties(address: str) -> Non
         seen.append(message.body)
 
     async with (
-        PushConsumer(address, "push", topics={TOPIC: Sql("price BETWEEN 3 AND 5")}, handler=handle, settings=FIRST),
-        PollConsumer(address, "poll", topics={TOPIC: Sql("price > 7")}, settings=FIRST) as polling,
+        PushConsumer(
+            address, "push", topics={TOPIC: Sql("price BETWEEN 3 AND 5")}, handler=handle, settings=FROM_FIRST
+        ),
+        PollConsumer(address, "poll", topics={TOPIC: Sql("price > 7")}, settings=FROM_FIRST) as polling,
         PullConsumer(address, "pull") as pulling,
         Producer(address, "p") as producer,
     ):
@@ -121,7 +123,7 @@ async def test_member_can_change_its_filter(address: str) -> None:
 
     async with (
         PushConsumer(
-            address, "changing", topics={TOPIC: "nothing has this tag"}, handler=handle, settings=FIRST
+            address, "changing", topics={TOPIC: "nothing has this tag"}, handler=handle, settings=FROM_FIRST
         ) as one,
         Producer(address, "p") as producer,
     ):
@@ -152,7 +154,7 @@ async def test_broker_without_filter_support_refuses_at_once(address_without_fil
             async with kind():
                 pass
         assert refused.value.code == 1
-    async with PushConsumer(address, "h", topics=TOPIC, handler=handle, settings=FIRST) as consumer:
+    async with PushConsumer(address, "h", topics=TOPIC, handler=handle, settings=FROM_FIRST) as consumer:
         with pytest.raises(BrokerRefused):
             await consumer.subscribe(TOPIC, Sql("price > 1"))
         await wait_until(lambda: len(seen) == 10, timeout_s=60, what="everything")

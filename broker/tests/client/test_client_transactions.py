@@ -33,10 +33,10 @@ from gantry_testing.client import FakeCluster, wait_until
 from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire.codes import RequestCode
 
-SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
-SMALL = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
+EARLY_CHECKS = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
+SMALL_FILES = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
 GROUP = "payments"
-ATTENTIVE = ClientSettings(route_poll_interval_ms=500)
+FAST_ROUTE_POLL = ClientSettings(route_poll_interval_ms=500)
 """Settings that query routes often: a topic that a crash has lost is created again when a message is committed to it,
 and clients learn of it from its route."""
 
@@ -47,7 +47,7 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.name_server = name_server(folder, self.port)
-        self.broker: ServerProcess = broker(folder, free_broker_port(), self.port, SMALL | SOON)
+        self.broker: ServerProcess = broker(folder, free_broker_port(), self.port, SMALL_FILES | EARLY_CHECKS)
         self.address = f"{HOST}:{self.port}"
 
 
@@ -73,7 +73,9 @@ async def delivered(servers: Servers, count: int, topic: str = "T") -> list[byte
     """Return the first messages of a topic, up to a count."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=500)
     bodies: list[bytes] = []
-    consumer = PollConsumer(servers.address, "readers", topics=topic, settings=settings, client_settings=ATTENTIVE)
+    consumer = PollConsumer(
+        servers.address, "readers", topics=topic, settings=settings, client_settings=FAST_ROUTE_POLL
+    )
     async with consumer:
         async with asyncio.timeout(120):
             while len(bodies) < count:

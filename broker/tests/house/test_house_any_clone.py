@@ -23,7 +23,7 @@ LENGTH = 120
 SOURCES = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 
 
-def deep(folder: Path) -> Path:
+def make_long_path(folder: Path) -> Path:
     """A folder whose path is long, and has a space and letters beyond ASCII in it."""
     start = folder / "é ü"
     return start / ("x" * max(1, LENGTH - len(os.fsencode(start)) - 1))
@@ -32,7 +32,7 @@ def deep(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The files of this clone in such a place, with this environment's packages; what its scripts made is removed."""
-    place = deep(tmp_path_factory.mktemp("any"))
+    place = make_long_path(tmp_path_factory.mktemp("any"))
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=True,
@@ -57,9 +57,9 @@ def environment(clone: Path) -> dict[str, str]:
     return variables | {"PYTHONPATH": paths, "TMPDIR": str(temporary)}
 
 
-def test_the_place_is_what_it_says(tmp_path: Path) -> None:
-    """120 characters, a space, and a letter of more than one byte."""
-    place = str(deep(tmp_path))
+def test_path_is_as_long_as_promised(tmp_path: Path) -> None:
+    """It has 120 bytes or more, a space, and a letter of more than one byte."""
+    place = str(make_long_path(tmp_path))
 
     assert len(place.encode()) >= LENGTH
     assert " " in place and not place.isascii()
@@ -67,7 +67,7 @@ def test_the_place_is_what_it_says(tmp_path: Path) -> None:
 
 def test_a_stand_in_runs_by_an_interpreter_at_such_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs no file whose `#!` line has such a path, and yet a stand-in by `write_program` runs."""
-    place = deep(tmp_path)
+    place = make_long_path(tmp_path)
     place.mkdir(parents=True)
     (place / "python").symlink_to(sys.executable)
     plain = tmp_path / "plain"

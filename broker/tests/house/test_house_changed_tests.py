@@ -14,14 +14,14 @@ from gantry_testing.tree import ROOT
 
 SEAL, BALLOT = "broker/tests/wire/test_wire_seal.py", "operator/tests/spec/test_spec_ballot.py"
 SECOND_RUN = "broker/tests/house/test_house_second_run.py"
-WORLD = "broker/testkit/gantry_testing/store_world.py"
+STORE_WORLD_FILE = "broker/testkit/gantry_testing/store_world.py"
 
 
 @pytest.mark.parametrize(
     ("changed", "chosen", "left_out"),
     [
         ("broker/src/gantry_wire/seal.py", SEAL, BALLOT),
-        (WORLD, "broker/tests/store/test_store_append.py", SEAL),
+        (STORE_WORLD_FILE, "broker/tests/store/test_store_append.py", SEAL),
         ("broker/tests/faults/scene.py", "broker/tests/faults/test_fault_kill.py", SEAL),
         (BALLOT, BALLOT, SEAL),
         ("broker/tests/faults/conftest.py", "broker/tests/faults/test_fault_kill.py", SEAL),
@@ -36,12 +36,12 @@ WORLD = "broker/testkit/gantry_testing/store_world.py"
     ],
 )  # fmt: skip
 def test_tests_of_what_was_changed_are_chosen(changed: str, chosen: str, left_out: str) -> None:
-    """Those that import it, directly or through helpers, or lie below its fixtures; of a script the house tests."""
+    """Tests that import the file, directly or through helpers, or use its fixtures; for a script, the house tests."""
     found = changed_tests.select_tests([changed])
     assert chosen in found and left_out not in found
 
 
-def test_what_no_test_knows_chooses_nothing() -> None:
+def test_file_without_tests_selects_nothing() -> None:
     """A page of prose is checked by `make check`."""
     assert changed_tests.select_tests(["docs/tls.md"]) == []
 

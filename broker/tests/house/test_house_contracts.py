@@ -19,7 +19,7 @@ import pytest
 from gantry_testing.tree import ROOT
 
 CONTRACTS: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-LAYERED: Final = {
+LAYERS_OF_PACKAGES: Final = {
     container: contract["layers"]
     for contract in CONTRACTS["contracts"]
     if contract["type"] == "layers" and contract.get("exhaustive")
@@ -52,7 +52,7 @@ def make_package(tree: Path, name: str) -> None:
 def tree(tmp_path: Path) -> Path:
     """A repository with all packages of the contracts, each empty, under the real contracts."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in (*CONTRACTS["root_packages"], *LAYERED, *(f"gantry_broker.{part}" for part in PARTS)):
+    for name in (*CONTRACTS["root_packages"], *LAYERS_OF_PACKAGES, *(f"gantry_broker.{part}" for part in PARTS)):
         make_package(tmp_path, name)
     return tmp_path
 
@@ -150,7 +150,7 @@ FORBIDDEN = [
 
 
 def test_the_contracts_hold_for_the_real_packages() -> None:
-    """Who may import whom is kept by the code as it is."""
+    """The present code keeps the rules of who may import whom."""
     result = lint(ROOT)
 
     assert result.returncode == 0, result.stdout + result.stderr
@@ -209,11 +209,14 @@ def test_a_module_of_the_server_outside_its_layers_is_refused(tree: Path) -> Non
 
 
 @pytest.mark.verify(quick=2)
-@pytest.mark.parametrize("package", LAYERED)
+@pytest.mark.parametrize("package", LAYERS_OF_PACKAGES)
 def test_layers_of_a_package_are_kept(tree: Path, package: str) -> None:
     """The lowest layer does not import the highest one, and a module without a layer is refused."""
     [folder] = tree.glob(f"*/src/{package.replace('.', '/')}")
-    highest, lowest = (layer.partition(")")[0].lstrip("(") for layer in (LAYERED[package][0], LAYERED[package][-1]))
+    highest, lowest = (
+        layer.partition(")")[0].lstrip("(")
+        for layer in (LAYERS_OF_PACKAGES[package][0], LAYERS_OF_PACKAGES[package][-1])
+    )
     (folder / "stray.py").write_text("")
     for name, text in ((highest, ""), (lowest, f"import {package}.{highest}\n")):
         module = folder / name / "__init__.py" if (folder / name).is_dir() else folder / f"{name}.py"
@@ -227,14 +230,14 @@ def test_layers_of_a_package_are_kept(tree: Path, package: str) -> None:
 
 
 def test_a_detour_is_refused_too(tree: Path) -> None:
-    """What may not be imported may not be reached through a third package either."""
+    """A forbidden package may not be reached through a third package either."""
     write_import(tree, "gantry_operator", "gantry_client")
     write_import(tree, "gantry_client", "gantry_broker")
 
     assert lint(tree).returncode == 1
 
 
-def strangers(root: Path) -> set[str]:
+def unnamed_packages(root: Path) -> set[str]:
     """Packages in the source folders that the contracts do not name."""
     found = {package.parent.name for package in root.glob("*/src/*/__init__.py")}
     return found - set(CONTRACTS["root_packages"])
@@ -245,8 +248,8 @@ def test_every_package_is_under_the_contracts(tree: Path) -> None:
     (tree / "broker/src/gantry_stranger").mkdir()
     (tree / "broker/src/gantry_stranger/__init__.py").write_text("")
 
-    assert strangers(tree) == {"gantry_stranger"}
-    assert strangers(ROOT) == set()
+    assert unnamed_packages(tree) == {"gantry_stranger"}
+    assert unnamed_packages(ROOT) == set()
 
 
 def test_a_cycle_of_imports_is_refused(tree: Path) -> None:

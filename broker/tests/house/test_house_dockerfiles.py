@@ -29,8 +29,8 @@ def dockerfiles(root: Path) -> list[Path]:
     return sorted(root.glob("*/Dockerfile"))
 
 
-def copied(dockerfile: Path) -> list[str]:
-    """What a recipe copies out of the tree."""
+def copied_paths(dockerfile: Path) -> list[str]:
+    """Return the paths that a Dockerfile copies out of the tree."""
     lines = [line.split()[1:-1] for line in dockerfile.read_text().splitlines() if line.startswith("COPY ")]
     return [word for words in lines if not words[0].startswith("--from=") for word in words]
 
@@ -41,7 +41,7 @@ def missing_sources(root: Path) -> list[str]:
     for dockerfile in dockerfiles(root):
         lines = Path(f"{dockerfile}.dockerignore").read_text().splitlines()
         sent = [line[1:] for line in lines if line.startswith("!")]
-        for source in copied(dockerfile):
+        for source in copied_paths(dockerfile):
             if not source.startswith(BUILD_FOLDER) and not (root / source).exists():
                 faults.append(f"{dockerfile.relative_to(root)} copies {source}, which does not exist")
             if not any(fnmatch(source, line) or line.startswith(f"{source}/") for line in sent):
@@ -49,7 +49,7 @@ def missing_sources(root: Path) -> list[str]:
     return faults
 
 
-def started(root: Path, words: list[str]) -> str | None:
+def started_package(root: Path, words: list[str]) -> str | None:
     """The package that a command starts, empty for other uses of Python; None if the tree has no such program."""
     match words:
         case ["python", "-m", name, *_]:
@@ -76,7 +76,9 @@ def unknown_programs(root: Path) -> list[str]:
         for path in sorted(root.glob(pattern)):
             found = COMMAND.finditer(path.read_text())
             commands += [(path, [word.strip("\"' ") for word in one["words"].split(",")]) for one in found]
-    return [f"{path.relative_to(root)} starts {words}" for path, words in commands if started(root, words) is None]
+    return [
+        f"{path.relative_to(root)} starts {words}" for path, words in commands if started_package(root, words) is None
+    ]
 
 
 def imports_of(package: Path) -> set[str]:
@@ -90,11 +92,11 @@ def missing_packages(root: Path) -> list[str]:
     faults: list[str] = []
     for dockerfile in dockerfiles(root):
         needed: set[str] = set()
-        waiting = {started(root, entry_point(dockerfile)) or ""}
+        waiting = {started_package(root, entry_point(dockerfile)) or ""}
         while waiting:
             needed |= waiting
             waiting = {one for name in waiting for one in imports.get(name, ()) if one in imports} - needed
-        folders = [root / source for source in copied(dockerfile)]
+        folders = [root / source for source in copied_paths(dockerfile)]
         missing = {name for name in needed if not any((folder / name).is_dir() for folder in folders)}
         faults += [f"{dockerfile.relative_to(root)} does not copy {name}" for name in sorted(missing)]
     return faults
@@ -132,7 +134,7 @@ def test_images_copy_what_exists(tree: Path) -> None:
 
 
 def test_images_carry_every_package_of_their_program(tree: Path) -> None:
-    """What an image's program imports, directly or not, is in one of the folders that are copied."""
+    """Every package that an image's program imports, directly or not, is in a copied folder."""
     assert missing_packages(ROOT) == []
     assert missing_packages(tree) == []
 

@@ -1,4 +1,4 @@
-"""The documents say what is true: every setting and command is in them, and every link leads somewhere."""
+"""The documents are complete and correct: they list every setting and command, and no link is broken."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 @cache
-def written_anew() -> dict[str, str]:
+def regenerated_pages() -> dict[str, str]:
     """Every page as another process writes it: in this one, a command that a test has called keeps some state of it."""
     program = (
         "import json, pathlib, reference;"
@@ -78,7 +78,7 @@ def written_anew() -> dict[str, str]:
 @pytest.mark.parametrize("page", WRITTEN)
 def test_the_reference_is_not_stale(page: str) -> None:
     """The reference pages and the package graph agree with the code."""
-    wanted = written_anew()[page]
+    wanted = regenerated_pages()[page]
 
     stale = difflib.unified_diff((ROOT / page).read_text().splitlines(), wanted.splitlines(), n=0)
     assert list(stale) == [], "run: make format"
@@ -165,7 +165,7 @@ def test_default_is_shown_as_its_value(tmp_path: Path) -> None:
 
 
 def undocumented(name: str, command: click.Command, text: str) -> list[str]:
-    """What a command lacks: its section, its own help, or the help of an option."""
+    """Return what a command lacks: its section, its own help, or the help of an option."""
     lacks = [] if f"\n## `{name}`\n" in text else [f"{name}: no section"]
     lacks += [] if command.help else [f"{name}: no help"]
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
@@ -226,25 +226,27 @@ def test_the_readme_opens_with_the_two_commands() -> None:
     assert text.index("```") < 400
 
 
-def figures(text: str) -> list[tuple[str, str]]:
+def readme_figures(text: str) -> list[tuple[str, str]]:
     """Ours and Apache's, of each row of the README's table."""
     return re.findall(r"^\| [^|]*outstanding \| ([\d,]+) \| ([\d,]+) \|$", text, re.MULTILINE)
 
 
-def unmeasured(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple[str, str]]:
+def missing_figures(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple[str, str]]:
     """Pairs of figures that are not in one row of the benchmarks."""
     rows = [[cell.strip() for cell in line.split("|")] for line in benchmarks.splitlines()]
     return [pair for pair in pairs if not any(set(pair) <= set(row) for row in rows)]
 
 
 def test_figures_of_the_readme_are_measured_ones() -> None:
-    """What the README says of speed is in the table that the benchmark writes; it also says where it is slower."""
-    pairs = figures((ROOT / "README.md").read_text())
+    """The README's figures of speed are in the table that the benchmark writes; some of them show a slower Gantry."""
+    pairs = readme_figures((ROOT / "README.md").read_text())
     benchmarks = (ROOT / "docs/benchmarks.md").read_text()
 
     assert len(pairs) >= 5 and any(int(a.replace(",", "")) < int(b.replace(",", "")) for a, b in pairs)
-    assert unmeasured(pairs, benchmarks) == []
-    assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], "one that is made up is caught"
+    assert missing_figures(pairs, benchmarks) == []
+    assert missing_figures([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], (
+        "one that is made up is caught"
+    )
 
 
 def test_the_readme_is_short() -> None:

@@ -82,7 +82,7 @@ TWO_TESTS = """
 
 
 def test_a_test_that_takes_too_long_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tests share is made by the first test that needs it, and does not count; neither does the machine's load."""
+    """The time of a shared fixture, which the first test creates, does not count; nor does the machine's load."""
     monkeypatch.setenv("GANTRY_SECONDS_MAX", "1")
     monkeypatch.setattr(slowness, "cost", lambda: 1.0)
     monkeypatch.setattr(slowness, "processes_per_core", lambda: 60.0)
@@ -198,5 +198,5 @@ def test_the_share_of_busy_processors_is_measured() -> None:
 
 
 def wait_for_share(share: float) -> bool:
-    """Whether one of a hundred samples shows so much; the process may not have begun in the first ones."""
+    """Return whether one of a hundred samples shows that share; the first ones may precede the process's work."""
     return any(share <= slowness.busy_share(0.1) <= 1 for _ in range(100))

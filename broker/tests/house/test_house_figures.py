@@ -35,7 +35,7 @@ class Holder:
 
 
 def figures(root: Path, *arguments: str) -> str:
-    """What the script prints for a tree."""
+    """Return the output of the script for a tree."""
     command = [sys.executable, str(ROOT / "scripts/code_figures.py"), "--root", str(root), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

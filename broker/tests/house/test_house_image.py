@@ -61,8 +61,8 @@ def test_image_is_safe_by_default(in_container: InContainer) -> None:
     assert in_container("python", "-c", "import importlib.util as u; print(u.find_spec('pip'))").strip() == "None"
 
 
-def test_an_archive_says_what_it_was_made_of(in_container: InContainer) -> None:
-    """And none is made of an image that is older than its sources."""
+def test_archive_names_its_sources(in_container: InContainer) -> None:
+    """And an image that is older than its sources is not archived."""
     archive = ROOT / ".image" / "tested.tar"
     probe = ROOT / "operator/src/gantry_cli/made_by_a_test.py"
     made_of = archive.with_name("tested.tar.sources")
@@ -80,7 +80,7 @@ def test_an_archive_says_what_it_was_made_of(in_container: InContainer) -> None:
 
 
 def test_the_sidecar_runs_in_the_image(in_container: InContainer) -> None:
-    """All that it imports is there, and it refuses to be reached by everybody."""
+    """All its imports are installed, and it refuses to listen on every address."""
     assert "--lease" in in_container("gantry", "sidecar", "--help")
     program = (
         "import gantry_admin.server, gantry_admin.__main__ as s;"

@@ -1,4 +1,4 @@
-"""The shape of the repository: folders, names and files that later work must not bend by accident.
+"""The shape of the repository: folders, names and files that later work must not change by accident.
 
 Each rule is a function of a folder, so that every rule is also shown to catch its own violation on a small tree.
 """
@@ -88,7 +88,7 @@ def shell_calls(source: str) -> list[int]:
 
 
 def operator_module_file(root: Path) -> str:
-    """Where `import operator` leads in a fresh interpreter whose path begins with our folders."""
+    """Return the file of `import operator` in a fresh interpreter whose path begins with our folders."""
     folders = [str(root), *(str(root / folder) for folder in TOP_FOLDERS)]
     program = (
         "import sys; sys.modules.pop('operator', None); sys.path[:0] = sys.argv[1:];"

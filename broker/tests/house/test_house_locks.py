@@ -91,7 +91,7 @@ def test_the_runtime_core_is_six_packages() -> None:
 
 
 def test_every_declared_package_is_locked() -> None:
-    """What pyproject.toml asks for is in the lock of its use; `make lock` was not forgotten."""
+    """Every package that pyproject.toml asks for is in the lock of its use; `make lock` was not forgotten."""
     declared = project()["project"]
 
     assert names(declared["dependencies"]) <= pins("runtime").keys()

@@ -8,7 +8,7 @@ import pytest
 
 from gantry_testing import ports
 
-CHOOSE: Final = """
+CHOOSE_PORTS_PROGRAM: Final = """
 import random
 from gantry_testing import ports
 ports._RANDOM = random.Random(1)
@@ -20,7 +20,9 @@ input()
 def test_two_runs_at_the_same_time_choose_no_port_twice() -> None:
     """Neither listens on any of them yet, and both draw the same numbers."""
     runs = [
-        subprocess.Popen([sys.executable, "-c", CHOOSE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", CHOOSE_PORTS_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     chosen: list[str] = []

@@ -30,8 +30,8 @@ ONE_TEST = """
 """
 
 
-def answer(name: str, reason: str | None) -> dict[str, Need]:
-    """The needs, with one of them answering as told instead of looking at the machine."""
+def needs_with_answer(name: str, reason: str | None) -> dict[str, Need]:
+    """Return the needs, one of them with a given answer instead of a look at the machine."""
     return {**NEEDS, name: Need(name, lambda: reason, f"install {name}")}
 
 
@@ -48,7 +48,7 @@ def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Ru
 
     def run(source: str, *arguments: str, missing: str | None = None, promised: str = "") -> pytest.RunResult:
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
-        monkeypatch.setattr(requirements_plugin, "NEEDS", answer("go", missing))
+        monkeypatch.setattr(requirements_plugin, "NEEDS", needs_with_answer("go", missing))
         pytester.makepyfile(source)
         return pytester.runpytest_inprocess("-p", "gantry_testing.requirements_plugin", "--strict-markers", *arguments)
 
@@ -110,7 +110,7 @@ def test_an_unknown_promise_stops_the_run(run_inside: RunInside) -> None:
 
 
 def test_continuous_integration_promises_what_it_brings() -> None:
-    """Every name is a need, and what tests of the operator want of Kubernetes is among them."""
+    """Every name is a need, and the needs of the operator's tests with Kubernetes are among them."""
     script = (ROOT / ".ci/run").read_text()
     [promised] = re.findall(r"GANTRY_REQUIRE=\$\{GANTRY_REQUIRE-([a-z_,]+)\}", script)
 
@@ -160,7 +160,7 @@ def test_a_run_that_cannot_collect_says_so(run_inside: RunInside) -> None:
 
 
 def test_a_probe_is_asked_once(run_inside: RunInside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tests want a need, the machine is looked at once per session."""
+    """The machine is checked for a need once per session, however many tests have that need."""
     asked: list[str] = []
     source = ONE_TEST + "\n    @pytest.mark.needs_java\n    def test_a():\n        pass\n"
     source += "\n    @pytest.mark.needs_java\n    def test_b():\n        pass\n"

@@ -15,7 +15,7 @@ from gantry_testing.tree import ROOT
 
 TARGET = re.compile(r"^([a-z][a-z0-9-]*):(?P<rest>.*)$", re.MULTILINE)
 HELP = re.compile(r"^ ## [A-Z].*\.$")
-BASICS = ("sh", "dirname", "basename", "cat", "id", "env", "pwd", "mkdir", "uname", "cksum", "cut", "chmod")
+BASIC_PROGRAMS = ("sh", "dirname", "basename", "cat", "id", "env", "pwd", "mkdir", "uname", "cksum", "cut", "chmod")
 
 
 def targets(makefile: str) -> dict[str, str]:
@@ -28,7 +28,7 @@ def bare_path(tmp_path: Path) -> Path:
     """A PATH with a shell's basics and nothing else: no Python, Java, Go or buildah."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in BASICS:
+    for name in BASIC_PROGRAMS:
         source = shutil.which(name)
         assert source is not None
         (folder / name).symlink_to(source)
@@ -135,8 +135,8 @@ def test_without_python_setup_says_what_to_install(bare_path: Path) -> None:
     )
 
 
-def test_scripts_say_what_they_want(bare_path: Path) -> None:
-    """Kubernetes is built with Go; an image is one of three."""
+def test_scripts_name_missing_tools_and_arguments(bare_path: Path) -> None:
+    """The Kubernetes build needs Go; an image has one of three names."""
     assert refusal("kubernetes", bare_path).startswith("kubernetes: go is missing -- on Debian 12: apt-get install")
     assert refusal("image-sources", bare_path) == "image-sources: unknown image '' -- use broker, operator or pipelines"
 

@@ -40,7 +40,7 @@ def test_of_a_fault():
     assert Path(__file__).with_name("mended").exists()
 """
 
-DEEP = f"""{UNRELIABLE}
+SEEDED_TESTS = f"""{UNRELIABLE}
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_seeds(seed):
@@ -110,7 +110,7 @@ def test_a_fault_fails_the_second_run_too(clone: Path) -> None:
 @pytest.mark.verify
 def test_a_fault_in_a_later_case_of_a_test_fails_the_run_of_make_verify(clone: Path) -> None:
     """The second run selects each failed case, although it collects no other case of the test."""
-    (clone / "test_it.py").write_text(DEEP)
+    (clone / "test_it.py").write_text(SEEDED_TESTS)
 
     code, printed = run_tests(clone, "--verify")
 
@@ -122,7 +122,7 @@ def test_a_fault_in_a_later_case_of_a_test_fails_the_run_of_make_verify(clone: P
 @pytest.mark.verify
 def test_a_later_case_that_passes_the_second_time_does_not_fail_the_run(clone: Path) -> None:
     """Also if no other test failed, so that nothing else is selected."""
-    (clone / "test_it.py").write_text(DEEP)
+    (clone / "test_it.py").write_text(SEEDED_TESTS)
     (clone / "mended").touch()
     (clone / "been").touch()
 

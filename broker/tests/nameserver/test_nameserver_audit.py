@@ -109,7 +109,7 @@ async def test_setting_values_are_not_audited(channel: Channel, caplog: pytest.L
     assert "hunter2" not in json.dumps([first, second])
 
 
-@pytest.mark.parametrize("is_wrapped", [True, False], ids=["wrapped", "twin"])
+@pytest.mark.parametrize("is_wrapped", [True, False], ids=["wrapped", "not wrapped, the twin"])
 async def test_audit_lines_have_a_single_source(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_wrapped: bool
 ) -> None:

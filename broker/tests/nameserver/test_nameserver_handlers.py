@@ -37,7 +37,7 @@ class FakeClock:
         return self.ms
 
 
-class Rig:
+class RunningNameServer:
     """A running name server with channels to it."""
 
     def __init__(self, server: NameServer, clock: FakeClock) -> None:
@@ -63,11 +63,11 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+async def rig(tmp_path: Path) -> AsyncIterator[RunningNameServer]:
     clock = FakeClock()
     server = NameServer(settings(), tmp_path / "data", now_ms=clock)
     await server.start()
-    rig = Rig(server, clock)
+    rig = RunningNameServer(server, clock)
     yield rig
     for channel in rig.channels:
         await channel.close()
@@ -96,7 +96,7 @@ def registration_body(*topics: str, counter: int = 1) -> bytes:
     ).encode()
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> None:
     """Wait until `condition` holds, or fail at the deadline."""
     deadline = time.monotonic() + patience(seconds)
     while not await condition():
@@ -104,7 +104,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 
         await asyncio.sleep(0.005)
 
 
-async def test_client_gets_the_route_of_a_registered_broker(rig: Rig) -> None:
+async def test_client_gets_the_route_of_a_registered_broker(rig: RunningNameServer) -> None:
     """A route is standard JSON with quoted ids and Java's key names."""
     reply = await rig.register()
     assert reply.code == 0
@@ -122,7 +122,9 @@ async def test_client_gets_the_route_of_a_registered_broker(rig: Rig) -> None:
     assert b'"0":' in route.body and b"null" not in route.body
 
 
-async def test_unknown_topic_is_17_and_unknown_code_is_3(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_topic_is_17_and_unknown_code_is_3(
+    rig: RunningNameServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """Clients distinguish these codes and texts; the log names an unknown code once for each client."""
     missing = await rig.ask(105, {"topic": "nowhere"})
     unknown = await rig.ask(777)
@@ -135,7 +137,7 @@ async def test_unknown_topic_is_17_and_unknown_code_is_3(rig: Rig, caplog: pytes
 
 
 @pytest.mark.parametrize("code", ALL_CODES)
-async def test_every_code_answers_an_empty_request(rig: Rig, code: int) -> None:
+async def test_every_code_answers_an_empty_request(rig: RunningNameServer, code: int) -> None:
     """Without fields and body the reply is never 3 and never missing; a required field is named with code 1."""
     reply = await rig.ask(code)
 
@@ -151,7 +153,7 @@ async def test_supported_codes_are_those_of_rocketmq(tmp_path: Path) -> None:
     assert tuple(handlers.codes) == ALL_CODES
 
 
-async def test_lost_connection_unregisters_its_broker_at_once(rig: Rig) -> None:
+async def test_lost_connection_unregisters_its_broker_at_once(rig: RunningNameServer) -> None:
     """When the socket of a broker is cut, its route is removed without a timeout."""
     broker = await rig.channel()
     client = await rig.channel()
@@ -163,11 +165,11 @@ async def test_lost_connection_unregisters_its_broker_at_once(rig: Rig) -> None:
     async def is_gone() -> bool:
         return (await rig.ask(105, {"topic": "T"}, over=client)).code == ResponseCode.TOPIC_NOT_EXIST
 
-    await eventually(is_gone)
+    await wait_until(is_gone)
     assert rig.clock.ms == 0
 
 
-async def test_silent_broker_expires_and_is_disconnected(rig: Rig) -> None:
+async def test_silent_broker_expires_and_is_disconnected(rig: RunningNameServer) -> None:
     """Heartbeats and data version queries keep a broker registered; silence beyond its timeout removes it."""
     broker = await rig.channel()
     client = await rig.channel()
@@ -187,10 +189,10 @@ async def test_silent_broker_expires_and_is_disconnected(rig: Rig) -> None:
     async def is_cut() -> bool:
         return not broker.is_open
 
-    await eventually(is_cut)
+    await wait_until(is_cut)
 
 
-async def test_unregistered_broker_is_removed_at_once(rig: Rig) -> None:
+async def test_unregistered_broker_is_removed_at_once(rig: RunningNameServer) -> None:
     """Code 104 takes effect before its reply."""
     await rig.register()
 
@@ -200,7 +202,7 @@ async def test_unregistered_broker_is_removed_at_once(rig: Rig) -> None:
     assert loads((await rig.ask(106)).body) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
-async def test_data_version_query_reports_changes(rig: Rig) -> None:
+async def test_data_version_query_reports_changes(rig: RunningNameServer) -> None:
     """An unknown or different version gives changed=true; the reply has the known version."""
     unknown = await rig.ask(322, identity(), b'{"counter":1,"stateVersion":0,"timestamp":7}')
     await rig.register()
@@ -214,7 +216,7 @@ async def test_data_version_query_reports_changes(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("crc", "code"), [("0", 0), ("right", 0), ("12345", 1), (None, 0)], ids=["unchecked", "right", "wrong", "absent"]
 )
-async def test_registration_with_wrong_checksum_is_refused(rig: Rig, crc: str | None, code: int) -> None:
+async def test_registration_with_wrong_checksum_is_refused(rig: RunningNameServer, crc: str | None, code: int) -> None:
     """Java's CRC has no sign bit; zero and absent checksums are not verified; a wrong one changes nothing."""
     ext = identity() | {"haServerAddr": "h:1"}
     if crc is not None:
@@ -243,7 +245,7 @@ def compressed_body(*, with_mappings: bool) -> bytes:
 
 
 @pytest.mark.parametrize(("version", "with_mappings"), [(479, True), (399, False)], ids=["5.x", "4.9"])
-async def test_compressed_registration_is_read(rig: Rig, version: int, with_mappings: bool) -> None:
+async def test_compressed_registration_is_read(rig: RunningNameServer, version: int, with_mappings: bool) -> None:
     """The compressed form has the same topics, and mappings from 5.0 on."""
     ext = identity() | {"haServerAddr": "h:1", "compressed": "true"}
 
@@ -267,7 +269,7 @@ async def test_compressed_registration_is_read(rig: Rig, version: int, with_mapp
     ],
     ids=["long", "negative", "no mappings", "bad topic", "cut", "not compressed"],
 )
-async def test_corrupt_compressed_registration_is_refused(rig: Rig, body: bytes) -> None:
+async def test_corrupt_compressed_registration_is_refused(rig: RunningNameServer, body: bytes) -> None:
     """Lengths beyond the end, and bytes that are no zlib stream, give code 1; nothing is registered."""
     reply = await rig.ask(103, identity() | {"haServerAddr": "h:1", "compressed": "true"}, body)
 
@@ -275,7 +277,7 @@ async def test_corrupt_compressed_registration_is_refused(rig: Rig, body: bytes)
     assert loads((await rig.ask(106)).body)["brokerAddrTable"] == {}
 
 
-async def test_registration_of_old_broker_is_read(rig: Rig) -> None:
+async def test_registration_of_old_broker_is_read(rig: RunningNameServer) -> None:
     """Before 3.0.11 the body is the topic table without a wrapper."""
     body = (
         b'{"dataVersion":{"counter":1,"timestamp":1},"topicConfigTable":{"T":{"topicName":"T"},"U":{"topicName":"U"}}}'
@@ -290,7 +292,7 @@ async def test_registration_of_old_broker_is_read(rig: Rig) -> None:
     ("field", "value"),
     [("brokerName", " "), ("clusterName", ""), ("brokerAddr", "nowhere"), ("brokerId", "-1"), ("brokerId", "x")],
 )
-async def test_registration_with_invalid_identity_is_refused(rig: Rig, field: str, value: str) -> None:
+async def test_registration_with_invalid_identity_is_refused(rig: RunningNameServer, field: str, value: str) -> None:
     """A name, id or address that no client could use gives code 1 with the field name; nothing is registered."""
     reply = await rig.register(None, **{field: value})
 
@@ -298,7 +300,7 @@ async def test_registration_with_invalid_identity_is_refused(rig: Rig, field: st
     assert loads((await rig.ask(106)).body)["brokerAddrTable"] == {}
 
 
-async def test_first_registration_with_one_topic_is_explained(rig: Rig) -> None:
+async def test_first_registration_with_one_topic_is_explained(rig: RunningNameServer) -> None:
     """The reply is RocketMQ's text, followed by the reason."""
     reply = await rig.ask(103, identity() | {"haServerAddr": "h:1"}, registration_body("T"))
 
@@ -306,7 +308,7 @@ async def test_first_registration_with_one_topic_is_explained(rig: Rig) -> None:
     assert re.match(r"register broker failed: .*exactly one topic", reply.remark or ""), reply.remark
 
 
-async def test_slave_gets_the_address_of_its_master(rig: Rig) -> None:
+async def test_slave_gets_the_address_of_its_master(rig: RunningNameServer) -> None:
     """The header of the reply has the master's address and replication address."""
     await rig.register()
 
@@ -317,7 +319,7 @@ async def test_slave_gets_the_address_of_its_master(rig: Rig) -> None:
     assert group["brokerMemberGroup"]["brokerAddrs"] == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
 
 
-async def test_topic_lists_are_complete(rig: Rig) -> None:
+async def test_topic_lists_are_complete(rig: RunningNameServer) -> None:
     """The lists are all topics, those of a cluster, and the system topics with the address of one broker."""
     await rig.register()
 
@@ -331,7 +333,7 @@ async def test_topic_lists_are_complete(rig: Rig) -> None:
     assert system == {"topicList": ["c", "a"], "brokerAddr": "10.0.0.1:10911"}
 
 
-async def test_write_permission_is_wiped_and_added_by_broker(rig: Rig) -> None:
+async def test_write_permission_is_wiped_and_added_by_broker(rig: RunningNameServer) -> None:
     """The replies count the topics, and routes show the change."""
     await rig.register()
 
@@ -344,7 +346,7 @@ async def test_write_permission_is_wiped_and_added_by_broker(rig: Rig) -> None:
     assert added.ext == {"addTopicCount": "2"} and after_add == 6
 
 
-async def test_topic_is_registered_and_deleted_at_the_name_server(rig: Rig) -> None:
+async def test_topic_is_registered_and_deleted_at_the_name_server(rig: RunningNameServer) -> None:
     """Codes 217 and 216 work, also with a body in Java's dialect; an unknown broker is refused by name."""
     await rig.register()
     body = b'{"brokerDatas":[{"brokerAddrs":{0:"x:1"},"brokerName":"a","cluster":"c"}],"filterServerTable":{},' + (
@@ -359,7 +361,7 @@ async def test_topic_is_registered_and_deleted_at_the_name_server(rig: Rig) -> N
     assert (await rig.ask(105, {"topic": "N"})).code == 17
 
 
-async def test_key_values_are_set_read_listed_and_deleted(rig: Rig) -> None:
+async def test_key_values_are_set_read_listed_and_deleted(rig: RunningNameServer) -> None:
     """Absent keys and namespaces give 22; an emptied namespace is an empty table, as in RocketMQ."""
     address = {"namespace": "n", "key": "k"}
     assert (await rig.ask(101, address)).code == 22
@@ -374,7 +376,7 @@ async def test_key_values_are_set_read_listed_and_deleted(rig: Rig) -> None:
     assert loads((await rig.ask(219, {"namespace": "n"})).body) == {"table": {}}
 
 
-async def test_order_configuration_is_in_routes_only_when_enabled(rig: Rig) -> None:
+async def test_order_configuration_is_in_routes_only_when_enabled(rig: RunningNameServer) -> None:
     """Brokers get the table with their registration; clients get the entry of their topic with orderMessageEnable."""
     await rig.ask(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "a:4"})
 
@@ -400,7 +402,7 @@ async def test_order_configuration_is_in_routes_only_when_enabled(rig: Rig) -> N
         (b"\xff\xfe", 1),
     ],
 )
-async def test_settings_outside_the_allow_list_are_refused(rig: Rig, body: bytes, code: int) -> None:
+async def test_settings_outside_the_allow_list_are_refused(rig: RunningNameServer, body: bytes, code: int) -> None:
     """One forbidden or invalid key leaves every setting unchanged."""
     before = (await rig.ask(319)).body
 
@@ -410,7 +412,7 @@ async def test_settings_outside_the_allow_list_are_refused(rig: Rig, body: bytes
     assert (await rig.ask(319)).body == before
 
 
-async def test_disabled_lists_are_refused(rig: Rig) -> None:
+async def test_disabled_lists_are_refused(rig: RunningNameServer) -> None:
     """enableAllTopicList and enableTopicList disable codes 206 and 224 with RocketMQ's text."""
     await rig.ask(318, body=b"enableAllTopicList=false\nenableTopicList=false")
 
@@ -425,7 +427,7 @@ async def test_routes_are_withheld_after_start_when_enabled(tmp_path: Path) -> N
     clock = FakeClock()
     server = NameServer(settings(need_wait_for_service=True, wait_seconds_for_service=45), tmp_path, now_ms=clock)
     await server.start()
-    rig = Rig(server, clock)
+    rig = RunningNameServer(server, clock)
 
     early = await rig.ask(105, {"topic": "T"})
     clock.ms = 45_000
@@ -440,7 +442,7 @@ async def test_key_values_and_settings_survive_restart(tmp_path: Path) -> None:
     """An update that was answered with 0 is present after a restart."""
     first = NameServer(settings(), tmp_path)
     await first.start()
-    rig = Rig(first, FakeClock())
+    rig = RunningNameServer(first, FakeClock())
     await rig.ask(100, {"namespace": "n", "key": "k", "value": "v"})
     await rig.ask(318, body=b"enableTopicList=false")
     await rig.channels[0].close()
@@ -448,7 +450,7 @@ async def test_key_values_and_settings_survive_restart(tmp_path: Path) -> None:
 
     second = NameServer(settings(), tmp_path)
     await second.start()
-    rig = Rig(second, FakeClock())
+    rig = RunningNameServer(second, FakeClock())
 
     assert (await rig.ask(101, {"namespace": "n", "key": "k"})).ext == {"value": "v"}
     assert b"enableTopicList=false\n" in (await rig.ask(319)).body

@@ -18,7 +18,7 @@ from gantry_testing.certificates import Party, served_serial, wait_for_other_ser
 from gantry_testing.local import running_broker, wait_until
 
 
-def entries(party: Party, mode: str = "enforcing", *, needs_client: bool = False) -> dict[str, str]:
+def name_server_entries(party: Party, mode: str = "enforcing", *, needs_client: bool = False) -> dict[str, str]:
     """Return the TLS entries of a namesrv.conf."""
     return {
         "listenPort": "0",
@@ -31,7 +31,7 @@ def entries(party: Party, mode: str = "enforcing", *, needs_client: bool = False
     }
 
 
-def towards(party: Party, *, shows_certificate: bool = False, **conf: str) -> dict[str, str]:
+def broker_entries(party: Party, *, shows_certificate: bool = False, **conf: str) -> dict[str, str]:
     """Return the TLS entries of a broker.conf that trusts the CA of the party."""
     own = {"tlsClientCertPath": str(party.chain), "tlsClientKeyPath": str(party.key)} if shows_certificate else {}
     return {"tlsEnable": "true", "tlsClientTrustCertPath": str(party.authority), **own, **conf}
@@ -58,7 +58,7 @@ def authority() -> trustme.CA:
 
 
 @final
-class Attempts:
+class RegistrationAttempts:
     """Brokers that try to register one after the other, with the errors that they log."""
 
     def __init__(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,8 +78,8 @@ class Attempts:
 
 
 @pytest.fixture
-def attempts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Attempts:
-    return Attempts(tmp_path / "store", caplog)
+def attempts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> RegistrationAttempts:
+    return RegistrationAttempts(tmp_path / "store", caplog)
 
 
 # ------- settings
@@ -88,7 +88,7 @@ def attempts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Attempts:
 def test_settings_file_enables_tls(tmp_path: Path, authority: trustme.CA) -> None:
     """The keys are those of a broker; permissive is the default; without a certificate it is plain text."""
     party = Party(tmp_path, authority)
-    conf = entries(party)
+    conf = name_server_entries(party)
 
     tls = with_entries(NameServerSettings(), conf).tls
     assert tls is not None and tls.mode is TlsMode.ENFORCING and tls.authority_file == str(party.authority)
@@ -137,34 +137,36 @@ def test_broker_tls_settings_without_effect_are_refused(conf: dict[str, str], te
 # ------- registration
 
 
-async def test_broker_registers_over_tls(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
+async def test_broker_registers_over_tls(tmp_path: Path, authority: trustme.CA, attempts: RegistrationAttempts) -> None:
     """With tlsEnable and the CA it registers; without, a name server that enforces TLS gets no registration."""
     party = Party(tmp_path / "party", authority)
-    async with name_server(tmp_path / "data", entries(party)) as server:
-        assert await attempts.succeeds(server, towards(party))
+    async with name_server(tmp_path / "data", name_server_entries(party)) as server:
+        assert await attempts.succeeds(server, broker_entries(party))
         assert not await attempts.succeeds(server, {})
 
 
 async def test_broker_registers_with_client_certificate(
-    tmp_path: Path, authority: trustme.CA, attempts: Attempts
+    tmp_path: Path, authority: trustme.CA, attempts: RegistrationAttempts
 ) -> None:
     """A name server that requires certificates lets no other client change its routes."""
     party = Party(tmp_path / "party", authority)
     stranger = Party(tmp_path / "stranger", trustme.CA(), trusts=authority)
-    async with name_server(tmp_path / "data", entries(party, needs_client=True)) as server:
-        assert await attempts.succeeds(server, towards(party, shows_certificate=True))
-        assert not await attempts.succeeds(server, towards(party))
-        assert not await attempts.succeeds(server, towards(stranger, shows_certificate=True))
+    async with name_server(tmp_path / "data", name_server_entries(party, needs_client=True)) as server:
+        assert await attempts.succeeds(server, broker_entries(party, shows_certificate=True))
+        assert not await attempts.succeeds(server, broker_entries(party))
+        assert not await attempts.succeeds(server, broker_entries(stranger, shows_certificate=True))
 
 
-async def test_broker_verifies_the_name_server(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
+async def test_broker_verifies_the_name_server(
+    tmp_path: Path, authority: trustme.CA, attempts: RegistrationAttempts
+) -> None:
     """A name server with a certificate of another CA or host gets no registration, unless verification is off."""
     party = Party(tmp_path / "party", authority, "elsewhere.example")
     stranger = Party(tmp_path / "stranger", trustme.CA())
-    async with name_server(tmp_path / "data", entries(party)) as server:
-        assert not await attempts.succeeds(server, towards(stranger, tlsClientCheckHostName="false"))
-        assert not await attempts.succeeds(server, towards(party))
-        assert await attempts.succeeds(server, towards(party, tlsClientCheckHostName="false"))
+    async with name_server(tmp_path / "data", name_server_entries(party)) as server:
+        assert not await attempts.succeeds(server, broker_entries(stranger, tlsClientCheckHostName="false"))
+        assert not await attempts.succeeds(server, broker_entries(party))
+        assert await attempts.succeeds(server, broker_entries(party, tlsClientCheckHostName="false"))
         assert await attempts.succeeds(server, {"tlsEnable": "true", "tlsClientAuthServer": "false"})
 
 
@@ -174,9 +176,9 @@ async def test_name_server_certificate_is_reloaded(
     """New connections get the new certificate; registered brokers stay registered."""
     monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
     party = Party(tmp_path / "party", authority)
-    async with name_server(tmp_path / "data", entries(party)) as server:
+    async with name_server(tmp_path / "data", name_server_entries(party)) as server:
         address = f"127.0.0.1:{server.port}"
-        async with broker_at(tmp_path / "store", namesrvAddr=address, **towards(party)) as broker:
+        async with broker_at(tmp_path / "store", namesrvAddr=address, **broker_entries(party)) as broker:
             await wait_until(lambda: address in broker.registration.registered)
             context = party.client().client_context()
             serial = await served_serial(server.port, context)

@@ -29,11 +29,11 @@ from gantry_wire.limits import WireLimits
 
 KIB = 1024
 MIB = 1024 * KIB
-OFF = 1 << 40
-BIG = 1
+NO_LIMIT = 1 << 40
+LARGE_REPLY = 1
 
 
-class Held:
+class FakeConnection:
     """A connection as a budget uses it."""
 
     def __init__(self, held_bytes: int, since: float) -> None:
@@ -44,11 +44,11 @@ class Held:
         self.evicted = reason
 
 
-class Port:
+class BudgetPort:
     """A budget over connections that a test makes; the clock is fixed at 100."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.held: list[Held] = []
+        self.held: list[FakeConnection] = []
         self.measured = 0
         self.budget = ByteBudget(bytes_max, CloseReason.FRAME_BUDGET, self.measure, lambda: 100.0)
 
@@ -56,8 +56,8 @@ class Port:
         self.measured += 1
         return [Holding(one, one.held_bytes, one.since) for one in self.held if one.evicted is None]
 
-    def take(self, held_bytes: int, *, age_s: float = 0.0) -> Held:
-        one = Held(held_bytes, 100.0 - age_s)
+    def take(self, held_bytes: int, *, age_s: float = 0.0) -> FakeConnection:
+        one = FakeConnection(held_bytes, 100.0 - age_s)
         self.held.append(one)
         self.budget.add(held_bytes)
         return one
@@ -65,7 +65,7 @@ class Port:
 
 def test_no_connection_is_closed_within_the_budget() -> None:
     """Below the budget nothing is closed, and nothing is measured."""
-    port = Port(1000)
+    port = BudgetPort(1000)
 
     held = [port.take(100) for _ in range(10)]
 
@@ -75,7 +75,7 @@ def test_no_connection_is_closed_within_the_budget() -> None:
 
 def test_largest_of_equal_age_is_evicted_first() -> None:
     """Over the budget the largest is closed for the budget's reason, and only as many as needed."""
-    port = Port(1000)
+    port = BudgetPort(1000)
     small, large, middle = port.take(200), port.take(500), port.take(250)
 
     last = port.take(100)
@@ -86,7 +86,7 @@ def test_largest_of_equal_age_is_evicted_first() -> None:
 
 def test_oldest_of_equal_size_is_evicted_first() -> None:
     """Bytes that have been held for long cost more than as many new ones."""
-    port = Port(1000)
+    port = BudgetPort(1000)
     young, old = port.take(400, age_s=1), port.take(400, age_s=20)
 
     port.take(400)
@@ -96,7 +96,7 @@ def test_oldest_of_equal_size_is_evicted_first() -> None:
 
 def test_large_active_frame_outlives_small_stalled_ones() -> None:
     """Cost is bytes times age: 4 MiB of half a second stay, 100 KiB of half a minute go."""
-    port = Port(6 * MIB)
+    port = BudgetPort(6 * MIB)
     stalled = [port.take(100 * KIB, age_s=30) for _ in range(20)]
 
     honest = port.take(4 * MIB, age_s=0.5)
@@ -108,7 +108,7 @@ def test_large_active_frame_outlives_small_stalled_ones() -> None:
 
 def test_released_bytes_do_not_count() -> None:
     """The sum of taken bytes may exceed the budget many times, as long as they are not held at once."""
-    port = Port(1000)
+    port = BudgetPort(1000)
     steady = port.take(300)
 
     for _ in range(100):
@@ -120,7 +120,7 @@ def test_released_bytes_do_not_count() -> None:
 
 def test_eviction_frees_an_eighth_of_the_budget() -> None:
     """A flood is closed down to seven eighths at once, so that not each of its reads has to measure all connections."""
-    port = Port(8000)
+    port = BudgetPort(8000)
     for _ in range(80):
         port.take(100)
 
@@ -133,21 +133,21 @@ def test_eviction_frees_an_eighth_of_the_budget() -> None:
 
 def test_the_budget_holds_within_an_eighth() -> None:
     """However connections grow, they never hold more than nine eighths of the budget and the last read."""
-    port = Port(8000)
+    port = BudgetPort(8000)
     most = 0
     for number in range(2000):
         port.take(37 + number % 53)
         most = max(most, sum(one.held_bytes for one in port.held if one.evicted is None))
 
     assert most <= 8000 * 9 // 8 + 100
-    unguarded = Port(OFF)
+    unguarded = BudgetPort(NO_LIMIT)
     assert sum(unguarded.take(37 + number % 53).held_bytes for number in range(2000)) > 100_000
 
 
 # ------- replies in one turn
 
 
-class Asker:
+class RequestingPeer:
     """A connection with waiting requests, each with a reply of a given size."""
 
     def __init__(self, name: str, turns: ReplyTurns, served: list[str], requests: int) -> None:
@@ -167,7 +167,7 @@ def test_requests_wait_for_a_turn_first_come_first_served() -> None:
     turns = ReplyTurns(MIB, callbacks.append)
     served: list[str] = []
     for name in "ABCD":
-        turns.enqueue(Asker(name, turns, served, 3))
+        turns.enqueue(RequestingPeer(name, turns, served, 3))
 
     rounds: list[str] = []
     while callbacks:
@@ -239,7 +239,7 @@ def test_a_tls_handshake_has_a_bound_in_bytes() -> None:
 
 
 @asynccontextmanager
-async def hosting(**settings: Any) -> AsyncIterator[Listener]:
+async def running_listener(**settings: Any) -> AsyncIterator[Listener]:
     """Run a listener whose service replies with the requested number of bytes."""
 
     def answer(command: Command, connection: Connection) -> Command:
@@ -253,14 +253,14 @@ async def hosting(**settings: Any) -> AsyncIterator[Listener]:
         await listener.close()
 
 
-async def works(listener: Listener, size: int = 10) -> bool:
+async def is_served(listener: Listener, size: int = 10) -> bool:
     channel = await Channel.connect(f"127.0.0.1:{listener.port}")
-    reply = await channel.request(Command(code=BIG, ext={"size": str(size)}), 60_000)
+    reply = await channel.request(Command(code=LARGE_REPLY, ext={"size": str(size)}), 60_000)
     await channel.close()
     return len(reply.body) == size
 
 
-def held(listener: Listener) -> int:
+def held_bytes(listener: Listener) -> int:
     return sum(connection.frames.memory_bytes for connection in listener.connections)
 
 
@@ -268,16 +268,16 @@ def held(listener: Listener) -> int:
 async def test_unfinished_frames_of_all_connections_have_one_budget(caplog: pytest.LogCaptureFixture) -> None:
     """Forty connections with half a megabyte each of an incomplete frame exceed the port's budget by little."""
     caplog.set_level(logging.INFO)
-    async with hosting(unfinished_frame_bytes_max=8 * MIB) as listener:
+    async with running_listener(unfinished_frame_bytes_max=8 * MIB) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(40)]
         most = 0
         for peer in peers:
             await peer.send(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
-            most = max(most, held(listener))
+            most = max(most, held_bytes(listener))
         await wait_until(lambda: listener.close_log.counts[CloseReason.FRAME_BUDGET] > 20)
 
         assert most <= 8 * MIB * 9 // 8 + 512 * KIB
-        assert await works(listener)
+        assert await is_served(listener)
         for peer in peers:
             await peer.close()
     closed = [record for record in caplog.records if record.getMessage() == "connection closed"]
@@ -290,21 +290,21 @@ async def test_unfinished_frames_of_all_connections_have_one_budget(caplog: pyte
 
 @on_both_loops
 async def test_without_the_budget_unfinished_frames_are_kept() -> None:
-    """Counter-test: with the budget off all of it is held, and no connection is closed."""
-    async with hosting(unfinished_frame_bytes_max=OFF) as listener:
+    """The twin: with the budget off all of it is held, and no connection is closed."""
+    async with running_listener(unfinished_frame_bytes_max=NO_LIMIT) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(40)]
         for peer in peers:
             await peer.send(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
-        await wait_until(lambda: held(listener) > 19 * MIB)
+        await wait_until(lambda: held_bytes(listener) > 19 * MIB)
         assert not listener.close_log.counts
         for peer in peers:
             await peer.close()
 
 
-async def deaf_peers(listener: Listener, count: int, requests: int) -> list[socket.socket]:
+async def peers_that_never_read(listener: Listener, count: int, requests: int) -> list[socket.socket]:
     """Open connections that request a megabyte repeatedly and never read."""
     peers = []
-    request = Command(code=BIG, ext={"size": str(MIB)}).encode() * requests
+    request = Command(code=LARGE_REPLY, ext={"size": str(MIB)}).encode() * requests
     for _ in range(count):
         peer = socket.socket()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -314,29 +314,29 @@ async def deaf_peers(listener: Listener, count: int, requests: int) -> list[sock
     return peers
 
 
-def unread(listener: Listener) -> int:
+def unread_bytes(listener: Listener) -> int:
     return sum(connection.replies.memory_bytes for connection in listener.connections)
 
 
 @on_both_loops
 async def test_unread_replies_of_all_connections_have_one_budget() -> None:
     """Clients that do not read are closed when their replies exceed the port's budget; others are served."""
-    async with hosting(unread_reply_bytes_max=16 * MIB, turn_reply_bytes_max=4 * MIB) as listener:
-        peers = await deaf_peers(listener, 40, 8)
+    async with running_listener(unread_reply_bytes_max=16 * MIB, turn_reply_bytes_max=4 * MIB) as listener:
+        peers = await peers_that_never_read(listener, 40, 8)
         await wait_until(lambda: listener.close_log.counts[CloseReason.REPLY_BUDGET] > 4)
 
-        assert unread(listener) <= 16 * MIB * 9 // 8 + 8 * MIB
-        assert await works(listener, 2 * MIB)
+        assert unread_bytes(listener) <= 16 * MIB * 9 // 8 + 8 * MIB
+        assert await is_served(listener, 2 * MIB)
         for peer in peers:
             peer.close()
 
 
 @on_both_loops
 async def test_without_the_budget_unread_replies_are_kept() -> None:
-    """Counter-test: with the budget off the replies exceed it."""
-    async with hosting(unread_reply_bytes_max=OFF) as listener:
-        peers = await deaf_peers(listener, 40, 8)
-        await wait_until(lambda: unread(listener) > 40 * MIB)
+    """The twin: with the budget off the replies exceed it."""
+    async with running_listener(unread_reply_bytes_max=NO_LIMIT) as listener:
+        peers = await peers_that_never_read(listener, 40, 8)
+        await wait_until(lambda: unread_bytes(listener) > 40 * MIB)
         assert not listener.close_log.counts
         for peer in peers:
             peer.close()
@@ -345,11 +345,13 @@ async def test_without_the_budget_unread_replies_are_kept() -> None:
 @on_both_loops
 async def test_a_peer_that_reads_keeps_its_replies() -> None:
     """Large replies to clients that read exceed the budget many times over in sum, and none of them is closed."""
-    async with hosting(unread_reply_bytes_max=32 * MIB, turn_reply_bytes_max=2 * MIB) as listener:
+    async with running_listener(unread_reply_bytes_max=32 * MIB, turn_reply_bytes_max=2 * MIB) as listener:
 
         async def client() -> None:
             peer = await RawPeer.open(listener.port)
-            await peer.send(b"".join(Command(code=BIG, opaque=n, ext={"size": str(MIB)}).encode() for n in range(20)))
+            await peer.send(
+                b"".join(Command(code=LARGE_REPLY, opaque=n, ext={"size": str(MIB)}).encode() for n in range(20))
+            )
             for number in range(20):
                 assert decode_command(await peer.frame()).opaque == number
             await peer.close()
@@ -362,8 +364,10 @@ async def test_a_peer_that_reads_keeps_its_replies() -> None:
 async def test_a_reader_that_stops_below_the_pause_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replies too small to pause a connection still end it if they are not read in time."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
-    async with hosting(reader_timeout_ms=200, reply_bytes_high=64 * MIB, reply_bytes_max=128 * MIB) as listener:
-        peers = await deaf_peers(listener, 1, 12)
+    async with running_listener(
+        reader_timeout_ms=200, reply_bytes_high=64 * MIB, reply_bytes_max=128 * MIB
+    ) as listener:
+        peers = await peers_that_never_read(listener, 1, 12)
 
         await wait_until(lambda: listener.close_log.counts[CloseReason.READER_TIMEOUT] == 1)
 

@@ -21,7 +21,7 @@ from gantry_wire.commands.pull import PullMessage
 BUG, FINE = 1, 2
 
 
-class Faulty:
+class FaultyService:
     """A service with one bug in a callback that the test chooses."""
 
     def __init__(self, where: str) -> None:
@@ -60,7 +60,7 @@ async def listening(service: Any, **settings: Any) -> AsyncIterator[Listener]:
         assert failures == [], "an exception reached the event loop"
 
 
-def failed(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+def callback_failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.getMessage() == "connection closed: a callback failed"]
 
 
@@ -68,7 +68,7 @@ def failed(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 @on_both_loops
 async def test_a_bug_in_a_callback_ends_its_own_connection(where: str, caplog: pytest.LogCaptureFixture) -> None:
     """The connection is closed, the line names the callback and the code line, and another connection is served."""
-    service = Faulty(where)
+    service = FaultyService(where)
     async with listening(service) as listener:
         peer = await RawPeer.open(listener.port)
         await peer.send(Command(code=FINE, body=b"bug").encode())
@@ -80,7 +80,7 @@ async def test_a_bug_in_a_callback_ends_its_own_connection(where: str, caplog: p
         await channel.close()
         await peer.close()
         assert listener.close_log.counts[CloseReason.CALLBACK] == 1
-    [line] = failed(caplog)
+    [line] = callback_failures(caplog)
     assert (line.__dict__["callback"], line.exc_info is not None) == (where, True)
     assert line.__dict__["at"].startswith("test_remoting_callbacks.py:")
 
@@ -88,7 +88,7 @@ async def test_a_bug_in_a_callback_ends_its_own_connection(where: str, caplog: p
 @on_both_loops
 async def test_exception_in_disconnected_still_frees_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     """`disconnected` may raise: the connection is removed all the same, and its slot is free."""
-    service = Faulty("connection_lost")
+    service = FaultyService("connection_lost")
     async with listening(service, connections_max=1) as listener:
         for _ in range(3):
             peer = await RawPeer.open(listener.port)
@@ -97,13 +97,13 @@ async def test_exception_in_disconnected_still_frees_the_connection(caplog: pyte
             await peer.close()
             await wait_until(lambda: not listener.connections)
     assert service.gone == 3
-    assert len(failed(caplog)) == 3
+    assert len(callback_failures(caplog)) == 3
 
 
 @on_both_loops
 async def test_exception_in_a_deferred_pass_closes_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     """Frames that wait for a later turn are handled in a callback of the loop, which is guarded like the others."""
-    service = Faulty("data_received")
+    service = FaultyService("data_received")
     service.is_broken = False
     async with listening(service) as listener:
         peer = await RawPeer.open(listener.port)
@@ -115,13 +115,13 @@ async def test_exception_in_a_deferred_pass_closes_its_connection(caplog: pytest
         connection.data_received(Command(code=FINE, body=b"bug").encode())
         assert await peer.is_closed_by_peer()
         await peer.close()
-    assert [line.__dict__["callback"] for line in failed(caplog)] == ["resume"]
+    assert [line.__dict__["callback"] for line in callback_failures(caplog)] == ["resume"]
 
 
 @on_both_loops
 async def test_repeated_exception_leaves_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """However often the same bug occurs: one traceback, a few lines a second, and the rest is counted."""
-    service = Faulty("data_received")
+    service = FaultyService("data_received")
     async with listening(service) as listener:
         for _ in range(60):
             peer = await RawPeer.open(listener.port)
@@ -129,13 +129,13 @@ async def test_repeated_exception_leaves_one_traceback(caplog: pytest.LogCapture
             assert await peer.is_closed_by_peer()
             await peer.close()
         assert listener.close_log.counts[CloseReason.CALLBACK] == 60
-    lines = failed(caplog)
+    lines = callback_failures(caplog)
     assert sum(line.exc_info is not None for line in lines) == 1
     counted = len(lines) + sum(line.__dict__.get("suppressed", 0) for line in lines)
     assert counted <= 60 and len(lines) < 60
 
 
-class Reset(asyncio.Transport):
+class ResetTransport(asyncio.Transport):
     """A transport whose peer reset the connection before it was accepted, so that the kernel has no address for it."""
 
     def __init__(self) -> None:
@@ -151,9 +151,9 @@ class Reset(asyncio.Transport):
 
 async def test_connection_reset_in_the_backlog_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """A connection that was reset in the backlog is neither admitted nor passed to the service."""
-    service = Faulty("nowhere")
+    service = FaultyService("nowhere")
     async with listening(service) as listener:
-        connection, transport = Connection(listener), Reset()
+        connection, transport = Connection(listener), ResetTransport()
 
         connection.connection_made(transport)
         connection.data_received(Command(code=FINE).encode())
@@ -161,14 +161,14 @@ async def test_connection_reset_in_the_backlog_is_closed_at_once(caplog: pytest.
 
         assert transport.is_aborted and not listener.connections and service.gone == 0
         assert listener.close_log.counts[CloseReason.RESET] == 1
-    assert failed(caplog) == []
+    assert callback_failures(caplog) == []
 
 
 @on_both_loops
 async def test_a_storm_of_resets_leaves_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     """Five hundred connections that are reset at once or within a frame leave no traceback and few lines."""
     caplog.set_level(logging.INFO)
-    async with listening(Faulty("nowhere")) as listener:
+    async with listening(FaultyService("nowhere")) as listener:
 
         def storm() -> None:
             for number in range(500):
@@ -189,7 +189,7 @@ async def test_a_storm_of_resets_leaves_few_lines(caplog: pytest.LogCaptureFixtu
 async def test_exception_in_a_held_pull_does_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
     """A held pull whose check raises closes its own connection; the pulls after it are answered."""
     loop = asyncio.get_running_loop()
-    async with listening(Faulty("nowhere")) as listener:
+    async with listening(FaultyService("nowhere")) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(2)]
         for peer in peers:
             await peer.send(Command(code=FINE).encode())
@@ -212,7 +212,7 @@ async def test_exception_in_a_held_pull_does_not_block_others(caplog: pytest.Log
         assert not first.is_open and second.is_open
         for peer in peers:
             await peer.close()
-    assert [line.__dict__["callback"] for line in failed(caplog)] == ["held pull"]
+    assert [line.__dict__["callback"] for line in callback_failures(caplog)] == ["held pull"]
 
 
 async def test_exception_in_a_client_handler_closes_its_channel(caplog: pytest.LogCaptureFixture) -> None:
@@ -221,14 +221,14 @@ async def test_exception_in_a_client_handler_closes_its_channel(caplog: pytest.L
     def bug(command: Command, channel: Channel) -> Command | None:
         raise ValueError("a bug")
 
-    async with listening(Faulty("nowhere")) as listener:
+    async with listening(FaultyService("nowhere")) as listener:
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", on_request=bug)
         await channel.request(Command(code=FINE), 5000)
         [connection] = listener.connections
         connection.send(Command(code=99).encode())
         await wait_until(lambda: not channel.is_open)
         await channel.close()
-    [line] = failed(caplog)
+    [line] = callback_failures(caplog)
     assert line.__dict__["callback"] == "data_received"
 
 
@@ -256,7 +256,7 @@ async def test_a_bug_in_a_replication_stream_ends_that_stream(caplog: pytest.Log
     """The master's replication port is guarded as the clients' ports are."""
     server: Any = _FaultyServer()
     stream = MasterStream(server)
-    transport = Reset()
+    transport = ResetTransport()
 
     stream.connection_made(transport)
     stream.data_received(b"x")
@@ -264,4 +264,4 @@ async def test_a_bug_in_a_replication_stream_ends_that_stream(caplog: pytest.Log
     stream.connection_lost(None)
 
     assert transport.is_aborted
-    assert {line.__dict__["callback"] for line in failed(caplog)} == {"connection_made", "data_received"}
+    assert {line.__dict__["callback"] for line in callback_failures(caplog)} == {"connection_made", "data_received"}

@@ -50,12 +50,12 @@ class Host:
         await wait_until(lambda: self.handled > before or self.waiting() > 0)
 
     def waiting(self) -> int:
-        """How many connections are not read until answers are given."""
+        """Return how many connections are not read until answers are given."""
         return sum(bool(one._reading.pauses & ReadPause.ANSWERS_DEFERRED) for one in self.listener.connections)
 
 
 @asynccontextmanager
-async def hosting(**settings: Any) -> AsyncIterator[Host]:
+async def running_host(**settings: Any) -> AsyncIterator[Host]:
     host = Host(**settings)
     await host.listener.start()
     try:
@@ -77,7 +77,7 @@ async def opaques(peer: RawPeer, count: int) -> list[int]:
 @on_both_loops
 async def test_deferred_answers_of_a_connection_are_limited() -> None:
     """Requests beyond the limit wait, and each is answered once and in order when earlier ones are."""
-    async with hosting(deferred_answers_per_connection_max=8) as host:
+    async with running_host(deferred_answers_per_connection_max=8) as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.send(requests(DEFERRED, 1000))
         await wait_until(lambda: host.waiting() == 1)
@@ -92,8 +92,8 @@ async def test_deferred_answers_of_a_connection_are_limited() -> None:
 
 @on_both_loops
 async def test_without_the_limit_every_request_has_a_pending_answer() -> None:
-    """Counter-test: with the limits off one connection has as many tasks as it has sent requests."""
-    async with hosting(deferred_answers_max=UNBOUNDED, deferred_answers_per_connection_max=UNBOUNDED) as host:
+    """The twin: with the limits off one connection has as many tasks as it has sent requests."""
+    async with running_host(deferred_answers_max=UNBOUNDED, deferred_answers_per_connection_max=UNBOUNDED) as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.send(requests(DEFERRED, 2000))
         await wait_until(lambda: host.answers.pending == 2000)
@@ -103,7 +103,7 @@ async def test_without_the_limit_every_request_has_a_pending_answer() -> None:
 @on_both_loops
 async def test_all_connections_of_a_port_share_a_limit_of_deferred_answers() -> None:
     """A port limits the pending answers of all its connections; waiting ones are served in order."""
-    async with hosting(deferred_answers_max=20) as host:
+    async with running_host(deferred_answers_max=20) as host:
         peers = [await RawPeer.open(host.listener.port) for _ in range(10)]
         for peer in peers:
             await peer.send(requests(DEFERRED, 30))
@@ -121,7 +121,7 @@ async def test_all_connections_of_a_port_share_a_limit_of_deferred_answers() -> 
 @on_both_loops
 async def test_reconnecting_does_not_exceed_the_limit_of_the_port() -> None:
     """An answer counts until it is given, even if its connection has closed."""
-    async with hosting(deferred_answers_max=5) as host:
+    async with running_host(deferred_answers_max=5) as host:
         for _ in range(30):
             peer = await RawPeer.open(host.listener.port)
             taking = asyncio.ensure_future(host.has_taken_a_request())
@@ -135,7 +135,7 @@ async def test_reconnecting_does_not_exceed_the_limit_of_the_port() -> None:
 @on_both_loops
 async def test_immediate_answers_are_served_beside_deferred_ones() -> None:
     """A full port and a full connection still answer requests at once until a deferred one arrives."""
-    async with hosting(deferred_answers_max=4, deferred_answers_per_connection_max=2) as host:
+    async with running_host(deferred_answers_max=4, deferred_answers_per_connection_max=2) as host:
         busy, other = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
         await busy.send(requests(DEFERRED, 2))
         await other.send(requests(DEFERRED, 2))
@@ -155,7 +155,7 @@ async def test_immediate_answers_are_served_beside_deferred_ones() -> None:
 @on_both_loops
 async def test_answers_that_wait_for_a_client_are_not_bounded() -> None:
     """An answer that needs a client's reply never keeps a connection from being read."""
-    async with hosting(deferred_answers_max=2, deferred_answers_per_connection_max=2) as host:
+    async with running_host(deferred_answers_max=2, deferred_answers_per_connection_max=2) as host:
         peer = await RawPeer.open(host.listener.port)
         await wait_until(lambda: len(host.listener.connections) == 1)
         [connection] = host.listener.connections
@@ -174,7 +174,7 @@ async def test_answers_that_wait_for_a_client_are_not_bounded() -> None:
 @on_both_loops
 async def test_a_connection_that_waits_for_answers_is_not_idle() -> None:
     """Silence that is caused by not reading does not close a connection."""
-    async with hosting(deferred_answers_per_connection_max=1) as host:
+    async with running_host(deferred_answers_per_connection_max=1) as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.send(requests(DEFERRED, 2))
         await wait_until(lambda: host.waiting() == 1)
@@ -190,7 +190,7 @@ async def test_a_connection_that_waits_for_answers_is_not_idle() -> None:
 
 async def test_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> None:
     """Requests that waited in a closed connection are not handled, and others are served."""
-    async with hosting(deferred_answers_max=2) as host:
+    async with running_host(deferred_answers_max=2) as host:
         gone, peer = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
         await gone.send(requests(DEFERRED, 50))
         await wait_until(lambda: host.waiting() == 1)
@@ -211,7 +211,7 @@ async def test_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> 
 # ------- a broker and a name server
 
 
-def tightly_bounded(path: Path) -> AbstractAsyncContextManager[Broker]:
+def broker_with_one_deferred_answer(path: Path) -> AbstractAsyncContextManager[Broker]:
     """A broker whose ports allow one pending deferred answer."""
     return running_broker(path, maxDeferredAnswers="1", maxDeferredAnswersPerConnection="1")
 
@@ -230,7 +230,7 @@ async def test_broker_limits_deferred_answers_of_a_connection(tmp_path: Path) ->
 
 
 async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: Path) -> None:
-    """Counter-test: with the limits off all of them are tasks at once."""
+    """The twin: with the limits off all of them are tasks at once."""
     off = str(UNBOUNDED)
     async with running_broker(tmp_path, maxDeferredAnswers=off, maxDeferredAnswersPerConnection=off) as broker:
         peer = await RawPeer.open(broker.port)
@@ -243,7 +243,7 @@ async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: 
 
 async def test_held_pulls_and_sends_of_a_connection_are_no_deferred_answers(tmp_path: Path) -> None:
     """A client multiplexes more held pulls than the limit and its sends on one connection, and none of them waits."""
-    async with tightly_bounded(tmp_path) as broker, dialogue(broker) as client:
+    async with broker_with_one_deferred_answer(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         pulls = [client.start_pull(1, wait_ms=60_000) for _ in range(100)]
         await wait_until(lambda: broker.pulls.hold.count == 100)
@@ -257,7 +257,7 @@ async def test_replies_between_clients_are_not_bounded_by_deferred_answers(
 ) -> None:
     """A client that answers its own requests on one connection gets every reply: the broker keeps reading it."""
     monkeypatch.setattr(reply_module, "PUSH_TIMEOUT_MS", 600_000)
-    async with tightly_bounded(tmp_path) as broker, dialogue(broker) as client:
+    async with broker_with_one_deferred_answer(tmp_path) as broker, dialogue(broker) as client:
         client.channel._on_request = lambda command, channel: command.reply()
         await client.heartbeat("asker")
         properties = f"REPLY_TO_CLIENT\x01asker\x02UNIQ_KEY\x01{'0' * 32}\x02CORRELATION_ID\x01c\x02"

@@ -32,8 +32,8 @@ from gantry_testing.slowness import patience
 from gantry_wire import Command, decode_command, oneway
 from gantry_wire.limits import WireLimits
 
-BIG = 1
-SLOW = 2
+LARGE_REPLY = 1
+SLOW_REPLY = 2
 MIB = 1024 * 1024
 
 
@@ -52,9 +52,9 @@ class Host:
 
     def dispatch(self, command: Command, connection: Connection) -> Any:
         self.handled += 1
-        if command.code == BIG:
+        if command.code == LARGE_REPLY:
             return command.reply(body=bytes(int(command.ext["size"])))
-        if command.code == SLOW:
+        if command.code == SLOW_REPLY:
             return self.later(command)
         return command.reply(body=command.body)
 
@@ -68,7 +68,7 @@ class Host:
 
 
 @asynccontextmanager
-async def hosting(**settings: Any) -> AsyncIterator[Host]:
+async def running_host(**settings: Any) -> AsyncIterator[Host]:
     host = Host(ListenerSettings(host="127.0.0.1", **settings))
     await host.listener.start()
     try:
@@ -77,7 +77,7 @@ async def hosting(**settings: Any) -> AsyncIterator[Host]:
         await host.listener.close()
 
 
-async def works(host: Host) -> bool:
+async def is_served(host: Host) -> bool:
     """Return whether a new client is served."""
     channel = await Channel.connect(host.address)
     reply = await channel.request(Command(code=99, body=b"echo"), 5000)
@@ -96,7 +96,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_connection_above_the_port_limit_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     """S3: above the limit a new connection is closed at once; a free slot is used again."""
     caplog.set_level(logging.INFO)
-    async with hosting(connections_max=3) as host:
+    async with running_host(connections_max=3) as host:
         channels = [await Channel.connect(host.address) for _ in range(3)]
         await asyncio.gather(*(channel.request(Command(code=99), 5000) for channel in channels))
 
@@ -107,7 +107,7 @@ async def test_connection_above_the_port_limit_is_closed(caplog: pytest.LogCaptu
 
         await channels.pop().close()
         await wait_until(lambda: len(host.disconnected) == 1)
-        assert await works(host)
+        assert await is_served(host)
         for channel in channels:
             assert (await channel.request(Command(code=99), 5000)).code == 0
             await channel.close()
@@ -118,7 +118,7 @@ async def test_connection_above_the_port_limit_is_closed(caplog: pytest.LogCaptu
 async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptureFixture) -> None:
     """S3: connections of one address are limited separately; another address is served."""
     caplog.set_level(logging.INFO)
-    async with hosting(connections_per_address_max=2) as host:
+    async with running_host(connections_per_address_max=2) as host:
         mine = [await Channel.connect(host.address) for _ in range(2)]
         await asyncio.gather(*(channel.request(Command(code=99), 5000) for channel in mine))
         extra = await RawPeer.open(host.listener.port)
@@ -131,7 +131,7 @@ async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptur
         for channel in mine:
             await channel.close()
         await wait_until(lambda: len(host.disconnected) == 2)
-        assert await works(host)
+        assert await is_served(host)
         await other.close()
         await extra.close()
     assert reasons(caplog)[0] == "exceeds the connection limit of its address"
@@ -140,7 +140,7 @@ async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptur
 # ------- how long
 
 
-class Rig:
+class ConnectionRig:
     """A connection of a listener with its transport replaced, and a clock of the test."""
 
     def __init__(self, **settings: Any) -> None:
@@ -203,7 +203,7 @@ class Rig:
 
 def test_an_idle_connection_is_overdue() -> None:
     """S3: a connection without data for the idle timeout is overdue; one byte restarts the timeout."""
-    rig = Rig(idle_timeout_ms=120_000)
+    rig = ConnectionRig(idle_timeout_ms=120_000)
     rig.now += 120
     assert rig.connection.timeout_reason(rig.now) is None
 
@@ -217,7 +217,7 @@ def test_an_idle_connection_is_overdue() -> None:
 
 def test_incomplete_frame_is_overdue() -> None:
     """S3: a frame that does not end in time is overdue however busily its peer sends; a whole one is not."""
-    rig = Rig(frame_timeout_ms=30_000)
+    rig = ConnectionRig(frame_timeout_ms=30_000)
     frame = Command(code=99, body=bytes(100)).encode()
     rig.connection.data_received(frame)
     rig.now += 60
@@ -235,7 +235,7 @@ def test_incomplete_frame_is_overdue() -> None:
 
 def test_each_frame_has_its_own_timeout() -> None:
     """A connection that completes frames in time is never overdue, though there is always an incomplete one."""
-    rig = Rig(frame_timeout_ms=30_000)
+    rig = ConnectionRig(frame_timeout_ms=30_000)
     frame = Command(code=99, body=bytes(100)).encode()
 
     rig.connection.data_received(frame[:50])
@@ -247,7 +247,7 @@ def test_each_frame_has_its_own_timeout() -> None:
 
 def test_peer_that_does_not_read_is_overdue() -> None:
     """A peer that reads no replies for its timeout is overdue; meanwhile nothing more is read from it."""
-    rig = Rig(reader_timeout_ms=60_000)
+    rig = ConnectionRig(reader_timeout_ms=60_000)
     rig.connection.pause_writing()
     assert rig.reading == [True, False]
     rig.now += 60
@@ -262,7 +262,7 @@ def test_peer_that_does_not_read_is_overdue() -> None:
 
 def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
     """Whole frames that wait for their peer to read are not incomplete frames, however long it takes."""
-    rig = Rig(frame_timeout_ms=30_000, idle_timeout_ms=120_000)
+    rig = ConnectionRig(frame_timeout_ms=30_000, idle_timeout_ms=120_000)
     rig.answer_bytes = PASS_REPLY_BYTES_MAX + 1
     rig.is_slow = True
     rig.connection.data_received(Command(code=99).encode() * 10)
@@ -277,7 +277,7 @@ def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
 
 def test_unread_replies_have_a_limit() -> None:
     """A connection whose peer does not read is closed at once when its unread replies exceed the limit."""
-    rig = Rig(reply_bytes_max=1000)
+    rig = ConnectionRig(reply_bytes_max=1000)
     rig.waiting_bytes = 1001
     rig.connection.send(b"fine, since it is read")
     assert rig.ended == []
@@ -297,7 +297,7 @@ def test_unread_replies_have_a_limit() -> None:
 
 def test_a_closed_connection_does_not_linger() -> None:
     """A peer that does not even read its last replies is cut off after a while."""
-    rig = Rig()
+    rig = ConnectionRig()
     rig.connection.close("the test closes it")
     assert rig.ended == ["close"]
     assert not rig.connection.is_stuck(rig.now + CLOSE_TIMEOUT_S)
@@ -314,7 +314,7 @@ async def test_sweep_closes_overdue_connections(
     """S3: the listener itself closes overdue connections, with one line each that gives the reason."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
-    async with hosting(idle_timeout_ms=int(patience(500)), frame_timeout_ms=100) as host:
+    async with running_host(idle_timeout_ms=int(patience(500)), frame_timeout_ms=100) as host:
         slow = await RawPeer.open(host.listener.port)
         await slow.send(frame_head(100, 50))
         idle = await RawPeer.open(host.listener.port)
@@ -333,13 +333,15 @@ async def test_sweep_closes_overdue_connections(
 async def test_a_slow_reader_costs_bounded_memory() -> None:
     """Requests for large replies are handled only as fast as their replies are read; all arrive, in order."""
     count = 200
-    async with hosting() as host:
+    async with running_host() as host:
         peer = await RawPeer.open(host.listener.port)
-        requests = [Command(code=BIG, opaque=number, ext={"size": str(MIB)}).encode() for number in range(count)]
+        requests = [
+            Command(code=LARGE_REPLY, opaque=number, ext={"size": str(MIB)}).encode() for number in range(count)
+        ]
 
         await peer.send(b"".join(requests))
         await wait_until(lambda: host.handled > 0)
-        assert await works(host)
+        assert await is_served(host)
         transport = host.connected[0]._transport
         assert transport is not None
         unread = transport.get_write_buffer_size()
@@ -358,15 +360,15 @@ async def test_a_slow_reader_costs_bounded_memory() -> None:
 async def test_peer_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """S3: a peer that sends requests and never reads is closed after its timeout, and its replies are freed."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
-    async with hosting(reader_timeout_ms=200) as host:
+    async with running_host(reader_timeout_ms=200) as host:
         deaf = socket.create_connection(("127.0.0.1", host.listener.port))
-        request = Command(code=BIG, ext={"size": str(8 * MIB)}).encode()
+        request = Command(code=LARGE_REPLY, ext={"size": str(8 * MIB)}).encode()
         await asyncio.to_thread(deaf.sendall, request * 4)
 
         await wait_until(lambda: len(host.disconnected) == 1)
 
         assert not host.listener.connections
-        assert await works(host)
+        assert await is_served(host)
         deaf.close()
 
 
@@ -374,9 +376,9 @@ async def test_peer_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 async def test_peer_that_does_not_read_delays_the_stop_only_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that closes waits `STOP_TIMEOUT_S` at most for last replies to be read."""
     monkeypatch.setattr("gantry_remoting.server.STOP_TIMEOUT_S", 0.1)
-    async with hosting() as host:
+    async with running_host() as host:
         deaf = socket.create_connection(("127.0.0.1", host.listener.port))
-        await asyncio.to_thread(deaf.sendall, Command(code=BIG, ext={"size": str(2 * MIB)}).encode())
+        await asyncio.to_thread(deaf.sendall, Command(code=LARGE_REPLY, ext={"size": str(2 * MIB)}).encode())
         await wait_until(lambda: host.handled == 1)
     deaf.close()
     await wait_until(lambda: len(host.disconnected) == 1)
@@ -388,7 +390,7 @@ TURNS = range(8)
 
 async def open_after_close(turns: int) -> bool:
     """Return whether a peer is connected after its listener has closed ``turns`` turns after the connection."""
-    async with hosting() as host:
+    async with running_host() as host:
         peer = socket.create_connection(("127.0.0.1", host.listener.port))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -418,7 +420,7 @@ async def test_a_connection_that_is_accepted_while_the_listener_closes_ends() ->
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the connections that it loses
 @pytest.mark.parametrize("guard", ["stop_listening", "is_closing"])
 async def test_without_a_guard_such_a_connection_stays_open(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counter-test: a listener that accepts, or admits, while it closes leaves a connection open."""
+    """The twin: a listener that accepts, or admits, while it closes leaves a connection open."""
 
     async def close(server: asyncio.Server) -> None:
         server.close()
@@ -437,10 +439,10 @@ async def test_without_a_guard_such_a_connection_stays_open(guard: str, monkeypa
 @on_both_loops
 async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector() -> None:
     """No reference cycle keeps a connection: thousands that open and close take no memory until a collection."""
-    async with hosting() as host:
+    async with running_host() as host:
         gc.disable()
         try:
-            assert await works(host)
+            assert await is_served(host)
             await wait_until(lambda: len(host.disconnected) == 1)
             ended = weakref.ref(host.connected[0])
             host.connected.clear()
@@ -453,9 +455,9 @@ async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collecto
 @on_both_loops
 async def test_last_replies_are_sent_before_the_close() -> None:
     """A listener that closes sends its peers the pending replies."""
-    async with hosting() as host:
+    async with running_host() as host:
         peer = await RawPeer.open(host.listener.port)
-        await peer.send(Command(code=BIG, ext={"size": str(3 * MIB)}).encode())
+        await peer.send(Command(code=LARGE_REPLY, ext={"size": str(3 * MIB)}).encode())
         await wait_until(lambda: host.handled == 1)
         reading = asyncio.ensure_future(peer.frame())
     assert len((await reading).body) == 3 * MIB
@@ -465,7 +467,7 @@ async def test_last_replies_are_sent_before_the_close() -> None:
 @on_both_loops
 async def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
     """S2: the length field alone decides; the bytes are not awaited."""
-    async with hosting(wire=WireLimits(frame_bytes_max=1000)) as host:
+    async with running_host(wire=WireLimits(frame_bytes_max=1000)) as host:
         fits = await RawPeer.open(host.listener.port)
         body = bytes(1000 - len(Command(code=99, opaque=1).encode()))
         await fits.send(Command(code=99, opaque=1, body=body).encode())
@@ -482,9 +484,9 @@ async def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
 @on_both_loops
 async def test_deferred_answer_reaches_its_request() -> None:
     """Slow answers are sent when they are ready, each to its request; quick ones overtake them."""
-    async with hosting() as host:
+    async with running_host() as host:
         channel = await Channel.connect(host.address)
-        slow = asyncio.ensure_future(channel.request(Command(code=SLOW), 5000))
+        slow = asyncio.ensure_future(channel.request(Command(code=SLOW_REPLY), 5000))
         quick = await channel.request(Command(code=99, body=b"quick"), 5000)
         assert (quick.body, slow.done()) == (b"quick", False)
 
@@ -497,11 +499,11 @@ async def test_deferred_answer_reaches_its_request() -> None:
 @on_both_loops
 async def test_requests_end_with_their_connection() -> None:
     """A request whose connection breaks raises ConnectionClosed; one without a reply in time RemotingTimeout."""
-    async with hosting() as host:
+    async with running_host() as host:
         channel = await Channel.connect(host.address)
         with pytest.raises(RemotingTimeout, match="20 ms"):
-            await channel.request(Command(code=SLOW), 20)
-        waiting = asyncio.ensure_future(channel.request(Command(code=SLOW), 5000))
+            await channel.request(Command(code=SLOW_REPLY), 20)
+        waiting = asyncio.ensure_future(channel.request(Command(code=SLOW_REPLY), 5000))
         await wait_until(lambda: host.handled == 2)
 
         for connection in list(host.listener.connections):
@@ -526,7 +528,7 @@ async def test_server_can_send_requests() -> None:
         asked.append(command.code)
         return command.reply(body=b"from the client") if command.code == 221 else None
 
-    async with hosting() as host:
+    async with running_host() as host:
         channel = await Channel.connect(host.address, on_request=answer)
         await channel.request(Command(code=99), 5000)
         [connection] = host.connected
@@ -544,7 +546,7 @@ async def test_server_can_send_requests() -> None:
 @on_both_loops
 async def test_connecting_without_a_listener_names_the_address() -> None:
     """An address without a listener raises CannotConnect with the address; an invalid address raises ValueError."""
-    async with hosting() as host:
+    async with running_host() as host:
         address = host.address
     with pytest.raises(CannotConnect, match=address):
         await Channel.connect(address)

@@ -58,7 +58,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @asynccontextmanager
-async def hosting(
+async def running_listener(
     certificates: Certificates, mode: TlsMode, *, needs_client: bool = False, knows_clients: bool = False
 ) -> AsyncIterator[Listener]:
     """Run a listener that replies to every request with its body."""
@@ -94,7 +94,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
 @on_both_loops
 async def test_permissive_port_accepts_tls_and_plain_text(certificates: Certificates) -> None:
     """Plain and TLS clients use one port at the same time; the first byte tells them apart."""
-    async with hosting(certificates, TlsMode.PERMISSIVE) as listener:
+    async with running_listener(certificates, TlsMode.PERMISSIVE) as listener:
         bodies = [b"%d" % number for number in range(20)]
         contexts = [certificates.client() if number % 2 else None for number in range(20)]
 
@@ -111,7 +111,7 @@ async def test_an_enforcing_port_refuses_plain_text(
 ) -> None:
     """Where TLS is enforced a plain client is closed at its first byte, with a line that gives the reason."""
     caplog.set_level(logging.INFO)
-    async with hosting(certificates, TlsMode.ENFORCING) as listener:
+    async with running_listener(certificates, TlsMode.ENFORCING) as listener:
         assert await echo(listener, tls=certificates.client()) == b"echo"
         peer = await RawPeer.open(listener.port)
         await peer.send(Command(code=1).encode())
@@ -123,7 +123,7 @@ async def test_an_enforcing_port_refuses_plain_text(
 @on_both_loops
 async def test_large_messages_pass_through(certificates: Certificates) -> None:
     """Messages of many TLS records arrive whole and in order, both ways."""
-    async with hosting(certificates, TlsMode.ENFORCING) as listener:
+    async with running_listener(certificates, TlsMode.ENFORCING) as listener:
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=certificates.client())
         bodies = [bytes([number]) * size for number, size in enumerate([0, 1, 16_384, 16_385, 5 * MIB, 12 * MIB])]
 
@@ -138,7 +138,7 @@ async def test_client_certificate_can_be_required(certificates: Certificates) ->
     """Where one is required a client without a certificate, or with one of another authority, is refused."""
     known = certificates.authority.issue_cert("client@example.org")
     stranger = trustme.CA().issue_cert("client@example.org")
-    async with hosting(certificates, TlsMode.ENFORCING, needs_client=True) as listener:
+    async with running_listener(certificates, TlsMode.ENFORCING, needs_client=True) as listener:
         assert await echo(listener, tls=certificates.client(identity=known)) == b"echo"
         for identity in (None, stranger):
             with pytest.raises((CannotConnect, ConnectionClosed)):
@@ -150,7 +150,7 @@ async def test_client_certificate_can_be_required(certificates: Certificates) ->
 async def test_client_certificates_may_be_optional(certificates: Certificates) -> None:
     """With an authority but no requirement, clients with and without a certificate are served."""
     known = certificates.authority.issue_cert("client@example.org")
-    async with hosting(certificates, TlsMode.ENFORCING, knows_clients=True) as listener:
+    async with running_listener(certificates, TlsMode.ENFORCING, knows_clients=True) as listener:
         assert await echo(listener, tls=certificates.client(identity=known)) == b"echo"
         assert await echo(listener, tls=certificates.client()) == b"echo"
 
@@ -158,7 +158,7 @@ async def test_client_certificates_may_be_optional(certificates: Certificates) -
 @on_both_loops
 async def test_client_verifies_the_server(certificates: Certificates) -> None:
     """A client that does not trust the authority does not talk to the server, and reports the reason."""
-    async with hosting(certificates, TlsMode.ENFORCING) as listener:
+    async with running_listener(certificates, TlsMode.ENFORCING) as listener:
         with pytest.raises(CannotConnect, match=r"(?i)certificate"):
             await echo(listener, tls=ssl.create_default_context())
 
@@ -176,7 +176,7 @@ async def test_a_broken_handshake_costs_its_connection(
 ) -> None:
     """A peer whose handshake is broken is closed with one line; others are served."""
     caplog.set_level(logging.INFO)
-    async with hosting(certificates, TlsMode.PERMISSIVE) as listener:
+    async with running_listener(certificates, TlsMode.PERMISSIVE) as listener:
         peer = await RawPeer.open(listener.port)
         await peer.send(data)
         assert await peer.is_closed_by_peer()
@@ -205,7 +205,7 @@ async def test_incomplete_handshake_is_overdue(certificates: Certificates, monke
 
 async def test_completed_handshake_has_no_timeout(certificates: Certificates) -> None:
     """A TLS client that sends nothing between its frames is idle, not slow."""
-    async with hosting(certificates, TlsMode.PERMISSIVE) as listener:
+    async with running_listener(certificates, TlsMode.PERMISSIVE) as listener:
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=certificates.client())
         await channel.request(Command(code=1), 30_000)
         [connection] = listener.connections
@@ -218,7 +218,7 @@ async def test_completed_handshake_has_no_timeout(certificates: Certificates) ->
 
 async def test_tls_close_notify_closes_the_connection(certificates: Certificates) -> None:
     """After TLS's close_notify the connection ends, and its slot is free."""
-    async with hosting(certificates, TlsMode.ENFORCING) as listener:
+    async with running_listener(certificates, TlsMode.ENFORCING) as listener:
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=certificates.client())
         await channel.request(Command(code=1), 5000)
         await channel.close()
@@ -261,7 +261,7 @@ async def test_a_broker_speaks_tls_on_both_ports(tmp_path: Path, certificates: C
 # ------- the layer by itself
 
 
-class End:
+class ClientEnd:
     """The client's side of a handshake in memory."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -280,7 +280,7 @@ class End:
 def test_tls_records_may_arrive_in_any_pieces(certificates: Certificates, piece: int) -> None:
     """Encrypted bytes that arrive in pieces give the same plain bytes as those that arrive at once."""
     settings = TlsSettings(TlsMode.ENFORCING, certificates.certificate_file, certificates.key_file)
-    server, client = TlsLayer(settings.server_context()), End(certificates.client())
+    server, client = TlsLayer(settings.server_context()), ClientEnd(certificates.client())
     plain = bytearray()
 
     def pour() -> None:

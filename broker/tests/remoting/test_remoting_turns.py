@@ -23,7 +23,7 @@ MIB = 1024 * KIB
 HEAD_BYTES = 8
 
 
-class Sink:
+class SinkService:
     """A service that accepts everything and replies with nothing, or with what the test sets."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Sink:
         return
 
 
-class Rig:
+class ConnectionRig:
     """A connection with a loop and a transport of the test. The test ends the turn of the loop."""
 
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
-        self.sink = Sink()
+        self.sink = SinkService()
         self.soon: list[Callable[[], None]] = []
         self._is_reading = True
         self.is_ended = False
@@ -125,7 +125,7 @@ class Rig:
 
 def test_a_connection_is_read_until_its_share_of_the_turn_is_delivered() -> None:
     """A connection that has delivered its bytes of a turn is read again in the next turn, and not before."""
-    rig = Rig()
+    rig = ConnectionRig()
     rig.receive(64 * KIB)
     assert rig.is_reading()
 
@@ -141,7 +141,7 @@ def test_a_connection_is_read_until_its_share_of_the_turn_is_delivered() -> None
 
 def test_what_was_delivered_in_an_earlier_turn_does_not_count() -> None:
     """The share is one of each turn: many turns that stay below it never pause a connection."""
-    rig = Rig()
+    rig = ConnectionRig()
     for _ in range(20):
         rig.receive(100 * KIB)
         rig.next_turn()
@@ -151,7 +151,7 @@ def test_what_was_delivered_in_an_earlier_turn_does_not_count() -> None:
 
 def test_small_requests_cost_no_callback_each() -> None:
     """Short reads schedule one callback when their sum is large, and none before."""
-    rig = Rig()
+    rig = ConnectionRig()
     for _ in range(100):
         rig.receive(SHORT_READS_STEP // 100 - 1)
     assert rig.soon == []
@@ -164,7 +164,7 @@ def test_small_requests_cost_no_callback_each() -> None:
 
 def test_unread_replies_keep_a_connection_paused_after_its_turn() -> None:
     """A connection with two reasons for a pause is read again when both are removed, in either order."""
-    rig = Rig()
+    rig = ConnectionRig()
     rig.receive(128 * KIB)
     rig.connection.pause_writing()
     rig.next_turn()
@@ -187,7 +187,7 @@ def test_unread_replies_keep_a_connection_paused_after_its_turn() -> None:
 )
 def test_a_connection_that_ended_in_its_turn_is_not_read_again(end: Callable[[Connection], None]) -> None:
     """A closed transport is not used again: neither at the next turn nor when its replies are sent."""
-    rig = Rig()
+    rig = ConnectionRig()
     rig.receive(128 * KIB)
     rig.connection.pause_writing()
     end(rig.connection)
@@ -200,7 +200,7 @@ def test_a_connection_that_ended_in_its_turn_is_not_read_again(end: Callable[[Co
 
 def test_a_connection_lost_in_its_turn_is_not_read_again() -> None:
     """The callback of a connection that its peer reset during a burst does nothing."""
-    rig = Rig()
+    rig = ConnectionRig()
     rig.receive(128 * KIB)
     rig.is_ended = True
     rig.connection.connection_lost(ConnectionResetError())
@@ -212,7 +212,7 @@ def test_a_connection_lost_in_its_turn_is_not_read_again() -> None:
 
 def test_a_connection_is_backlogged_while_its_turns_end_before_its_socket_is_empty() -> None:
     """A turn that is cut begins a backlog, and a read that is shorter ends it."""
-    rig = Rig()
+    rig = ConnectionRig()
     assert not rig.is_backlogged()
     for _ in range(3):
         rig.receive(200 * KIB)
@@ -231,7 +231,7 @@ def test_a_connection_is_backlogged_while_its_turns_end_before_its_socket_is_emp
 # ------- many busy connections
 
 
-class Busy:
+class BusyConnection:
     """A connection that has more to deliver."""
 
     def __init__(self, name: str, log: list[str]) -> None:
@@ -242,7 +242,7 @@ class Busy:
         self.log.append(self.name)
 
 
-class Port:
+class TurnPort:
     """The turns of a port with a loop of the test, and the names of the connections that took theirs."""
 
     def __init__(self, connections_max: int, bytes_max: int) -> None:
@@ -251,7 +251,7 @@ class Port:
         self.turns = ReadTurns(connections_max, bytes_max, self.soon.append)
 
     def wait(self, name: str, kept_bytes: int = 0, *, is_short: bool = False) -> None:
-        self.turns.enqueue(Busy(name, self.log), kept_bytes, is_short=is_short)
+        self.turns.enqueue(BusyConnection(name, self.log), kept_bytes, is_short=is_short)
 
     def next_turn(self) -> str:
         """Run a turn of the loop; return the names of the connections that were served in it."""
@@ -265,7 +265,7 @@ class Port:
 
 def test_busy_connections_are_read_in_turns_and_none_is_starved() -> None:
     """Each turn reads a number of the waiting ones, first come, first served; one that is cut again goes to the end."""
-    port = Port(2, MIB)
+    port = TurnPort(2, MIB)
     cut = "ABCDE"
     for expected in ("AB", "CD", "EA", "BC", "DE"):
         for name in cut:
@@ -276,7 +276,7 @@ def test_busy_connections_are_read_in_turns_and_none_is_starved() -> None:
 
 def test_no_turn_is_scheduled_without_a_busy_connection() -> None:
     """Without a busy connection nothing is scheduled, so an idle broker's loop sleeps."""
-    port = Port(2, MIB)
+    port = TurnPort(2, MIB)
     port.wait("A")
     while port.soon:
         port.next_turn()
@@ -286,7 +286,7 @@ def test_no_turn_is_scheduled_without_a_busy_connection() -> None:
 
 def test_a_turn_serves_kept_bytes_up_to_the_budget_of_the_port() -> None:
     """Bytes read beyond a turn's budget are served in the next turns, a budget in each, in the order of arrival."""
-    port = Port(4, MIB)
+    port = TurnPort(4, MIB)
     for name in "ABCDEFG":
         port.wait(name, 400 * KIB)
 
@@ -295,7 +295,7 @@ def test_a_turn_serves_kept_bytes_up_to_the_budget_of_the_port() -> None:
 
 def test_new_reads_do_not_overtake_waiting_connections() -> None:
     """A turn whose budget goes to waiting connections takes no new large read; the next turns do."""
-    port = Port(4, MIB)
+    port = TurnPort(4, MIB)
     for name in "ABC":
         port.wait(name, 400 * KIB)
     port.next_turn()
@@ -307,7 +307,7 @@ def test_new_reads_do_not_overtake_waiting_connections() -> None:
 
 def test_short_reads_do_not_wait_for_large_ones() -> None:
     """Short reads have a budget and a queue of their own, so a turn full of large reads still serves small requests."""
-    port = Port(4, MIB)
+    port = TurnPort(4, MIB)
     for name in "ABCDEF":
         port.wait(name, MIB)
     port.wait("s", 100, is_short=True)
@@ -320,7 +320,7 @@ def test_short_reads_do_not_wait_for_large_ones() -> None:
 
 def test_short_reads_of_many_connections_share_a_turn() -> None:
     """Short reads beyond the budget of a turn wait, too: 4,000 connections may send 15 KiB each at once."""
-    port = Port(4, MIB)
+    port = TurnPort(4, MIB)
     taken = 0
     while port.turns.take_short():
         port.turns.short_bytes += SHORT_READS_STEP
@@ -335,8 +335,8 @@ def test_short_reads_of_many_connections_share_a_turn() -> None:
 
 
 def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> None:
-    """What arrives in a turn whose budget is spent is not served in it, and the connection is not read meanwhile."""
-    rig = Rig(turn_read_bytes_max=MIB)
+    """Bytes that arrive in a turn whose budget is spent wait for the next one; the connection is not read meanwhile."""
+    rig = ConnectionRig(turn_read_bytes_max=MIB)
     rig.spend_turn()
 
     rig.receive(100 * KIB)
@@ -353,8 +353,8 @@ def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> Non
 
 
 def test_without_the_budget_a_turn_serves_all_arrived_bytes() -> None:
-    """Counter-test: with the budget off the read is served in the same turn."""
-    rig = Rig(turn_read_bytes_max=UNBOUNDED)
+    """The twin: with the budget off the read is served in the same turn."""
+    rig = ConnectionRig(turn_read_bytes_max=UNBOUNDED)
     rig.spend_turn()
 
     rig.receive(100 * KIB)
@@ -364,7 +364,7 @@ def test_without_the_budget_a_turn_serves_all_arrived_bytes() -> None:
 
 def test_a_small_request_is_served_in_a_turn_that_is_full_of_large_reads() -> None:
     """A connection that sends little is neither kept nor backlogged while others fill the turn with large reads."""
-    rig = Rig(turn_read_bytes_max=MIB)
+    rig = ConnectionRig(turn_read_bytes_max=MIB)
     rig.spend_turn()
 
     rig.receive(1000)
@@ -376,7 +376,7 @@ def test_a_small_request_is_served_in_a_turn_that_is_full_of_large_reads() -> No
 
 def test_a_small_request_in_a_turn_full_of_small_ones_is_first_in_the_next() -> None:
     """Short reads beyond their own budget are kept as well, and served before large reads of the next turn."""
-    rig = Rig(turn_read_bytes_max=MIB)
+    rig = ConnectionRig(turn_read_bytes_max=MIB)
     while rig.turns.take_short():
         rig.turns.short_bytes += SHORT_READS_STEP
     rig.receive(1000)
@@ -392,12 +392,12 @@ def test_a_small_request_in_a_turn_full_of_small_ones_is_first_in_the_next() -> 
 
 def test_a_large_sender_stays_paused_while_others_wait() -> None:
     """While connections wait, the bytes that a large sender sends next stay in the kernel until its turn has come."""
-    rig = Rig(turn_read_bytes_max=MIB)
+    rig = ConnectionRig(turn_read_bytes_max=MIB)
     others: list[str] = []
     rig.spend_turn()
     rig.receive(100 * KIB)
     for name in "ABCDEFGH":
-        rig.turns.enqueue(Busy(name, others), MIB)
+        rig.turns.enqueue(BusyConnection(name, others), MIB)
 
     rig.next_turn()
     assert rig.sink.taken == 100 * KIB
@@ -409,7 +409,7 @@ def test_a_large_sender_stays_paused_while_others_wait() -> None:
 
 def test_a_part_of_a_frame_beyond_the_budget_is_kept_with_the_rest() -> None:
     """A frame whose parts arrive in full turns is put together and served once, when it is whole."""
-    rig = Rig(turn_read_bytes_max=MIB)
+    rig = ConnectionRig(turn_read_bytes_max=MIB)
     rig.sink.frame_bytes = 300 * KIB
     head = (300 * KIB - 4).to_bytes(4, "big") + (100).to_bytes(4, "big")
     for part in (head + bytes(100 * KIB - 8), bytes(100 * KIB), bytes(100 * KIB)):
@@ -427,7 +427,7 @@ def test_a_part_of_a_frame_beyond_the_budget_is_kept_with_the_rest() -> None:
 @pytest.mark.parametrize("size", [1000, 100 * KIB], ids=["short", "large"])
 def test_a_connection_that_ends_while_its_bytes_are_kept_is_not_served(size: int) -> None:
     """Kept bytes of a closed connection are dropped, like those in a closed socket."""
-    rig = Rig(turn_read_bytes_max=MIB)
+    rig = ConnectionRig(turn_read_bytes_max=MIB)
     rig.spend_turn()
     while rig.turns.take_short():
         rig.turns.short_bytes += SHORT_READS_STEP
@@ -441,7 +441,7 @@ def test_a_connection_that_ends_while_its_bytes_are_kept_is_not_served(size: int
 
 def test_kept_bytes_wait_for_their_turn_when_replies_leave_before_it() -> None:
     """A peer that has read its replies does not overtake the connections that wait."""
-    rig = Rig(turn_read_bytes_max=MIB)
+    rig = ConnectionRig(turn_read_bytes_max=MIB)
     rig.spend_turn()
     rig.receive(100 * KIB)
     rig.connection.pause_writing()
@@ -458,7 +458,7 @@ def test_kept_bytes_wait_for_their_turn_when_replies_leave_before_it() -> None:
 @on_both_loops
 async def test_queued_bytes_are_the_unread_bytes_of_the_kernel() -> None:
     """The kernel counts what a peer has sent and the broker has not read; a closed connection has nothing."""
-    listener = Listener(Sink(), ListenerSettings(host="127.0.0.1"))
+    listener = Listener(SinkService(), ListenerSettings(host="127.0.0.1"))
     await listener.start()
     peer = await RawPeer.open(listener.port)
     await wait_until(lambda: len(listener.connections) == 1)
@@ -524,7 +524,7 @@ class Flood:
         return
 
 
-async def flooded(turn_bytes_max: int) -> Flood:
+async def run_flood(turn_bytes_max: int) -> Flood:
     """One flood of 64 MiB beside one request and one timer."""
     flood = Flood(64 * KIB * KIB)
     listener = Listener(flood, ListenerSettings(host="127.0.0.1", turn_bytes_max=turn_bytes_max))
@@ -541,21 +541,21 @@ async def flooded(turn_bytes_max: int) -> Flood:
 
 def test_others_are_served_inside_a_long_burst() -> None:
     """While one connection delivers a long burst a timer fires and another connection's request is handled."""
-    flood = uvloop.run(flooded(ListenerSettings().turn_bytes_max))
+    flood = uvloop.run(run_flood(ListenerSettings().turn_bytes_max))
 
     assert flood.taken_at_timer is not None and flood.taken_at_timer <= 2 * UVLOOP_READ_BYTES
     assert flood.taken_at_request is not None and flood.taken_at_request <= 3 * UVLOOP_READ_BYTES
 
 
 def test_without_the_bound_a_burst_starves_others() -> None:
-    """Counter-test: libuv reads a socket that is never empty again and again, and other peers wait for megabytes."""
-    flood = uvloop.run(flooded(UNBOUNDED))
+    """The twin: libuv reads a socket that is never empty again and again, and other peers wait for megabytes."""
+    flood = uvloop.run(run_flood(UNBOUNDED))
 
     assert flood.taken_at_timer is not None and flood.taken_at_timer > 4 * UVLOOP_READ_BYTES
     assert flood.taken_at_request is not None and flood.taken_at_request > 4 * UVLOOP_READ_BYTES
 
 
-class ManyFloods(Sink):
+class ManyFloods(SinkService):
     """Many peers that fill the kernel's buffers as fast as they are read, and a count of the bytes of a turn."""
 
     def __init__(self, count: int, bytes_each: int, chunk_bytes: int = 256 * KIB) -> None:
@@ -593,7 +593,7 @@ class ManyFloods(Sink):
             asyncio.get_running_loop().call_soon(self.count_turns)
 
 
-async def flooded_by_many(floods: ManyFloods, **settings: Any) -> ManyFloods:
+async def run_many_floods(floods: ManyFloods, **settings: Any) -> ManyFloods:
     listener = Listener(floods, ListenerSettings(host="127.0.0.1", **settings))
     await listener.start()
     floods.port = listener.port
@@ -615,16 +615,16 @@ async def flooded_by_many(floods: ManyFloods, **settings: Any) -> ManyFloods:
 
 def test_many_floods_share_a_turn() -> None:
     """However many connections flood a port, a turn takes a few shares of them, and each comes to its end."""
-    floods = uvloop.run(flooded_by_many(ManyFloods(16, 8 * MIB)))
+    floods = uvloop.run(run_many_floods(ManyFloods(16, 8 * MIB)))
 
     assert max(floods.taken_in_turns.values()) <= TURN_BYTES
     assert set(floods.taken_of.values()) == {8 * MIB}
 
 
 def test_without_the_queue_many_floods_fill_a_turn() -> None:
-    """Counter-test: with the port's limits on connections and bytes off, one turn takes the bytes of many floods."""
+    """The twin: with the port's limits on connections and bytes off, one turn takes the bytes of many floods."""
     settings = {"turn_connections_max": 1000, "turn_read_bytes_max": UNBOUNDED}
-    floods = uvloop.run(flooded_by_many(ManyFloods(16, 8 * MIB), **settings))
+    floods = uvloop.run(run_many_floods(ManyFloods(16, 8 * MIB), **settings))
 
     assert max(floods.taken_in_turns.values()) > TURN_BYTES
 
@@ -632,21 +632,21 @@ def test_without_the_queue_many_floods_fill_a_turn() -> None:
 @pytest.mark.parametrize("chunk_bytes", [100_000, 15_000], ids=["100-KB", "15-KB"])
 def test_many_connections_below_their_own_share_share_a_turn(chunk_bytes: int) -> None:
     """Connections that each deliver less than their share of a turn take no more of one together than a few floods."""
-    floods = uvloop.run(flooded_by_many(ManyFloods(200, 3 * chunk_bytes, chunk_bytes)))
+    floods = uvloop.run(run_many_floods(ManyFloods(200, 3 * chunk_bytes, chunk_bytes)))
 
     assert max(floods.taken_in_turns.values()) <= TURN_BYTES
     assert set(floods.taken_of.values()) == {3 * chunk_bytes}
 
 
 def test_without_the_budget_many_small_shares_fill_a_turn() -> None:
-    """Counter-test: with the budget of the port off a turn takes the bytes of all of them."""
-    floods = uvloop.run(flooded_by_many(ManyFloods(200, 300_000, 100_000), turn_read_bytes_max=UNBOUNDED))
+    """The twin: with the budget of the port off a turn takes the bytes of all of them."""
+    floods = uvloop.run(run_many_floods(ManyFloods(200, 300_000, 100_000), turn_read_bytes_max=UNBOUNDED))
 
     assert max(floods.taken_in_turns.values()) > 4 * TURN_BYTES
 
 
 async def bytes_before_an_honest_answer(**settings: Any) -> list[int]:
-    """What 200 floods of 100 KB deliver between a small request of another connection and its answer, ten times."""
+    """Return, for ten small requests of another connection, the bytes that 200 floods deliver before the answer."""
     floods = ManyFloods(200, 10_000_000, 100_000)
     serve = floods.handle
     honest: list[Connection] = []
@@ -658,7 +658,7 @@ async def bytes_before_an_honest_answer(**settings: Any) -> list[int]:
         return len(data), Command(code=0).encode()
 
     floods.handle = handle  # type: ignore[method-assign]
-    running = asyncio.ensure_future(flooded_by_many(floods, **settings))
+    running = asyncio.ensure_future(run_many_floods(floods, **settings))
     await wait_until(lambda: floods.taken > 20_000_000)
     peer = await RawPeer.open(floods.port)
     found = []
@@ -683,7 +683,7 @@ def test_a_small_request_waits_for_a_turn_or_two_beside_many_floods() -> None:
 
 
 def test_without_the_budget_a_small_request_waits_for_all_floods() -> None:
-    """Counter-test: with the budget off it waits until each of them has been served."""
+    """The twin: with the budget off it waits until each of them has been served."""
     found = uvloop.run(bytes_before_an_honest_answer(turn_read_bytes_max=UNBOUNDED))
 
     assert sorted(found)[5] > 3 * TURN_BYTES, found
@@ -694,7 +694,7 @@ async def test_a_burst_in_slices_is_answered_whole_and_in_order() -> None:
     """Requests that are read in many turns are each answered once and in their order."""
     count = 5000
 
-    class Echo(Sink):
+    class Echo(SinkService):
         def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
             position = 0
             replies: list[bytes] = []

@@ -83,7 +83,7 @@ def line_of(value: object) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def cut(line: bytes, position: int, byte: int) -> bytes:
+def change_byte(line: bytes, position: int, byte: int) -> bytes:
     """Return a line with one byte changed, so that it mostly still resembles an order."""
     place = position % len(line)
     return line[:place] + bytes([byte]) + line[place + 1 :]
@@ -94,7 +94,7 @@ LINES = st.one_of(
     JSON.map(line_of),
     st.dictionaries(FIELDS, JSON | TAGS, max_size=5).map(line_of),
     ORDERS.map(encode),
-    st.builds(cut, ORDERS.map(encode), st.integers(0, 1000), st.integers(0, 255)),
+    st.builds(change_byte, ORDERS.map(encode), st.integers(0, 1000), st.integers(0, 255)),
 )
 
 
@@ -168,7 +168,7 @@ def test_answer_of_newer_broker_is_understood() -> None:
     assert decode_answer(newer) == HaStatus(role=HaRole.SLAVE, wrote=7)
 
 
-def with_server(talk: Callable[[ControlServer, FakeMember], object]) -> None:
+def run_with_server(talk: Callable[[ControlServer, FakeMember], object]) -> None:
     """Run a conversation with a separate server, and check that nothing of it is left."""
 
     async def run() -> None:
@@ -193,7 +193,7 @@ def with_server(talk: Callable[[ControlServer, FakeMember], object]) -> None:
     asyncio.run(run())
 
 
-async def say(server: ControlServer, data: bytes) -> bytes:
+async def send_all(server: ControlServer, data: bytes) -> bytes:
     """Send all data, close the sending side, and return what is received."""
     reader, writer = await asyncio.open_unix_connection(server.path, limit=4 * LINE_BYTES_MAX)
     try:
@@ -213,7 +213,7 @@ def test_no_conversation_ends_the_server(lines: list[bytes]) -> None:
 
     async def talk(server: ControlServer, member: FakeMember) -> None:
         sent = b"".join(lines).split(b"\n")
-        answers = (await say(server, b"".join(lines))).splitlines(keepends=True)
+        answers = (await send_all(server, b"".join(lines))).splitlines(keepends=True)
 
         whole = sent[:-1]
         good = 0
@@ -230,7 +230,7 @@ def test_no_conversation_ends_the_server(lines: list[bytes]) -> None:
             assert len(decoded) == good + 1
             assert isinstance(decoded[-1], Failed)
 
-    with_server(talk)
+    run_with_server(talk)
 
 
 def test_too_long_line_is_refused() -> None:
@@ -244,7 +244,7 @@ def test_too_long_line_is_refused() -> None:
 
         assert answer == Failed(reason=f"a line is longer than {LINE_BYTES_MAX} bytes")
 
-    with_server(talk)
+    run_with_server(talk)
 
 
 def test_long_line_within_the_limit_is_read() -> None:
@@ -252,12 +252,12 @@ def test_long_line_within_the_limit_is_read() -> None:
 
     async def talk(server: ControlServer, member: FakeMember) -> None:
         line = b'{"order":"fence","epoch":7}'
-        answer = decode_answer(await say(server, line + b" " * (LINE_BYTES_MAX - len(line) - 1) + b"\n"))
+        answer = decode_answer(await send_all(server, line + b" " * (LINE_BYTES_MAX - len(line) - 1) + b"\n"))
 
         assert isinstance(answer, HaStatus)
         assert member.promised == 7
 
-    with_server(talk)
+    run_with_server(talk)
 
 
 @pytest.mark.parametrize(

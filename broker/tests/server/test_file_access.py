@@ -27,7 +27,7 @@ OTHERS = 0o007
 GROUP_AND_OTHERS = 0o077
 
 
-def open_beyond(root: Path, mask: int) -> dict[str, str]:
+def paths_with_mode_bits(root: Path, mask: int) -> dict[str, str]:
     """Return everything below ``root``, itself included, that has a bit of ``mask``, with its mode."""
     paths = [root, *(Path(folder, name) for folder, folders, files in os.walk(root) for name in folders + files)]
     modes = {str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in paths if not path.is_symlink()}
@@ -50,13 +50,13 @@ def test_running_group_leaves_no_file_readable_by_others(tmp_path: Path) -> None
     try:
         gantry("produce", "-n", group.name_server, "hello", "one", "two", "--key", "k")
         gantry("consume", "-n", group.name_server, "hello", "--group", "readers")
-        running = open_beyond(group.folder, GROUP_AND_OTHERS)
+        running = paths_with_mode_bits(group.folder, GROUP_AND_OTHERS)
         names = {path.name for path in group.folder.rglob("*")}
     finally:
         group.down()
 
     assert running == {}
-    assert open_beyond(group.folder, GROUP_AND_OTHERS) == {}
+    assert paths_with_mode_bits(group.folder, GROUP_AND_OTHERS) == {}
     assert {"store.json", "status", "control.sock", "up.log", "topics.json"} <= names, "the walk is incomplete"
 
 
@@ -88,7 +88,7 @@ def test_store_can_be_readable_by_the_brokers_group(tmp_path: Path) -> None:
     with broker_process(store, fileAccess="GROUP"):
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.rglob("*")}
 
-    assert open_beyond(store, OTHERS | 0o020) == {}
+    assert paths_with_mode_bits(store, OTHERS | 0o020) == {}
     assert (modes["config"], modes["topics.json"], modes["store.json"]) == (0o750, 0o640, 0o640)
 
 
@@ -101,7 +101,7 @@ def test_readable_store_is_restricted_at_the_start(tmp_path: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
     with broker_process(store) as output:
-        assert open_beyond(store, GROUP_AND_OTHERS) == {}
+        assert paths_with_mode_bits(store, GROUP_AND_OTHERS) == {}
     assert "restricted access to files of the store that were open to other users files=" in output
 
 

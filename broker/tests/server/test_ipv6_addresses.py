@@ -96,7 +96,7 @@ def test_host_name_as_address_is_refused() -> None:
             broker_settings({"brokerIP1": text, "storePathRootDir": "/x"})
 
 
-async def seen_from(address: str, peers: list[Connection]) -> tuple[str, int]:
+async def peer_address_of(address: str, peers: list[Connection]) -> tuple[str, int]:
     before = len(peers)
     channel = await Channel.connect(address)
     assert (await channel.request(Command(code=99, body=b"x"), 60_000)).body == b"x"
@@ -114,8 +114,8 @@ async def test_listener_on_all_addresses_serves_both_families() -> None:
     await listener.start()
     port = listener.port
     try:
-        assert (await seen_from(f"127.0.0.1:{port}", peers))[0] == "127.0.0.1"
-        assert (await seen_from(f"[::1]:{port}", peers))[0] == "::1"
+        assert (await peer_address_of(f"127.0.0.1:{port}", peers))[0] == "127.0.0.1"
+        assert (await peer_address_of(f"[::1]:{port}", peers))[0] == "::1"
         assert repr(listener).startswith(f"<Listener [::]:{port} ")
     finally:
         await listener.close()

@@ -30,8 +30,8 @@ from gantry_wire import RequestCode
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, StoredMessage, decode_host
 
 V6 = {"bindAddress": "::1", "brokerIP1": "::1"}
-SIZE = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
-BOTH = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+SMALL_FILES = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
+IPV6_FLAGS = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def read_all(address: str, topic: str = TOPIC) -> list[ReceivedMessage]:
         return found
 
 
-async def talk(broker: Broker) -> Dialogue:
+async def open_dialogue(broker: Broker) -> Dialogue:
     return await Dialogue.open(f"[::1]:{broker.port}")
 
 
@@ -126,7 +126,7 @@ async def test_listener_on_all_addresses_stores_each_host_in_its_family(tmp_path
 
     assert [message.body for message in found] == [b"0", b"1", b"2", b"3"]
     assert [decode_host(message.born_host)[0] for message in found] == ["127.0.0.1", "::1"] * 2
-    assert [message.sys_flag & BOTH for message in found] == [0, FLAG_BORN_HOST_V6] * 2
+    assert [message.sys_flag & IPV6_FLAGS for message in found] == [0, FLAG_BORN_HOST_V6] * 2
     assert {decode_host(message.store_host)[0] for message in found} == {"127.0.0.1"}
 
 
@@ -142,9 +142,9 @@ async def test_records_with_both_address_families_survive_restarts(tmp_path: Pat
             for number in range(5):
                 body = b"%d-%d" % (round_number, number)
                 await one.send_ok(body, properties=properties_text(KEYS=f"key-{body.decode()}", TAGS="t"))
-                expected.append((body, BOTH if conf else 0))
+                expected.append((body, IPV6_FLAGS if conf else 0))
             found = await one.read()
-            assert [(message.body, message.sys_flag & BOTH) for message in found] == expected
+            assert [(message.body, message.sys_flag & IPV6_FLAGS) for message in found] == expected
             await one.close()
         if round_number == 1:
             for derived in [*(tmp_path / "index").iterdir(), *(tmp_path / "consumequeue").rglob("0*")]:
@@ -152,7 +152,7 @@ async def test_records_with_both_address_families_survive_restarts(tmp_path: Pat
                     derived.unlink()
             (tmp_path / "abort").touch()
     async with running_broker(tmp_path, listenPort=str(main)) as broker, dialogue(broker) as one:
-        assert [(message.body, message.sys_flag & BOTH) for message in await one.read()] == expected
+        assert [(message.body, message.sys_flag & IPV6_FLAGS) for message in await one.read()] == expected
         for body, _ in expected:
             asked = {"topic": TOPIC, "key": f"key-{body.decode()}", "maxNum": "32", "beginTimestamp": "0",
                      "endTimestamp": str(2**62)}  # fmt: skip
@@ -165,7 +165,7 @@ async def test_messages_appended_again_keep_the_born_host(tmp_path: Path) -> Non
     """Delayed, failed and half messages are appended again: with the old born host and this store host."""
     short = {"messageDelayLevel": "1s 1s 1s", "transactionTimeOut": "100"}
     async with running_broker(tmp_path, disk=None, clock=None, **V6, **short) as broker:
-        one = await talk(broker)
+        one = await open_dialogue(broker)
         await one.send_ok(b"late", properties=properties_text(DELAY="1"))
         await one.send_ok(b"failing", topic="failing")
         (failing,) = await one.read(topic="failing")
@@ -196,7 +196,7 @@ async def test_messages_appended_again_keep_the_born_host(tmp_path: Path) -> Non
     assert [copy.body for copy in copies] == [b"late", b"failing", b"half"]
     for copy in copies:
         assert (decode_host(copy.store_host), decode_host(copy.born_host)) == (own, sender)
-        assert copy.sys_flag & BOTH == BOTH
+        assert copy.sys_flag & IPV6_FLAGS == IPV6_FLAGS
 
 
 @pytest.mark.parametrize("kind", ["our stream", "RocketMQ's stream"])
@@ -205,12 +205,12 @@ async def test_slaves_copy_over_ipv6(tmp_path: Path, kind: str) -> None:
     replication = free_ports(1)[0]
     classic = {"haClassicPeers": "true"} if kind != "our stream" else {}
     async with AsyncExitStack() as stack:
-        conf = {**V6, "haListenPort": str(replication), **SIZE, **classic}
+        conf = {**V6, "haListenPort": str(replication), **SMALL_FILES, **classic}
         master = await stack.enter_async_context(running_broker(tmp_path / "master", disk=None, clock=None, **conf))
-        one = await talk(master)
+        one = await open_dialogue(master)
         for number in range(20):
             await one.send_ok(b"%d" % number)
-        conf = {**V6, **SIZE, "brokerRole": "SLAVE", "brokerId": "1", "haListenPort": "-1"}
+        conf = {**V6, **SMALL_FILES, "brokerRole": "SLAVE", "brokerId": "1", "haListenPort": "-1"}
         conf["haMasterAddress"] = f"[::1]:{replication}"
         if classic:
             conf |= {"haMasterIsClassic": "true", "haMasterBrokerAddress": f"[::1]:{master.port}"}
@@ -219,7 +219,7 @@ async def test_slaves_copy_over_ipv6(tmp_path: Path, kind: str) -> None:
         await one.close()
 
         assert bytes(slave.store.log.view(0)) == bytes(master.store.log.view(0))
-        at_slave = await talk(slave)
+        at_slave = await open_dialogue(slave)
         found: list[StoredMessage] = []
         async with asyncio.timeout(120):
             while not found:  # a slave of RocketMQ's asks for the topics every few seconds

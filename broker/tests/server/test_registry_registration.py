@@ -138,7 +138,7 @@ async def test_absent_name_server_does_not_affect_others(tmp_path: Path) -> None
 # ------- against a name server of the test's
 
 
-class Script:
+class ScriptedNameServer:
     """A name server that records requests and answers as the test defines."""
 
     def __init__(self, answer: Callable[[Command], Command | None]) -> None:
@@ -154,8 +154,10 @@ class Script:
 
 
 @asynccontextmanager
-async def scripted(answer: Callable[[Command], Command | None]) -> AsyncIterator[tuple[Script, str]]:
-    script = Script(answer)
+async def run_scripted_name_server(
+    answer: Callable[[Command], Command | None],
+) -> AsyncIterator[tuple[ScriptedNameServer, str]]:
+    script = ScriptedNameServer(answer)
     listener = Listener(CommandService(script.dispatch), ListenerSettings(host="127.0.0.1"))
     await listener.start()
     try:
@@ -166,7 +168,7 @@ async def scripted(answer: Callable[[Command], Command | None]) -> AsyncIterator
 
 async def test_registration_has_all_fields_that_java_checks(tmp_path: Path) -> None:
     """The fields and the body that Java's name server checks: checksum, two topics or more, version, addresses."""
-    async with scripted(lambda command: command.reply()) as (script, address):
+    async with run_scripted_name_server(lambda command: command.reply()) as (script, address):
         async with running_broker(tmp_path, namesrvAddr=address) as broker:
             await wait_until(lambda: len(broker.registration.registered) == 1)
         first, *_, last = script.received
@@ -195,7 +197,7 @@ async def test_registration_has_all_fields_that_java_checks(tmp_path: Path) -> N
 
 async def test_master_is_registered_under_its_moving_address(tmp_path: Path) -> None:
     """With brokerMasterIP the master's address, in routes and in message ids, is one that follows the role."""
-    async with scripted(lambda command: command.reply()) as (script, address):
+    async with run_scripted_name_server(lambda command: command.reply()) as (script, address):
         making = running_broker(tmp_path, namesrvAddr=address, brokerMasterIP="127.0.0.9")
         async with making as broker, dialogue(broker) as client:
             await wait_until(lambda: len(broker.registration.registered) == 1)
@@ -268,7 +270,7 @@ async def test_demotion_and_promotion_at_once_end_registered(tmp_path: Path) -> 
 async def test_every_change_has_a_new_version(tmp_path: Path) -> None:
     """Name servers adopt topics only if the version has increased, so every change increases it."""
     async with (
-        scripted(lambda command: command.reply()) as (script, address),
+        run_scripted_name_server(lambda command: command.reply()) as (script, address),
         running_broker(tmp_path, namesrvAddr=address) as broker,
         dialogue(broker) as client,
     ):
@@ -286,7 +288,7 @@ async def test_every_change_has_a_new_version(tmp_path: Path) -> None:
 async def test_simultaneous_changes_are_registered_together(tmp_path: Path) -> None:
     """Hundreds of topics created at once cause a few registrations, not hundreds."""
     async with (
-        scripted(lambda command: command.reply()) as (script, address),
+        run_scripted_name_server(lambda command: command.reply()) as (script, address),
         running_broker(tmp_path, namesrvAddr=address) as broker,
         dialogue(broker) as client,
     ):
@@ -308,7 +310,7 @@ async def test_refused_registration_is_logged_once(tmp_path: Path, caplog: pytes
 
     with caplog.at_level(logging.INFO):
         async with (
-            scripted(answer) as (script, address),
+            run_scripted_name_server(answer) as (script, address),
             running_broker(tmp_path, namesrvAddr=address) as broker,
         ):
             await wait_until(lambda: len(broker.registration.registered) == 1)
@@ -322,7 +324,7 @@ async def test_silent_name_server_does_not_block(tmp_path: Path, monkeypatch: py
     """With a name server that does not answer, topics are created and the broker stops, after a timeout."""
     monkeypatch.setattr("gantry_broker.registration.REQUEST_TIMEOUT_MS", 200)
     async with (
-        scripted(lambda command: None) as (script, address),
+        run_scripted_name_server(lambda command: None) as (script, address),
         running_broker(tmp_path, namesrvAddr=address) as broker,
         dialogue(broker) as client,
     ):

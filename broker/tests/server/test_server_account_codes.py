@@ -12,7 +12,7 @@ from gantry_testing.local import dialogue, running_broker, wait_until
 from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 
-MORE = """\
+MORE_ACCOUNTS = """\
 accounts:
   - accessKey: admin-key
     secretKey: admin-secret
@@ -73,7 +73,7 @@ async def test_permissions_are_answered_as_policies(tmp_path: Path) -> None:
 async def test_present_content_of_the_account_file_is_answered(tmp_path: Path) -> None:
     """The answer lists the accounts with which the broker checks signatures, also after the file has changed."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
-        (tmp_path / "plain_acl.yml").write_text(MORE)
+        (tmp_path / "plain_acl.yml").write_text(MORE_ACCOUNTS)
         guard = broker.guard
         assert guard is not None
         await wait_until(lambda: "partner-key" in guard.file.accounts.by_key)

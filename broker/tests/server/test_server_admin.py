@@ -58,7 +58,7 @@ async def commit(client: Dialogue, offset: int, queue: int = 0) -> None:
 
 
 async def test_topic_is_created_changed_and_deleted(broker: Broker, client: Dialogue) -> None:
-    """17 makes or changes a topic as asked, 351 shows it, 215 takes it away with its queues and offsets."""
+    """Code 17 creates or changes a topic, 351 shows it, 215 deletes it with its queues and offsets."""
     assert (await client.ask(17, topic_fields("Made", attributes="+message.type=NORMAL"))).code == 0
     shown = await client.ask_json(351, {"topic": "Made"})
     assert shown["topicName"] == "Made"
@@ -81,7 +81,7 @@ async def test_topic_is_created_changed_and_deleted(broker: Broker, client: Dial
 
 
 async def test_deleted_topic_can_be_created_again_empty(client: Dialogue) -> None:
-    """A topic made again under a deleted name starts at offset 0 with nothing of the old one in it."""
+    """A topic that is created under a deleted name starts at offset 0, without any message of the old one."""
     await client.send_ok(b"old")
     await client.ask(215, {"topic": TOPIC})
 
@@ -179,7 +179,7 @@ async def test_topic_statistics_count_queues(clock: FakeClock, client: Dialogue)
 
 
 async def test_unknown_topic_is_answered_with_its_code(client: Dialogue) -> None:
-    """Asking about a topic that is not there is 17 with its name."""
+    """A request about a missing topic is answered with code 17 and the name."""
     for code in (202, 351):
         reply = await client.ask(code, {"topic": "Missing"})
         assert (reply.code, "Missing" in (reply.remark or "")) == (17, True)

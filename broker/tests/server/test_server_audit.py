@@ -34,7 +34,7 @@ def audit_level(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_only_changes_are_excepted_from_the_audit() -> None:
-    """The changes that clients send in normal operation are of those that only a master accepts, and not audited."""
+    """The exceptions are changes that clients send in normal operation, and that only a master accepts."""
     assert CLIENT_CHANGES <= CHANGES
     assert not AUDITED & CLIENT_CHANGES
     assert RequestCode.UPDATE_BROKER_CONFIG in AUDITED
@@ -73,7 +73,7 @@ async def test_client_requests_leave_no_audit_line(tmp_path: Path, caplog: pytes
     assert lines(caplog) == []
 
 
-@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "twin"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "not audited, the twin"])
 async def test_audit_lines_come_from_a_single_place(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_audited: bool
 ) -> None:

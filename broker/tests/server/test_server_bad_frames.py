@@ -99,7 +99,7 @@ async def test_truncated_frame_leaves_nothing_behind(place: BrokerAndClient) -> 
 
 
 async def test_frame_may_arrive_in_any_pieces(place: BrokerAndClient) -> None:
-    """Bytes that dribble in make the same frames as bytes that come at once."""
+    """Bytes that arrive one by one form the same frames as bytes that arrive at once."""
     peer = await RawPeer.open(place.broker.port)
     whole = Command(code=310, ext=send_ext(310), body=b"piecewise").encode() + GOOD
 

@@ -6,8 +6,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from test_server_roles import copied, group
-from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, end_ext, prepare, questions
+from test_server_roles import running_group, wait_until_copied
+from test_server_transactions import (
+    COMMIT,
+    answer_ext,
+    asking_broker,
+    bodies,
+    check_requests,
+    end_ext,
+    end_transaction,
+    prepare,
+)
 
 from gantry_broker.app import Broker
 from gantry_testing.local import (
@@ -57,12 +66,12 @@ async def test_only_queues_without_a_topic_are_deleted(broker: Broker, client: D
 
 async def test_slave_deletes_no_queue_without_a_topic(tmp_path: Path) -> None:
     """A topic's name may come after its first message: there is nothing to clean on a slave."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(master) as client:
             await client.send_ok(b"x")
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await wait_until(lambda: slave.core.topics.find(TOPIC) is not None)
         slave.core.topics.delete(TOPIC)
         async with dialogue(slave) as client:
@@ -73,8 +82,8 @@ async def test_slave_deletes_no_queue_without_a_topic(tmp_path: Path) -> None:
 # ------- transactions that were given up
 
 
-async def given_up(broker: Broker, peer: Dialogue) -> str:
-    """The offset id of a message whose transaction was given up."""
+async def give_up_transaction(broker: Broker, peer: Dialogue) -> str:
+    """Let the broker give up a transaction; return the offset id of its message."""
     await prepare(peer, b"who knows")
     await wait_until(lambda: broker.transactions.checker.given_up_count == 1)
     await wait_until(lambda: broker.store.positions.confirmed == broker.store.log.wrote)
@@ -86,16 +95,16 @@ async def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
     """From the beginning, and can be committed then; once, however often that is asked for."""
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
-        message_id = await given_up(broker, peer)
-        asked = len(questions(peer))
+        message_id = await give_up_transaction(broker, peer)
+        asked = len(check_requests(peer))
 
         reply = await peer.ask(323, {"topic": names.CHECK_MAX_TIME_TOPIC, "msgId": message_id})
         assert (reply.code, reply.remark) == (0, None)
         twice = await peer.ask(323, {"msgId": message_id})
         assert (twice.code, "before" in (twice.remark or "")) == (1, True)
 
-        await wait_until(lambda: len(questions(peer)) > asked)
-        question = questions(peer)[-1]
+        await wait_until(lambda: len(check_requests(peer)) > asked)
+        question = check_requests(peer)[-1]
         assert (await peer.ask(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))).code == 0
         assert await bodies(peer) == [b"who knows"]
         await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
@@ -111,7 +120,7 @@ async def test_oneway_request_that_waits_for_the_disk_is_never_answered(tmp_path
     async with asking_broker(tmp_path, transactionCheckMax="1", flushDiskType="SYNC_FLUSH") as broker:
         async with dialogue(broker) as peer:
             await peer.heartbeat("p")
-            message_id = await given_up(broker, peer)
+            message_id = await give_up_transaction(broker, peer)
             await peer.send_ok(b"sent back")
             [message] = await peer.read()
             await peer.make_group(GROUP)
@@ -139,7 +148,7 @@ async def test_transaction_can_be_resumed_again_after_its_half_message_was_cut(t
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker:
         async with dialogue(broker) as peer:
             await peer.heartbeat("p")
-            message_id = await given_up(broker, peer)
+            message_id = await give_up_transaction(broker, peer)
             end = broker.store.log.wrote
             assert (await peer.ask(323, {"msgId": message_id})).code == 0
             assert (await peer.ask(323, {"msgId": message_id})).code == 1
@@ -149,7 +158,7 @@ async def test_transaction_can_be_resumed_again_after_its_half_message_was_cut(t
 
 
 async def test_only_given_up_transactions_can_be_resumed(tmp_path: Path) -> None:
-    """No open half message, no message of a topic, nothing made up: 1, and nothing is stored."""
+    """An open half message, a message of a topic and an invented id are refused with 1; nothing is stored."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"open")
         plain = await peer.send_ok(b"plain")
@@ -160,12 +169,12 @@ async def test_only_given_up_transactions_can_be_resumed(tmp_path: Path) -> None
             assert (reply.code, bool(reply.remark)) == (1, True)
         assert (await peer.ask(323)).code == 1
         assert broker.store.log.wrote == wrote
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
 
 
 async def test_slave_resumes_no_transaction(tmp_path: Path) -> None:
-    """14: it is its master's to store."""
-    async with group(tmp_path) as members:
+    """The answer is 14: only a master stores messages."""
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(slave) as client:

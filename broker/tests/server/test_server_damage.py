@@ -17,10 +17,10 @@ from gantry_wire.fastjson import loads
 from gantry_wire.message import decode_records
 
 MESSAGES = 20
-DAMAGED = 7
+DAMAGED_NUMBER = 7
 
 
-def damage(broker: Broker, number: int = DAMAGED, *, at: int = 95) -> int:
+def flip_bit(broker: Broker, number: int = DAMAGED_NUMBER, *, at: int = 95) -> int:
     """Flip a bit of a stored message, as another process would; return the offset of its record."""
     queue = broker.store.queues.get(TOPIC, 0)
     unit = None if queue is None else queue.unit(number)
@@ -74,7 +74,7 @@ async def test_consumer_receives_a_damaged_message_when_it_is_healed(tmp_path: P
         bodies = await send_all(master)
         await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote)
         broker = master if side == "master" else slave
-        damage(broker)
+        flip_bit(broker)
 
         assert await pull_all(broker) == bodies
         assert broker.store.guard.damage.integrity.healed_records == 1
@@ -87,9 +87,9 @@ async def test_single_broker_skips_a_damaged_message_and_reports_it(tmp_path: Pa
     """A single broker does not wait for a replica; the status page has the number of damaged messages."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         bodies = await send_all(broker)
-        damage(broker)
+        flip_bit(broker)
 
-        assert await pull_all(broker, wait_ms=0) == bodies[:DAMAGED] + bodies[DAMAGED + 1 :]
+        assert await pull_all(broker, wait_ms=0) == bodies[:DAMAGED_NUMBER] + bodies[DAMAGED_NUMBER + 1 :]
         shown = broker.status.snapshot()
         assert (shown.damaged_records, shown.damaged_records_found, shown.healed_records) == (1, 1, 0)
         async with dialogue(broker) as peer:
@@ -103,14 +103,14 @@ async def test_single_broker_is_incomplete_while_a_message_is_damaged(tmp_path: 
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
         assert broker.roles.report().is_complete is True
-        place = damage(broker)
+        place = flip_bit(broker)
         await pull_all(broker, wait_ms=0)
 
         assert broker.roles.report().is_complete is False
         assert broker.roles.report().damaged_bytes == broker.store.guard.damage.damaged[0].end - place > 0
 
         end = broker.store.guard.damage.damaged[0].end
-        damage(broker)
+        flip_bit(broker)
         broker.store.guard.damage.mark_good(place, end)
         assert broker.roles.report().is_complete is True
         assert broker.roles.report().damaged_bytes == 0
@@ -120,7 +120,7 @@ async def test_damaged_message_is_not_found_by_offset_nor_sent_back(tmp_path: Pa
     """Requests that name the message by its offset are refused with a reason, and store nothing altered."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
-        place, wrote = damage(broker), broker.store.log.wrote
+        place, wrote = flip_bit(broker), broker.store.log.wrote
         async with dialogue(broker) as client:
             await client.make_group()
             viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})

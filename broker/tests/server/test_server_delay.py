@@ -50,7 +50,7 @@ async def send(client: Dialogue, body: bytes, level: int | str, **more: str) -> 
     return await client.send_ok(body, properties=text, queueId="3")
 
 
-def end(broker: Broker, topic: str, queue_id: int = 0) -> int:
+def queue_end(broker: Broker, topic: str, queue_id: int = 0) -> int:
     queue = broker.core.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.end
 
@@ -76,10 +76,10 @@ async def test_delayed_message_waits_for_its_level(
     assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == (TOPIC, "3")
     clock.advance(LEVELS_MS[level - 1] - 1)
     await wait_for_delay_rounds(broker)
-    assert end(broker, TOPIC, 3) == 0
+    assert queue_end(broker, TOPIC, 3) == 0
 
     clock.advance(1)
-    await wait_until(lambda: end(broker, TOPIC, 3) == 1)
+    await wait_until(lambda: queue_end(broker, TOPIC, 3) == 1)
 
     [message] = await client.read(0, queueId="3", subscription="A")
     assert message.body == b"later"
@@ -93,11 +93,11 @@ async def test_level_beyond_the_last_counts_as_the_last(broker: Broker, client: 
     """A level over 18 counts as 18; zero, a negative level or a non-number is no delay."""
     for text in ("19", "99999999999999999999"):
         await send(client, b"late", text)
-    assert end(broker, SCHEDULE, 17) == 2
+    assert queue_end(broker, SCHEDULE, 17) == 2
 
     for text in ("0", "-1", "soon", ""):
         await send(client, b"now", text)
-    assert end(broker, TOPIC, 3) == 4
+    assert queue_end(broker, TOPIC, 3) == 4
 
 
 async def test_delivery_keeps_the_order_of_a_level(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
@@ -107,11 +107,11 @@ async def test_delivery_keeps_the_order_of_a_level(broker: Broker, clock: FakeCl
         clock.advance(1)
 
     clock.advance(1_000 - 200 + 50)
-    await wait_until(lambda: end(broker, TOPIC, 3) == 51)
+    await wait_until(lambda: queue_end(broker, TOPIC, 3) == 51)
     await wait_for_delay_rounds(broker)
-    assert end(broker, TOPIC, 3) == 51
+    assert queue_end(broker, TOPIC, 3) == 51
     clock.advance(1_000)
-    await wait_until(lambda: end(broker, TOPIC, 3) == 200)
+    await wait_until(lambda: queue_end(broker, TOPIC, 3) == 200)
 
     stored: list[StoredMessage] = []
     while len(stored) < 200:
@@ -125,7 +125,7 @@ async def test_level_does_not_delay_another(broker: Broker, clock: FakeClock, cl
     await send(client, b"short", 1)
 
     clock.advance(1_000)
-    await wait_until(lambda: end(broker, TOPIC, 3) == 1)
+    await wait_until(lambda: queue_end(broker, TOPIC, 3) == 1)
 
     assert [message.body for message in await client.read(0, queueId="3")] == [b"short"]
 
@@ -147,14 +147,14 @@ async def test_delivery_continues_after_a_restart(tmp_path: Path, clock: FakeClo
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await send(client, b"1", 1)
         clock.advance(1_000)
-        await wait_until(lambda: end(broker, TOPIC, 3) == 1)
+        await wait_until(lambda: queue_end(broker, TOPIC, 3) == 1)
         await send(client, b"2", 1)
 
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await wait_for_delay_rounds(broker)
-        assert end(broker, TOPIC, 3) == 1
+        assert queue_end(broker, TOPIC, 3) == 1
         clock.advance(1_000)
-        await wait_until(lambda: end(broker, TOPIC, 3) == 2)
+        await wait_until(lambda: queue_end(broker, TOPIC, 3) == 2)
         await wait_for_delay_rounds(broker)
 
         assert [message.body for message in await client.read(0, queueId="3")] == [b"1", b"2"]
@@ -179,7 +179,7 @@ async def test_delivery_waits_for_a_full_store(
         clock.advance(1_000)
         await wait_until(lambda: tries == 1)
 
-    await wait_until(lambda: end(broker, TOPIC, 3) == 1)
+    await wait_until(lambda: queue_end(broker, TOPIC, 3) == 1)
 
 
 # ------- failed
@@ -212,9 +212,9 @@ async def test_failed_message_is_retried_with_growing_delays(
         assert (await send_back(client, message)).code == 0
         clock.advance(wait_ms - 1)
         await wait_for_delay_rounds(broker)
-        assert end(broker, RETRY) == times
+        assert queue_end(broker, RETRY) == times
         clock.advance(1)
-        await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
+        await wait_until(lambda: queue_end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
 
         message = await newest(client, RETRY, times)
         assert message.body == b"hard"
@@ -233,7 +233,7 @@ async def test_consumer_may_choose_the_delay(broker: Broker, clock: FakeClock, c
     await send_back(client, message, level=1)
 
     clock.advance(1_000)
-    await wait_until(lambda: end(broker, RETRY) == 1)
+    await wait_until(lambda: queue_end(broker, RETRY) == 1)
 
 
 @pytest.mark.parametrize("by", ["request", "group"])
@@ -248,12 +248,12 @@ async def test_message_goes_to_the_dead_letters_after_its_retries(
     for times in range(2):
         await send_back(client, message, level=1, **more)
         clock.advance(1_000)
-        await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
+        await wait_until(lambda: queue_end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
         message = await newest(client, RETRY, times)
 
     assert (await send_back(client, message, level=1, **more)).code == 0
 
-    assert (end(broker, RETRY), end(broker, DEAD)) == (2, 1)
+    assert (queue_end(broker, RETRY), queue_end(broker, DEAD)) == (2, 1)
     dead = await newest(client, DEAD, 0)
     assert (dead.body, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"hopeless", 3, TOPIC)
     assert "DELAY" not in dead.properties
@@ -268,7 +268,7 @@ async def test_consumer_may_give_up_a_message_at_once(broker: Broker, client: Di
 
     await send_back(client, message, level=-1)
 
-    assert end(broker, DEAD) == 1
+    assert queue_end(broker, DEAD) == 1
 
 
 async def test_group_without_retry_queues_retries_nothing(broker: Broker, client: Dialogue) -> None:
@@ -307,12 +307,12 @@ async def test_resent_message_is_a_retry_until_the_limit(broker: Broker, clock: 
     """The retry numbered as the maximum is still a retry; the next one goes to the dead letters without delay."""
     assert (await resend(client, 2, maxReconsumeTimes="2")).code == 0
     clock.advance(1_000)
-    await wait_until(lambda: end(broker, RETRY) == 1)
+    await wait_until(lambda: queue_end(broker, RETRY) == 1)
     assert (await newest(client, RETRY, 0)).reconsume_times == 2
 
     assert (await resend(client, 3, maxReconsumeTimes="2")).code == 0
 
-    assert (end(broker, RETRY), end(broker, DEAD)) == (1, 1)
+    assert (queue_end(broker, RETRY), queue_end(broker, DEAD)) == (1, 1)
     assert (await newest(client, DEAD, 0)).reconsume_times == 3
 
 
@@ -323,4 +323,4 @@ async def test_resent_message_of_an_ordered_group_goes_to_the_dead_letters(broke
 
     assert (await resend(client, 0)).code == 0
 
-    assert end(broker, DEAD) == 1
+    assert queue_end(broker, DEAD) == 1

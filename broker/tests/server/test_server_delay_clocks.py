@@ -25,8 +25,8 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
 
 
-class Blind:
-    """Observed ends that are always empty, for the counter-tests with a clock."""
+class NoQueueEnds:
+    """Observed ends that are always empty, for the twins with a clock."""
 
     def observe(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
         return 0
@@ -56,7 +56,7 @@ async def send(client: Dialogue, body: bytes, level: int, **more: str) -> None:
     await client.send_ok(body, queueId="3", properties=properties_text(UNIQ_KEY=UNIQUE_ID, DELAY=str(level)), **more)
 
 
-def end(broker: Broker, topic: str = TOPIC, queue_id: int = 3) -> int:
+def queue_end(broker: Broker, topic: str = TOPIC, queue_id: int = 3) -> int:
     queue = broker.core.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.readable_end
 
@@ -66,7 +66,7 @@ async def wait_for_delay_rounds(broker: Broker) -> None:
     await wait_until(lambda: broker.delay.rounds >= rounds + 2)
 
 
-def spoil(root: Path, pattern: str, text: str) -> int:
+def overwrite_files(root: Path, pattern: str, text: str) -> int:
     """Overwrite matching files, and return their number."""
     found = list(root.rglob(pattern))
     for path in found:
@@ -108,7 +108,7 @@ def test_cut_queue_is_observed_again() -> None:
     assert observed.observe(1, 4, now_ms=9_000, delay_ms=1_000) == 0
 
 
-async def put_after_the_clock_was_set_back(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+async def send_after_the_clock_was_set_back(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """A message of level 3, ten seconds, that was stored while the clock was an hour behind the log."""
     await client.send_ok(b"now", queueId="0")
     clock.jump_wall(-HOUR_MS)
@@ -120,29 +120,29 @@ async def test_clock_set_back_does_not_hold_up_delayed_messages(
     broker: Broker, clock: FakeClock, client: Dialogue
 ) -> None:
     """A message waits for exactly its delay, without the hour that the clock was set back."""
-    await put_after_the_clock_was_set_back(broker, clock, client)
+    await send_after_the_clock_was_set_back(broker, clock, client)
 
     clock.advance(9_999)
     await wait_for_delay_rounds(broker)
-    assert end(broker) == 0
+    assert queue_end(broker) == 0
 
     clock.advance(1)
-    await wait_until(lambda: end(broker) == 1)
+    await wait_until(lambda: queue_end(broker) == 1)
 
 
 async def test_without_observed_ends_delivery_waits_for_the_clock(
     broker: Broker, clock: FakeClock, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counter-test: with the store timestamps alone the message would be late."""
-    monkeypatch.setattr(broker.delay, "_observed_ends", Blind())
-    await put_after_the_clock_was_set_back(broker, clock, client)
+    """The twin: with the store timestamps alone the message would be late."""
+    monkeypatch.setattr(broker.delay, "_observed_ends", NoQueueEnds())
+    await send_after_the_clock_was_set_back(broker, clock, client)
 
     clock.advance(10_000)
     await wait_for_delay_rounds(broker)
-    assert end(broker) == 0
+    assert queue_end(broker) == 0
 
     clock.advance(HOUR_MS)
-    await wait_until(lambda: end(broker) == 1)
+    await wait_until(lambda: queue_end(broker) == 1)
 
 
 @pytest.mark.verify
@@ -169,7 +169,7 @@ async def test_deleted_topic_does_not_hold_up_delivery(broker: Broker, clock: Fa
     assert (await client.ask(215, {"topic": "Gone"})).code == 0
 
     clock.advance(1_000)
-    await wait_until(lambda: end(broker) == 1)
+    await wait_until(lambda: queue_end(broker) == 1)
 
     assert broker.delay.progress.next_offset(1) == 2
     assert "Gone" in broker.core.topics
@@ -207,15 +207,15 @@ async def test_damaged_progress_file_is_read_from_its_backup(tmp_path: Path, clo
         for number in (b"1", b"2"):
             await send(client, number, 1)
             clock.advance(1_000)
-            await wait_until(lambda number=number: end(broker) == int(number))  # type: ignore[misc]
+            await wait_until(lambda number=number: queue_end(broker) == int(number))  # type: ignore[misc]
             await broker.core.persistence.write_stale()
-    assert spoil(tmp_path, "delayOffset.json", text) == 1
+    assert overwrite_files(tmp_path, "delayOffset.json", text) == 1
 
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         assert broker.delay.progress.next_offset(1) == 2
         await send(client, b"3", 1)
         clock.advance(1_000)
-        await wait_until(lambda: end(broker) == 3)
+        await wait_until(lambda: queue_end(broker) == 3)
 
 
 async def test_broker_without_readable_progress_does_not_start(tmp_path: Path, clock: FakeClock) -> None:
@@ -223,8 +223,8 @@ async def test_broker_without_readable_progress_does_not_start(tmp_path: Path, c
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await send(client, b"1", 1)
         clock.advance(1_000)
-        await wait_until(lambda: end(broker) == 1)
-    assert spoil(tmp_path, "delayOffset.json*", "{") >= 1
+        await wait_until(lambda: queue_end(broker) == 1)
+    assert overwrite_files(tmp_path, "delayOffset.json*", "{") >= 1
 
     with pytest.raises(ConfigCorrupt, match="delayOffset"):
         async with running_broker(tmp_path, clock=clock):

@@ -16,7 +16,7 @@ V6 = bytes(range(16)) + b"\0\0\x2a\x9f"
 PAIRS = {"UNIQ_KEY": "U" * 32, "KEYS": "k1 k2", "TAGS": "A", "DELAY": "2", "REAL_TOPIC": "Orders", "REAL_QID": "3"}
 
 
-class Queues:
+class FakeQueues:
     """A fake of the store's queues: each queue is its own name."""
 
     def __init__(self) -> None:
@@ -35,9 +35,9 @@ def message(offset: int = 0, **more: str) -> StoredMessage:
     )  # fmt: skip
 
 
-def due(data: bytes, at_ms: int = STORED_MS + DELAY_MS + 1000) -> tuple[list[bytes], int | None, int | None]:
+def due_records(data: bytes, at_ms: int = STORED_MS + DELAY_MS + 1000) -> tuple[list[bytes], int | None, int | None]:
     """Return (bodies, end, due time of the next)."""
-    found = due_drafts(data, delay_ms=DELAY_MS, now_ms=at_ms, find_queue=Queues().find)
+    found = due_drafts(data, delay_ms=DELAY_MS, now_ms=at_ms, find_queue=FakeQueues().find)
     return [bytes(draft.body) for draft in found.drafts], found.end, found.next_ms
 
 
@@ -49,7 +49,7 @@ def test_copy_has_everything_of_the_original(is_sealed: bool, born: bytes, host:
     original = replace(message(5), born_host=born, store_host=host)
     record = encode_record(original, is_sealed=is_sealed)
 
-    [draft] = due_drafts(record, delay_ms=DELAY_MS, now_ms=10**9, find_queue=Queues().find).drafts
+    [draft] = due_drafts(record, delay_ms=DELAY_MS, now_ms=10**9, find_queue=FakeQueues().find).drafts
 
     stored = decode_record(record)
     assert str(draft.queue) == "Orders/3"
@@ -67,18 +67,18 @@ def test_no_message_is_delivered_early() -> None:
     records = b"".join(encode_record(message(offset), is_sealed=True) for offset in range(5))
 
     at_ms = STORED_MS + DELAY_MS
-    assert due(records, at_ms - 1) == ([], None, at_ms)
-    assert due(records, at_ms + 1) == ([b"body 0", b"body 1"], 2, at_ms + 2)
-    assert due(records, at_ms + 4) == ([b"body %d" % offset for offset in range(5)], 5, None)
+    assert due_records(records, at_ms - 1) == ([], None, at_ms)
+    assert due_records(records, at_ms + 1) == ([b"body 0", b"body 1"], 2, at_ms + 2)
+    assert due_records(records, at_ms + 4) == ([b"body %d" % offset for offset in range(5)], 5, None)
 
 
 def test_damaged_message_is_never_copied() -> None:
     """It ends a slice, and is skipped if it is the first; its copy would have a valid seal."""
-    good, rotten = (encode_record(message(offset), is_sealed=True) for offset in (7, 8))
-    rotten = rotten.replace(b"body 8", b"BODY 8")
+    good, damaged = (encode_record(message(offset), is_sealed=True) for offset in (7, 8))
+    damaged = damaged.replace(b"body 8", b"BODY 8")
 
-    assert due(good + rotten) == ([b"body 7"], 8, None)
-    assert due(rotten + good) == ([], 9, None)
+    assert due_records(good + damaged) == ([b"body 7"], 8, None)
+    assert due_records(damaged + good) == ([], 9, None)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_message_without_a_destination_is_skipped(more: dict[str, str]) -> None:
     """A message without a valid real topic and queue is skipped; the following ones are delivered."""
     records = encode_record(message(0, **more)) + encode_record(message(1))
 
-    assert due(records) == ([b"body 1"], 2, None)
+    assert due_records(records) == ([b"body 1"], 2, None)
 
 
 def test_each_destination_is_looked_up_once() -> None:
     """Fifty messages for one queue look it up once."""
-    queues = Queues()
+    queues = FakeQueues()
     records = b"".join(encode_record(message(offset)) for offset in range(50))
 
     found = due_drafts(records, delay_ms=DELAY_MS, now_ms=10**9, find_queue=queues.find)
@@ -134,7 +134,7 @@ def test_last_of_two_equal_properties_counts() -> None:
     """As in Java's map, and a name that ends like another is not that one."""
     text = "NOT_REAL_TOPIC\x01No\x02REAL_TOPIC\x01First\x02REAL_QID\x011\x02REAL_TOPIC\x01Second\x02"
     record = encode_record(replace(message(), properties_bytes=text.encode()))
-    queues = Queues()
+    queues = FakeQueues()
 
     due_drafts(record, delay_ms=0, now_ms=10**9, find_queue=queues.find)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_server_roles import SYNC, UNASSIGNED, copied, follows, group
+from test_server_roles import SYNC, UNASSIGNED, running_group, wait_until_copied, wait_until_following
 
 from gantry_broker.app import Broker
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -22,7 +22,7 @@ LEVEL = 3
 
 
 @dataclass
-class Log:
+class FakeLog:
     """Positions of a store that the test sets."""
 
     wrote: int = 0
@@ -32,7 +32,7 @@ class Log:
     marks: list[str] = field(default_factory=list)
 
     @property
-    def log(self) -> "Log":
+    def log(self) -> "FakeLog":
         """Its own log, positions and queues."""
         return self
 
@@ -46,12 +46,12 @@ class Log:
 
 
 @pytest.fixture
-def log() -> Log:
-    return Log()
+def log() -> FakeLog:
+    return FakeLog()
 
 
 @pytest.fixture
-def progress(log: Log) -> DelayProgress:
+def progress(log: FakeLog) -> DelayProgress:
     core: Any = SimpleNamespace(store=log, clock=FakeClock(), persistence=log)
     return DelayProgress(cast("BrokerCore", core))
 
@@ -64,7 +64,7 @@ def document_at(offset: int) -> DelayOffsetDocument:
 # ------- a master's own
 
 
-def test_file_holds_only_settled_offsets(log: Log, progress: DelayProgress) -> None:
+def test_file_holds_only_settled_offsets(log: FakeLog, progress: DelayProgress) -> None:
     """A delivery is settled when its copy is flushed, and on as many slaves as sends wait for."""
     log.wrote = 100
     progress.advance(LEVEL, 7)
@@ -79,7 +79,7 @@ def test_file_holds_only_settled_offsets(log: Log, progress: DelayProgress) -> N
     assert progress.document().offset_table == {LEVEL: 7}
 
 
-def test_unsettled_offsets_are_written_later(log: Log, progress: DelayProgress) -> None:
+def test_unsettled_offsets_are_written_later(log: FakeLog, progress: DelayProgress) -> None:
     """The file is updated even if nothing else happens for hours."""
     log.wrote = 100
     progress.advance(LEVEL, 7)
@@ -90,7 +90,7 @@ def test_unsettled_offsets_are_written_later(log: Log, progress: DelayProgress) 
     assert log.marks == ["delayOffset"]
 
 
-def test_unconfirmed_steps_are_limited(log: Log, progress: DelayProgress) -> None:
+def test_unconfirmed_steps_are_limited(log: FakeLog, progress: DelayProgress) -> None:
     """After days without a slave all deliveries are settled in the end, if later than possible."""
     for number in range(1, 10 * STEPS_MAX):
         log.wrote = number * 10
@@ -106,7 +106,7 @@ def test_unconfirmed_steps_are_limited(log: Log, progress: DelayProgress) -> Non
 # ------- a slave's
 
 
-def test_document_of_a_master_applies_when_the_log_has_its_end(log: Log, progress: DelayProgress) -> None:
+def test_document_of_a_master_applies_when_the_log_has_its_end(log: FakeLog, progress: DelayProgress) -> None:
     """Applied earlier, it would skip messages whose copies are not here yet."""
     progress.receive(document_at(5), 100)
     progress.receive(document_at(9), 200)
@@ -122,7 +122,7 @@ def test_document_of_a_master_applies_when_the_log_has_its_end(log: Log, progres
     assert progress.settle_steps()[LEVEL] == 9
 
 
-def test_waiting_documents_are_limited(log: Log, progress: DelayProgress) -> None:
+def test_waiting_documents_are_limited(log: FakeLog, progress: DelayProgress) -> None:
     """A slave that is hours behind keeps the oldest and the newest."""
     for number in range(1, 10 * WAITING_MAX):
         progress.receive(document_at(number), number * 10)
@@ -133,7 +133,7 @@ def test_waiting_documents_are_limited(log: Log, progress: DelayProgress) -> Non
     assert progress.next_offset(LEVEL) == 10 * WAITING_MAX - 1
 
 
-def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgress) -> None:
+def test_another_master_may_have_delivered_less(log: FakeLog, progress: DelayProgress) -> None:
     """Then its offsets apply, since this log equals that master's."""
     log.wrote = log.flushed = 100
     progress.receive(document_at(9), 100)
@@ -148,7 +148,7 @@ def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgres
     assert progress.settle_steps()[LEVEL] == 4
 
 
-def test_new_slave_forgets_offsets_that_may_be_cut(log: Log, progress: DelayProgress) -> None:
+def test_new_slave_forgets_offsets_that_may_be_cut(log: FakeLog, progress: DelayProgress) -> None:
     """Unconfirmed deliveries of an old master, and documents about a log that was cut, are dropped."""
     log.wrote = log.flushed = log.confirmed = 100
     progress.advance(LEVEL, 5)
@@ -164,7 +164,7 @@ def test_new_slave_forgets_offsets_that_may_be_cut(log: Log, progress: DelayProg
     assert progress.next_offset(LEVEL) == 5
 
 
-def test_new_master_applies_documents_up_to_its_log_end(log: Log, progress: DelayProgress) -> None:
+def test_new_master_applies_documents_up_to_its_log_end(log: FakeLog, progress: DelayProgress) -> None:
     """Confirmed or not, documents within the log apply; those beyond it are dropped."""
     progress.receive(document_at(5), 100)
     progress.receive(document_at(9), 200)
@@ -176,7 +176,7 @@ def test_new_master_applies_documents_up_to_its_log_end(log: Log, progress: Dela
     assert progress.next_offset(LEVEL) == 5
 
 
-def test_level_is_never_delivered_beyond_its_queue(log: Log, progress: DelayProgress) -> None:
+def test_level_is_never_delivered_beyond_its_queue(log: FakeLog, progress: DelayProgress) -> None:
     """Otherwise new messages at those offsets would be skipped."""
     progress.load(document_at(50))
     log.queue_end = 40
@@ -200,7 +200,7 @@ async def messages(broker: Broker) -> list[StoredMessage]:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("is_stamped", [True, False], ids=["stamped", "twin"])
+@pytest.mark.parametrize("is_stamped", [True, False], ids=["stamped", "not stamped, the twin"])
 async def test_promoted_slave_never_skips_a_delayed_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stamped: bool
 ) -> None:
@@ -211,14 +211,14 @@ async def test_promoted_slave_never_skips_a_delayed_message(
     if not is_stamped:
         monkeypatch.setattr(DelayProgress, "receive", lambda self, document, end: self._apply_document(end, document))
     conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "3s 1h"}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         await send_later(first, b"later")
-        await copied(first, second)
+        await wait_until_copied(first, second)
         stream = next(iter(first.replication.master.server.streams))
         stream.pause_writing()
 
@@ -230,11 +230,11 @@ async def test_promoted_slave_never_skips_a_delayed_message(
         assert second.store.log.wrote < first.store.log.wrote, "expected the copy on the master only"
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
 
         if is_stamped:
             await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
-            await copied(second, first)
+            await wait_until_copied(second, first)
         else:
             rounds = second.delay.rounds
             await wait_until(lambda: second.delay.rounds >= rounds + 3)
@@ -247,12 +247,12 @@ async def test_promoted_slave_never_skips_a_delayed_message(
 async def test_delays_continue_after_a_drained_switchover(tmp_path: Path) -> None:
     """Delivered messages are not delivered again, waiting ones are delivered by the new master, each once."""
     conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "1s 6s"}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         await send_later(first, b"soon", 1)
         await send_later(first, b"late", 2)
         await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
@@ -260,9 +260,9 @@ async def test_delays_continue_after_a_drained_switchover(tmp_path: Path) -> Non
         await first.orders.drain(5_000)
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
         await wait_until(lambda: second.delay.progress.next_offset(2) == 1)
-        await copied(second, first)
+        await wait_until_copied(second, first)
 
         assert [message.body for message in await messages(second)] == [b"soon", b"late"]
 
@@ -313,12 +313,12 @@ async def test_waiting_messages_are_not_read(tmp_path: Path, monkeypatch: pytest
 async def test_restarted_slave_continues_at_its_position(tmp_path: Path) -> None:
     """Applied progress is in its own file, and counts if it is promoted without another master's report."""
     conf = {**SYNC, **UNASSIGNED, "messageDelayLevel": "1s 1h"}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         await send_later(first, b"once")
         await wait_until(lambda: second.delay.progress.next_offset(1) == 1)
         await second.close()

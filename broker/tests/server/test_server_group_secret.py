@@ -85,7 +85,7 @@ async def test_replaced_secret_is_used_by_both_sides(tmp_path: Path) -> None:
         assert await send(master) == 0
 
 
-@pytest.mark.parametrize("is_changed", [True, False], ids=["changed", "counter-test"])
+@pytest.mark.parametrize("is_changed", [True, False], ids=["changed", "not changed, the twin"])
 async def test_old_secret_is_refused_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed: bool
 ) -> None:
@@ -128,13 +128,13 @@ UNUSABLE: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("spoil", UNUSABLE.values(), ids=UNUSABLE.keys())
+@pytest.mark.parametrize("corrupt", UNUSABLE.values(), ids=UNUSABLE.keys())
 async def test_invalid_secret_is_never_used(
-    tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, corrupt: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It stops a start, and changes nothing later; both errors name the setting, once, and never a secret."""
     path = tmp_path / "secret"
-    spoil(path)
+    corrupt(path)
     with pytest.raises(OSError, match=f"haSecretPath={path}"):
         async with broker_at(tmp_path / "store", haSecretPath=str(path)):
             pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_server_roles import UNASSIGNED, group
+from test_server_roles import UNASSIGNED, running_group
 
 from gantry_broker.app import Broker
 from gantry_broker.ha.master_session import MasterSession
@@ -15,7 +15,7 @@ from gantry_testing.local import dialogue, running_broker, wait_until
 
 async def test_ha_status_of_master_and_slave(tmp_path: Path) -> None:
     """As Java's HARuntimeInfo: positions, lags, in-sync slaves; on a slave the master and its last heartbeat."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(master) as client:
@@ -39,7 +39,7 @@ async def test_ha_status_of_master_and_slave(tmp_path: Path) -> None:
 
 async def test_slave_far_behind_is_not_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave is not in sync when it lags by more than haMaxGapNotInSync."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", haMaxGapNotInSync="1000")
         await members.slave(master)
         [progress] = master.replication.acks
@@ -69,7 +69,7 @@ async def test_ha_status_of_a_broker_without_a_role(tmp_path: Path) -> None:
 
 async def test_master_address_can_be_queried_but_not_set(tmp_path: Path) -> None:
     """906 without an address asks; with one it would say whom to follow, which is for orders, as is 908 on a slave."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(master) as client:
@@ -92,7 +92,7 @@ def speeds_of(broker: Broker) -> StreamSpeeds:
 
 async def test_speed_is_measured_between_two_samples(tmp_path: Path) -> None:
     """It is 0 before the second sample; then bytes per second of each stream, and of a slave's own log."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         sent, copied = speeds_of(master), speeds_of(slave)

@@ -55,7 +55,7 @@ class Answers:
 
 
 @handles(RequestCode.HEART_BEAT)
-def greet(owner: str, command: Command, connection: Connection) -> Command:
+def answer_greeting(owner: str, command: Command, connection: Connection) -> Command:
     return command.reply(remark=owner)
 
 

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from test_server_damage import DAMAGED, damage, pull_all, send_all
-from test_server_transactions import COMMIT, bodies, end, foreign, prepare, questions
+from test_server_damage import DAMAGED_NUMBER, flip_bit, pull_all, send_all
+from test_server_transactions import COMMIT, bodies, check_requests, draft_of_apache, end_transaction, prepare
 
 from gantry_broker.app import Broker
 from gantry_broker.server.delay.service import DelayService
@@ -18,7 +18,7 @@ from gantry_testing.local import TOPIC, dialogue, properties_text, running_broke
 from gantry_wire import RequestCode, ResponseCode, names
 
 UNIQUE = "A" * 32
-SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
+EARLY_CHECKS = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 
 
 def running_master(folder: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
@@ -53,21 +53,21 @@ def damage_at(broker: Broker, place: int, *, at: int = 95) -> None:
         file.write(bytes((byte ^ 0x10,)))
 
 
-async def damaged_while_alone(folder: Path, master: Broker) -> list[bytes]:
+async def damage_after_the_slave_is_gone(folder: Path, master: Broker) -> list[bytes]:
     """Send messages that a slave has, which is gone now, and damage one of them on the master."""
     async with running_slave(folder, master) as slave:
         await wait_until_followed(master)
         sent = await send_all(master)
         await wait_until_copied(master, slave)
     await wait_until_alone(master)
-    damage(master)
+    flip_bit(master)
     return sent
 
 
 async def test_consumer_waits_for_a_restarting_slave(tmp_path: Path) -> None:
     """No replica is connected when the damage is found: the message is delivered when one is back."""
     async with running_master(tmp_path) as master:
-        sent = await damaged_while_alone(tmp_path, master)
+        sent = await damage_after_the_slave_is_gone(tmp_path, master)
         pulling = asyncio.ensure_future(pull_all(master))
         await wait_until(lambda: master.store.guard.damage.counters.found == 1)
 
@@ -79,17 +79,17 @@ async def test_consumer_waits_for_a_restarting_slave(tmp_path: Path) -> None:
 async def test_without_waiting_for_a_slave_a_consumer_misses_the_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counter-test: a broker that expects no replica skips the damage at once."""
+    """The twin: a broker that expects no replica skips the damage at once."""
     monkeypatch.setattr(Replication, "_count_replicas", lambda _: 0)
     async with running_master(tmp_path) as master:
-        sent = await damaged_while_alone(tmp_path, master)
-        assert await pull_all(master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        sent = await damage_after_the_slave_is_gone(tmp_path, master)
+        assert await pull_all(master) == sent[:DAMAGED_NUMBER] + sent[DAMAGED_NUMBER + 1 :]
 
 
 async def test_consumer_waits_for_the_first_slave_after_a_restart(tmp_path: Path) -> None:
     """A master opens before its slaves are connected; a message that was damaged before is not skipped meanwhile."""
     async with running_master(tmp_path) as master:
-        sent = await damaged_while_alone(tmp_path, master)
+        sent = await damage_after_the_slave_is_gone(tmp_path, master)
     async with running_master(tmp_path) as master:
         pulling = asyncio.ensure_future(pull_all(master))
         await wait_until(lambda: master.store.guard.damage.counters.found == 1)
@@ -101,7 +101,7 @@ async def test_consumer_waits_for_the_first_slave_after_a_restart(tmp_path: Path
 async def test_consumer_waits_for_a_message_missing_in_its_queue(tmp_path: Path) -> None:
     """A start that builds the queues leaves a gap for a damaged message, which is not skipped either."""
     async with running_master(tmp_path) as master:
-        sent = await damaged_while_alone(tmp_path, master)
+        sent = await damage_after_the_slave_is_gone(tmp_path, master)
     root = Path(master.store.root)
     shutil.rmtree(root / "consumequeue")
     for name in ("recovery-point.json", "checkpoint"):
@@ -115,15 +115,15 @@ async def test_consumer_waits_for_a_message_missing_in_its_queue(tmp_path: Path)
 async def test_consumer_waits_at_most_heal_wait(tmp_path: Path) -> None:
     """A slave that does not return holds up pulls once, for ``healWait``; then the message is skipped."""
     async with running_master(tmp_path, healWait="1500") as master:
-        sent = await damaged_while_alone(tmp_path, master)
+        sent = await damage_after_the_slave_is_gone(tmp_path, master)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        assert await pull_all(master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        assert await pull_all(master) == sent[:DAMAGED_NUMBER] + sent[DAMAGED_NUMBER + 1 :]
         assert loop.time() - began >= 1.5
 
         # The second reader does not wait: the record still has the end of its one wait.
         assert not master.store.guard.damage.is_awaited
-        assert await pull_all(master, wait_ms=0) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        assert await pull_all(master, wait_ms=0) == sent[:DAMAGED_NUMBER] + sent[DAMAGED_NUMBER + 1 :]
 
         async with running_slave(tmp_path, master):
             await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 1)
@@ -136,7 +136,7 @@ async def test_message_viewed_by_offset_is_healed(tmp_path: Path) -> None:
         await wait_until_followed(master)
         await send_all(master)
         await wait_until_copied(master, slave)
-        place = damage(master)
+        place = flip_bit(master)
         async with dialogue(master) as client:
             viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
             assert viewed.code == ResponseCode.SYSTEM_ERROR
@@ -158,7 +158,7 @@ async def test_offset_inside_a_message_is_not_damage(tmp_path: Path) -> None:
 # -- delayed messages --------------------------------------------------------------------------------------------------
 
 
-async def delayed(folder: Path, master: Broker, *, level: int = 1) -> int:
+async def send_delayed_and_lose_the_slave(folder: Path, master: Broker, *, level: int = 1) -> int:
     """Return the offset of a delayed message that a slave has, which is gone now."""
     async with running_slave(folder, master) as slave:
         await wait_until_followed(master)
@@ -183,7 +183,7 @@ async def test_skipped_delayed_message_is_delivered_when_healed(
     async with running_master(tmp_path, **conf) as master:
         with monkeypatch.context() as patch:  # nothing is due before the damage is there, however slow the machine is
             patch.setattr(DelayService, "_deliver_slice", lambda service, level: False)
-            damage_at(master, await delayed(tmp_path, master))
+            damage_at(master, await send_delayed_and_lose_the_slave(tmp_path, master))
         await wait_until(lambda: delivered_up_to(master, 1) == 1)
         assert master.store.guard.damage.counters.found == 1, "expected the damage when the message was due"
         async with dialogue(master) as client:
@@ -230,7 +230,7 @@ async def test_delivered_delayed_message_is_not_delivered_again_when_healed(
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 
-def place_of(half: dict[str, str]) -> int:
+def log_offset_of(half: dict[str, str]) -> int:
     return int(half["msgId"][16:], 16)
 
 
@@ -242,33 +242,33 @@ async def test_damaged_half_message_is_committed_when_healed(tmp_path: Path) -> 
             half = await prepare(peer, b"precious body " * 10)
             await wait_until(lambda: len(master.transactions.journal.halves) == 1)
             await wait_until_copied(master, slave)
-            damage_at(master, place_of(half), at=150)
+            damage_at(master, log_offset_of(half), at=150)
 
-            first = await end(peer, half, COMMIT)
+            first = await end_transaction(peer, half, COMMIT)
             assert (first.code, master.store.guard.damage.counters.found) == (ResponseCode.SERVICE_NOT_AVAILABLE, 1)
             await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 1)
-            assert (await end(peer, half, COMMIT)).code == ResponseCode.SUCCESS
+            assert (await end_transaction(peer, half, COMMIT)).code == ResponseCode.SUCCESS
             assert await bodies(peer) == [b"precious body " * 10]
 
 
 async def test_transaction_is_kept_while_its_half_message_may_be_healed(tmp_path: Path) -> None:
     """Its producer is checked when a slave has returned and sent the message, however long that takes."""
-    async with running_master(tmp_path, healWait="100", **SOON) as master, dialogue(master) as peer:
+    async with running_master(tmp_path, healWait="100", **EARLY_CHECKS) as master, dialogue(master) as peer:
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)
             half = await prepare(peer, b"precious body " * 10)
             await wait_until(lambda: len(master.transactions.journal.halves) == 1)
             await wait_until_copied(master, slave)
         await wait_until_alone(master)
-        damage_at(master, place_of(half), at=150)
+        damage_at(master, log_offset_of(half), at=150)
         await wait_until(lambda: master.store.guard.damage.counters.found == 1)
         await wait_until(lambda: not master.store.guard.damage.is_awaited)
         assert (len(master.transactions.journal.halves), master.transactions.checker.given_up_count) == (1, 0)
 
         await peer.heartbeat("p")
         async with running_slave(tmp_path, master):
-            await wait_until(lambda: bool(questions(peer)))
-            assert (await end(peer, half, COMMIT)).code == ResponseCode.SUCCESS
+            await wait_until(lambda: bool(check_requests(peer)))
+            assert (await end_transaction(peer, half, COMMIT)).code == ResponseCode.SUCCESS
             assert await bodies(peer) == [b"precious body " * 10]
 
 
@@ -278,20 +278,20 @@ async def test_half_message_skipped_by_a_start_is_open_when_healed(tmp_path: Pat
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)
             gone, ended = await prepare(peer, b"precious body " * 10), await prepare(peer, b"ended before " * 10)
-            assert (await end(peer, ended, COMMIT)).code == ResponseCode.SUCCESS
+            assert (await end_transaction(peer, ended, COMMIT)).code == ResponseCode.SUCCESS
             await wait_until_copied(master, slave)
         await wait_until_alone(master)
         for half in (gone, ended):
-            damage_at(master, place_of(half), at=150)
+            damage_at(master, log_offset_of(half), at=150)
     async with running_master(tmp_path, healWait="100") as master, dialogue(master) as peer:
         await wait_until(lambda: master.transactions.journal.is_ready)
         assert len(master.transactions.journal.halves) == 0
-        assert (await end(peer, gone, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await end_transaction(peer, gone, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
         async with running_slave(tmp_path, master):
             await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 2)
             await wait_until(lambda: len(master.transactions.journal.halves) == 1)
-            assert (await end(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
+            assert (await end_transaction(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
             assert sorted(await bodies(peer)) == sorted([b"precious body " * 10, b"ended before " * 10])
 
 
@@ -299,13 +299,13 @@ async def test_cut_message_is_not_healed(tmp_path: Path) -> None:
     """If another message is at its offset, nothing is damaged, and none is reported as lost."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         async with dialogue(broker) as peer:
-            start = place_of(await peer.send_ok(b"kept"))
-            place = place_of(await peer.send_ok(b"healed"))
+            start = log_offset_of(await peer.send_ok(b"kept"))
+            place = log_offset_of(await peer.send_ok(b"healed"))
         for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC):
             for listener in broker.store.repair.on_healed_record:
                 listener(topic, place)
         await truncate_log(broker, start)
-        broker.store.append([foreign(broker, TOPIC, bytes(1000), {})])
+        broker.store.append([draft_of_apache(broker, TOPIC, bytes(1000), {})])
         broker.transactions.journal.process_healed()
         broker.delay.healed.process(lambda record: None)
 
@@ -318,7 +318,7 @@ async def test_skipped_delayed_messages_after_a_cut_are_forgotten(tmp_path: Path
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         async with dialogue(broker) as peer:
             await peer.send_ok(b"kept", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5"))
-            cut = place_of(await peer.send_ok(b"cut", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5")))
+            cut = log_offset_of(await peer.send_ok(b"cut", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5")))
         broker.delay._skipped.update({(5, 0), (5, 1)})
         await truncate_log(broker, cut)
 
@@ -333,9 +333,9 @@ async def test_transactions_after_a_damaged_one_wait(tmp_path: Path) -> None:
             first, second = await prepare(peer, b"precious body " * 10), await prepare(peer, b"behind " * 10)
             await wait_until_copied(master, slave)
         await wait_until_alone(master)
-        damage_at(master, place_of(first), at=150)
+        damage_at(master, log_offset_of(first), at=150)
     async with running_master(tmp_path, healWait="60000") as master, dialogue(master) as peer:
-        ending = asyncio.ensure_future(end(peer, second, COMMIT))
+        ending = asyncio.ensure_future(end_transaction(peer, second, COMMIT))
         await wait_until(lambda: master.transactions.journal.is_waiting)
         async with running_slave(tmp_path, master):
             assert (await ending).code == ResponseCode.SUCCESS

@@ -60,17 +60,17 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
         yield one
 
 
-async def change(client: Dialogue, **pairs: str) -> Command:
+async def change_settings(client: Dialogue, **pairs: str) -> Command:
     body = "".join(f"{key}={value}\n" for key, value in pairs.items()).encode()
     return await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
 
-async def shown(client: Dialogue) -> dict[str, str]:
+async def read_settings(client: Dialogue) -> dict[str, str]:
     reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
     return dict(line.split("=", 1) for line in reply.body.decode().splitlines())
 
 
-async def versions(client: Dialogue) -> int:
+async def read_version(client: Dialogue) -> int:
     reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
     return int(json.loads(reply.ext["version"])["counter"])
 
@@ -81,21 +81,21 @@ async def versions(client: Dialogue) -> int:
 async def test_every_changeable_key_changes_and_is_shown(client: Dialogue) -> None:
     """Code 26 shows a changed key from then on; the version increases, and the change is listed."""
     assert SAMPLES.keys() == CHANGEABLE
-    before = await versions(client)
+    before = await read_version(client)
 
-    reply = await change(client, **SAMPLES)
+    reply = await change_settings(client, **SAMPLES)
     assert reply.code == 0, reply.remark
 
-    now = await shown(client)
+    now = await read_settings(client)
     assert {key: now[key] for key in SAMPLES} == SAMPLES
-    assert await versions(client) == before + 1
+    assert await read_version(client) == before + 1
     settings_reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
     assert settings_reply.ext["changedAtRunTime"].split(";") == sorted(SAMPLES)
 
 
 async def test_copies_of_settings_are_updated(broker: Broker, client: Dialogue) -> None:
     """Parts that have copied a value when the broker was built get the new one at once."""
-    assert (await change(client, **SAMPLES)).code == 0
+    assert (await change_settings(client, **SAMPLES)).code == 0
 
     assert broker.settings is broker.core.settings
     assert not broker.core.groups.is_auto_creating
@@ -110,12 +110,12 @@ async def test_topics_are_auto_created_while_that_is_enabled(client: Dialogue) -
     """Disabled, the first message to an unknown topic is answered 17; enabled again it creates the topic."""
     assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="First")).code == 0
 
-    assert (await change(client, autoCreateTopicEnable="false")).code == 0
+    assert (await change_settings(client, autoCreateTopicEnable="false")).code == 0
     refused = await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="Second")
     assert refused.code == ResponseCode.TOPIC_NOT_EXIST
     assert (await client.send(b"b", code=RequestCode.SEND_MESSAGE_V2, topic="First")).code == 0
 
-    assert (await change(client, autoCreateTopicEnable="true")).code == 0
+    assert (await change_settings(client, autoCreateTopicEnable="true")).code == 0
     assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="Second")).code == 0
 
 
@@ -125,7 +125,7 @@ async def test_auto_creation_can_be_enabled_at_run_time(tmp_path: Path) -> None:
         refused = await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)
         assert refused.code == ResponseCode.TOPIC_NOT_EXIST
 
-        assert (await change(client, autoCreateTopicEnable="true")).code == 0
+        assert (await change_settings(client, autoCreateTopicEnable="true")).code == 0
         assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)).code == 0
 
 
@@ -133,7 +133,7 @@ async def test_smaller_message_limit_is_effective_at_once(client: Dialogue) -> N
     """The limit applies to both paths of a send: the fast one does not parse it, and leaves it to the other."""
     assert (await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)).code == 0
 
-    assert (await change(client, maxMessageSize="1000")).code == 0
+    assert (await change_settings(client, maxMessageSize="1000")).code == 0
 
     for _ in range(2):
         refused = await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)
@@ -163,7 +163,7 @@ async def test_other_keys_are_refused_by_name(
     tmp_path: Path, broker: Broker, client: Dialogue, key: str, why: str
 ) -> None:
     """S7: code 16 has the key and the reason, and an empty key is 29; nothing is changed, and nothing is written."""
-    reply = await change(client, maxMessageSize="1000", **{key: "/tmp/x"})
+    reply = await change_settings(client, maxMessageSize="1000", **{key: "/tmp/x"})
 
     if key:
         assert reply.code == ResponseCode.NO_PERMISSION
@@ -172,23 +172,23 @@ async def test_other_keys_are_refused_by_name(
     else:
         assert reply.code == ResponseCode.INVALID_PARAMETER
     assert "/tmp/x" not in (reply.remark or "") or not key, "the answer has a value, which may be a secret"
-    assert (await shown(client))["maxMessageSize"] != "1000"
+    assert (await read_settings(client))["maxMessageSize"] != "1000"
     assert [name for name in names_below(tmp_path) if "liveSettings" in name] == []
     assert broker.core.live.changed == {}
 
 
-@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "twin"])
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "not listed, the twin"])
 async def test_list_of_changeable_keys_is_the_guard(
     client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_listed: bool
 ) -> None:
-    """S7: the counter-test has a longer list, and there the same request succeeds."""
+    """S7: the twin has a longer list, with which the same request succeeds."""
     if not is_listed:
         monkeypatch.setattr(live_settings, "CHANGEABLE", CHANGEABLE | {"regionId"})
 
-    reply = await change(client, regionId="elsewhere")
+    reply = await change_settings(client, regionId="elsewhere")
 
     assert reply.code == (ResponseCode.NO_PERMISSION if is_listed else ResponseCode.SUCCESS)
-    assert ((await shown(client))["regionId"] == "elsewhere") is not is_listed
+    assert ((await read_settings(client))["regionId"] == "elsewhere") is not is_listed
 
 
 BAD_VALUES = {
@@ -202,13 +202,13 @@ BAD_VALUES = {
 @pytest.mark.parametrize(("pairs", "text"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
 async def test_bad_value_is_named_and_nothing_changes(client: Dialogue, pairs: dict[str, str], text: str) -> None:
     """Key and value are in the answer; the valid keys of the same request are not changed either."""
-    before = await shown(client)
+    before = await read_settings(client)
 
-    reply = await change(client, **pairs)
+    reply = await change_settings(client, **pairs)
 
     assert reply.code == ResponseCode.INVALID_PARAMETER
     assert text.lower() in (reply.remark or "").lower()
-    assert await shown(client) == before
+    assert await read_settings(client) == before
 
 
 async def test_change_that_cannot_be_saved_is_not_effective(
@@ -221,10 +221,10 @@ async def test_change_that_cannot_be_saved_is_not_effective(
 
     monkeypatch.setattr(broker.core.live._file, "save", refuse, raising=True)
 
-    reply = await change(client, maxBatchMessages="9")
+    reply = await change_settings(client, maxBatchMessages="9")
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert (await shown(client))["maxBatchMessages"] == "10000"
+    assert (await read_settings(client))["maxBatchMessages"] == "10000"
 
 
 # ------- what stays
@@ -234,15 +234,15 @@ async def test_change_survives_a_restart(tmp_path: Path) -> None:
     """It overrides broker.conf, and an empty value restores that of broker.conf."""
     conf = {"maxBatchMessages": "5"}
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
-        assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
+        assert (await change_settings(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
 
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
-        now = await shown(client)
+        now = await read_settings(client)
         assert (now["maxBatchMessages"], now["maxPullBatchSize"]) == ("6", "7")
         runtime = (await client.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
         assert runtime["settingsChangedAtRunTime"] == "maxBatchMessages=6;maxPullBatchSize=7"
-        assert (await change(client, maxBatchMessages="")).code == 0
-        assert (await shown(client))["maxBatchMessages"] == "5"
+        assert (await change_settings(client, maxBatchMessages="")).code == 0
+        assert (await read_settings(client))["maxBatchMessages"] == "5"
 
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker:
         assert broker.settings.batch_messages_max == 5
@@ -252,7 +252,7 @@ async def test_change_survives_a_restart(tmp_path: Path) -> None:
 async def test_command_line_overrides_earlier_changes(tmp_path: Path) -> None:
     """A key of the command line is effective at the start; a later change overrides it again."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
-        assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
+        assert (await change_settings(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
 
     conf = local_conf(tmp_path, maxBatchMessages="8")
     broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock(), command_line_keys=["maxBatchMessages"])
@@ -260,7 +260,7 @@ async def test_command_line_overrides_earlier_changes(tmp_path: Path) -> None:
     try:
         assert (broker.settings.batch_messages_max, broker.settings.pull_messages_max) == (8, 7)
         async with dialogue(broker) as client:
-            assert (await change(client, maxBatchMessages="9")).code == 0
+            assert (await change_settings(client, maxBatchMessages="9")).code == 0
         assert broker.settings.batch_messages_max == 9
     finally:
         await broker.close()
@@ -286,7 +286,7 @@ async def test_unassigned_broker_accepts_settings(tmp_path: Path) -> None:
     conf = {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
         assert (await client.send(b"x", code=RequestCode.SEND_MESSAGE_V2)).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (await change(client, maxBatchMessages="9")).code == 0
+        assert (await change_settings(client, maxBatchMessages="9")).code == 0
         assert broker.settings.batch_messages_max == 9
 
 

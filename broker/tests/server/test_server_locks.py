@@ -38,7 +38,7 @@ class LockClient:
         return self.locked_at_ms is not None and self.clock.monotonic_ms() - self.locked_at_ms <= LOCK_LEASE_MS
 
 
-def contest(*, is_pausing: bool) -> tuple[int, bool]:
+def run_lock_contest(*, is_pausing: bool) -> tuple[int, bool]:
     """A renews its lock of a queue once, the master dies, and B asks the next master for the queue every second.
 
     Returns for how many milliseconds both relied on a lock, and whether B holds the queue in the end.
@@ -62,12 +62,12 @@ def contest(*, is_pausing: bool) -> tuple[int, bool]:
 
 def test_no_two_clients_hold_one_queue_through_a_failover() -> None:
     """A new master locks nothing until every unknown lock of the old master has expired; then it locks queues again."""
-    assert contest(is_pausing=True) == (0, True)
+    assert run_lock_contest(is_pausing=True) == (0, True)
 
 
 def test_lock_contest_finds_a_master_that_does_not_wait() -> None:
-    """Counter-test: without the pause the same contest has two holders of one queue."""
-    both_ms, _ = contest(is_pausing=False)
+    """The twin: without the pause the same contest has two holders of one queue."""
+    both_ms, _ = run_lock_contest(is_pausing=False)
     assert both_ms > 0
 
 

@@ -35,7 +35,7 @@ def segments(conf: dict[str, str]) -> list[Path]:
 
 
 @asynccontextmanager
-async def running(conf: dict[str, str]) -> AsyncIterator[Broker]:
+async def running_broker(conf: dict[str, str]) -> AsyncIterator[Broker]:
     broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock())
     await broker.start()
     try:
@@ -52,9 +52,9 @@ async def fill(broker: Broker, files: int = 3) -> int:
     return broker.store.log.wrote
 
 
-async def filled(conf: dict[str, str]) -> int:
+async def fill_store(conf: dict[str, str]) -> int:
     """Make a store with three log files, stop it cleanly, and return the end of its log."""
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         return await fill(broker)
 
 
@@ -76,13 +76,13 @@ def recorded_completeness(conf: dict[str, str]) -> bool | None:
 async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: Path, case: str) -> None:
     """The refusal names the range and the remedy; the decision is durable, and needed once."""
     conf = small_conf(tmp_path)
-    end = await filled(conf)
+    end = await fill_store(conf)
     files = segments(conf)
     for file in {"newest": files[-1:], "first": files[:1], "middle": files[1:2], "all": files}[case]:
         file.unlink()
 
     for _ in range(2):
-        async with running(conf) as broker:
+        async with running_broker(conf) as broker:
             status = await broker.orders.status()
             assert status.role is HaRole.COMPARING and [lost.cause for lost in status.missing] != []
             assert "accept-loss" in status.problem and str(status.missing[0].end) in status.problem
@@ -102,7 +102,7 @@ async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: 
             assert (facts.missing_bytes, facts.missing) == (page.log_missing_bytes, missing)
     assert recorded_completeness(conf) is False
 
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         status = await broker.orders.accept_loss("ann")
         assert (status.role, status.missing) == (HaRole.MASTER, ())
         assert [one.cause for one in status.accepted] == [{"newest": "tail", "first": "head"}.get(case, case)]
@@ -114,7 +114,7 @@ async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: 
         assert (page.log_missing_bytes, page.is_refusing_sends) == (None, False)
         assert page.log_accepted_loss_bytes == sum(one.end - one.start for one in status.accepted)
         before = int(sent["queueOffset"])
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         status = await broker.orders.status()
         assert (status.role, status.missing, status.is_complete) == (HaRole.MASTER, (), True)
         assert len(status.accepted) == 1
@@ -125,14 +125,14 @@ async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: 
 async def test_queues_and_epochs_continue_after_an_accepted_loss(tmp_path: Path) -> None:
     """A consumer that has read everything reads the next message, and no other."""
     conf = small_conf(tmp_path)
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         await fill(broker)
         async with dialogue(broker) as peer:
             last = int((await peer.send_ok(b"last"))["queueOffset"])
         epochs = list(broker.store.identity.epochs)
     segments(conf)[-1].unlink()
 
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         await broker.orders.accept_loss("ann")
         assert broker.store.identity.epochs[: len(epochs)] == epochs
         assert broker.store.identity.epoch > epochs[-1].epoch
@@ -144,21 +144,21 @@ async def test_queues_and_epochs_continue_after_an_accepted_loss(tmp_path: Path)
 async def test_master_restores_its_lost_tail_from_its_slave(tmp_path: Path) -> None:
     """It asks its slaves before anything is appended; no decision is needed, and no message is lost."""
     conf = small_conf(tmp_path / "master", brokerRole="SYNC_MASTER")
-    async with running(conf) as master:
+    async with running_broker(conf) as master:
         slave_conf = small_conf(
             tmp_path / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master.settings.ha_address
         )
-        async with running(slave_conf) as slave:
+        async with running_broker(slave_conf) as slave:
             await wait_until(lambda: len(master.replication.acks) == 1)
             end = await fill(master)
             await wait_until(lambda: slave.store.log.wrote == end)
     segments(conf)[-1].unlink()
 
-    async with running(conf) as master:
+    async with running_broker(conf) as master:
         assert master.roles.role is HaRole.COMPARING
         with pytest.raises(OrderRefused, match="compares its log with slaves first"):
             await master.orders.accept_loss("ann")
-        async with running(slave_conf):
+        async with running_broker(slave_conf):
             await wait_until(lambda: master.roles.role is HaRole.MASTER)
             assert master.store.log.wrote == end and not master.store.losses.record.missing
             await wait_until(lambda: len(master.replication.acks) == 1)
@@ -166,7 +166,7 @@ async def test_master_restores_its_lost_tail_from_its_slave(tmp_path: Path) -> N
                 assert (await peer.send(b"x")).code == 0
 
 
-HOLES = ("first", "middle")
+CASES_WITH_A_HOLE = ("first", "middle")
 
 
 @pytest.mark.verify(quick=2)
@@ -178,18 +178,18 @@ async def test_slave_restores_lost_files_from_its_master(
 
     A log that is discarded for that leaves a warning.
     """
-    async with running(small_conf(tmp_path / "master")) as master:
+    async with running_broker(small_conf(tmp_path / "master")) as master:
         conf = small_conf(
             tmp_path / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master.settings.ha_address
         )
-        async with running(conf) as slave:
+        async with running_broker(conf) as slave:
             end = await fill(master)
             await wait_until(lambda: slave.store.log.wrote == end)
         files = segments(conf)
         for file in {"newest": files[-1:], "first": files[:1], "middle": files[1:2], "all": files}[case]:
             file.unlink()
 
-        async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
+        async with running_broker(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             status = await slave.orders.status()
             assert status.missing and status.is_complete is False
             with pytest.raises(OrderRefused, match="missing"):
@@ -198,20 +198,20 @@ async def test_slave_restores_lost_files_from_its_master(
                 await slave.orders.accept_loss("ann")
             had = slave.store.log.wrote
         caplog.clear()
-        async with running(conf) as slave:
+        async with running_broker(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_complete is True)
             warnings = [vars(one) for one in caplog.records if one.message == "truncating the log to follow the master"]
-            assert [(one["start"], one["end"]) for one in warnings] == ([(0, had)] if case in HOLES else [])
+            assert [(one["start"], one["end"]) for one in warnings] == ([(0, had)] if case in CASES_WITH_A_HOLE else [])
             assert slave.store.log.wrote == end and not slave.store.losses.record.missing
             assert slave.store.log.min_physical == master.store.log.min_physical
-        async with running(conf) as slave:
+        async with running_broker(conf) as slave:
             assert not slave.store.losses.record.missing and slave.roles.completeness.is_complete is True
 
 
 async def store_without_its_last_file(path: Path) -> dict[str, str]:
     """Fill the store of a broker without a role at its start, and remove the last file; return its configuration."""
     conf = small_conf(path, roleAtStart="UNASSIGNED", brokerId="1")
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         await broker.orders.promote(1_000, [], False)
         await fill(broker)
     segments(conf)[-1].unlink()
@@ -222,7 +222,7 @@ async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path
     """Neither a promotion nor regaining trusts such a store; force is a decision, and recorded as one."""
     conf = await store_without_its_last_file(tmp_path)
 
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         assert not (await broker.orders.status()).may_regain
         with pytest.raises(OrderRefused, match="may have lost"):
             await broker.orders.regain(1_000)
@@ -241,7 +241,7 @@ async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path
         await fill(broker, 6)
     segments(conf)[-1].unlink()
 
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         status = await broker.orders.promote(3_000, [], True)
         assert (status.role, status.missing, len(status.accepted)) == (HaRole.MASTER, (), 2)
         async with dialogue(broker) as peer:
@@ -252,7 +252,7 @@ async def test_late_promotion_does_not_make_a_broker_with_lost_files_serve_reads
     """Its epoch was promised away meanwhile: the broker is not alone, and another one may be the master."""
     conf = await store_without_its_last_file(tmp_path)
 
-    async with running(conf) as broker:
+    async with running_broker(conf) as broker:
         await broker.orders.promise(3_000, "another")
         with pytest.raises(OrderRefused, match="3000 was promised to another"):
             await broker.orders.promote(2_000, [], False)
@@ -265,7 +265,7 @@ async def test_late_promotion_does_not_make_a_broker_with_lost_files_serve_reads
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def gantry(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_gantry(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gantry_cli", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=180, env=os.environ | {"PYTHONPATH": PYTHON_PATH}
@@ -304,27 +304,27 @@ async def test_administrator_finds_and_accepts_the_loss(tmp_path: Path, way: str
     lost = segments(conf)[-1]
     lost.unlink()
     store = conf["storePathRootDir"]
-    found = gantry("store", "verify", store)
+    found = run_gantry("store", "verify", store)
     assert found.returncode == 1 and "missing" in found.stdout and str(int(lost.name)) in found.stdout
-    assert "would accept no messages" in gantry("store", "inspect", store).stdout
+    assert "would accept no messages" in run_gantry("store", "inspect", store).stdout
 
     with process_of(conf) as (_, port):
         peer = await Dialogue.open(f"127.0.0.1:{port}")
         reply = await peer.send(b"x")
         assert reply.code == 14 and str(int(lost.name)) in (reply.remark or "")
-        shown = gantry("ha", "status", "--socket", conf["controlSocketPath"])
+        shown = run_gantry("ha", "status", "--socket", conf["controlSocketPath"])
         assert "missing" in shown.stdout and "comparing" in shown.stdout, shown
-        refused = gantry("store", "accept-loss", store, "--yes")
+        refused = run_gantry("store", "accept-loss", store, "--yes")
         assert refused.returncode == 4 and "gantry ha accept-loss" in refused.stderr
         if way == "ha":
-            accepted = gantry("ha", "accept-loss", "--socket", conf["controlSocketPath"], "--yes")
+            accepted = run_gantry("ha", "accept-loss", "--socket", conf["controlSocketPath"], "--yes")
             assert accepted.returncode == 0 and "accepted loss" in accepted.stdout, accepted
         await peer.close()
     if way == "store":
-        accepted = gantry("store", "accept-loss", store, "--yes")
+        accepted = run_gantry("store", "accept-loss", store, "--yes")
         assert accepted.returncode == 0 and "loss accepted" in accepted.stdout, accepted
     with process_of(conf) as (_, port):
         peer = await Dialogue.open(f"127.0.0.1:{port}")
         assert int((await peer.send_ok(b"after"))["queueOffset"]) >= last + 1
         await peer.close()
-    assert "accepted loss" in gantry("store", "inspect", store).stdout
+    assert "accepted loss" in run_gantry("store", "inspect", store).stdout

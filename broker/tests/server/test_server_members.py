@@ -60,7 +60,7 @@ def find_request(one: Dialogue, code: int) -> Command:
     return found
 
 
-def info(client_id: str, group: str = GROUP) -> dict[str, str]:
+def register_info(client_id: str, group: str = GROUP) -> dict[str, str]:
     return {"consumerGroup": group, "clientId": client_id, "jstackEnable": "true"}
 
 
@@ -75,10 +75,10 @@ async def test_answer_of_a_member_is_forwarded_completely(broker: Broker, client
         return command.reply(full_answer.code, full_answer.remark, ext=full_answer.ext, body=full_answer.body)
 
     async with member(broker, "c1", answer) as one, member(broker, "c2", lambda command: command.reply()) as two:
-        reply = await client.ask(RUNNING, info("c1"))
+        reply = await client.ask(RUNNING, register_info("c1"))
 
         assert (reply.code, reply.remark, reply.ext, reply.body) == (7, "as you see", {"a": "b"}, b"{}")
-        assert find_request(one, RUNNING).ext == info("c1")
+        assert find_request(one, RUNNING).ext == register_info("c1")
         assert not two.count_pushed(RUNNING)
 
 
@@ -121,7 +121,7 @@ async def test_missing_message_is_not_forwarded(
 async def test_missing_member_is_named(broker: Broker, client: Dialogue) -> None:
     """As in RocketMQ: code 1 and the name of the member; the client id may be missing, too."""
     async with member(broker, "c1", lambda command: command.reply()):
-        for ext in (info("c2"), info("c1", "Strangers")):
+        for ext in (register_info("c2"), register_info("c1", "Strangers")):
             reply = await client.ask(RUNNING, ext)
             who = f"The Consumer <{ext['consumerGroup']}> <{ext['clientId']}> not online"
             assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, who)
@@ -135,7 +135,7 @@ async def test_too_old_member_is_not_called(broker: Broker, client: Dialogue) ->
         (state,) = broker.core.clients.consumers[GROUP].members.values()
         state.version = 61
 
-        assert "too low to finish" in ((await client.ask(RUNNING, info("c1"))).remark or "")
+        assert "too low to finish" in ((await client.ask(RUNNING, register_info("c1"))).remark or "")
         assert not one.count_pushed(RUNNING)
 
 
@@ -146,7 +146,7 @@ async def test_other_requests_do_not_wait_for_a_member(
     """During the call both connections serve other requests; after the timeout the answer is 207."""
     monkeypatch.setattr(members, "CALL_TIMEOUT_MS", 1500)
     async with member(broker, "c1", lambda command: None) as one:
-        asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
+        asking = asyncio.ensure_future(client.ask(RUNNING, register_info("c1")))
         await wait_until(lambda: one.count_pushed(RUNNING) == 1)
 
         await client.send_ok()
@@ -161,7 +161,7 @@ async def test_other_requests_do_not_wait_for_a_member(
 async def test_disconnected_member_ends_the_call(broker: Broker, client: Dialogue) -> None:
     """Its connection closes during the call, and the administrator is answered at once."""
     async with member(broker, "c1", lambda command: None) as one:
-        asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
+        asking = asyncio.ensure_future(client.ask(RUNNING, register_info("c1")))
         await wait_until(lambda: one.count_pushed(RUNNING) == 1)
 
     async with asyncio.timeout(60):
@@ -176,7 +176,7 @@ async def test_reconnected_client_is_called_on_its_new_connection(broker: Broker
         member(broker, "c1", lambda command: None) as old,
         member(broker, "c1", lambda command: command.reply(body=b"new")),
     ):
-        assert (await client.ask(RUNNING, info("c1"))).body == b"new"
+        assert (await client.ask(RUNNING, register_info("c1"))).body == b"new"
         assert not old.count_pushed(RUNNING)
 
 
@@ -188,23 +188,23 @@ async def test_too_many_concurrent_calls_are_refused(
     monkeypatch.setattr(members, "CALLS_MAX", 1)
     monkeypatch.setattr(members, "CALL_TIMEOUT_MS", 1500)
     async with member(broker, "c1", lambda command: None) as one:
-        asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
+        asking = asyncio.ensure_future(client.ask(RUNNING, register_info("c1")))
         await wait_until(lambda: one.count_pushed(RUNNING) == 1)
 
-        assert (await client.ask(RUNNING, info("c1"))).code == ResponseCode.SYSTEM_BUSY
+        assert (await client.ask(RUNNING, register_info("c1"))).code == ResponseCode.SYSTEM_BUSY
         assert (await asking).code == ResponseCode.CONSUME_MSG_TIMEOUT
-        assert (await client.ask(RUNNING, info("c1"))).code == ResponseCode.CONSUME_MSG_TIMEOUT
+        assert (await client.ask(RUNNING, register_info("c1"))).code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
 # ------- how far members are
 
 
-def place(queue_id: int) -> ObjectKey:
+def queue_key(queue_id: int) -> ObjectKey:
     return ObjectKey({"brokerName": "test-broker", "queueId": queue_id, "topic": TOPIC})
 
 
 def answer_offset(offset: int) -> Callable[[Command], Command | None]:
-    return lambda command: command.reply(body=dumps({"messageQueueTable": {place(0): offset}}))
+    return lambda command: command.reply(body=dumps({"messageQueueTable": {queue_key(0): offset}}))
 
 
 async def statuses(client: Dialogue, **fields: str) -> Any:
@@ -225,7 +225,7 @@ async def test_status_of_every_member_is_answered(
         member(broker, "refuses", lambda command: command.reply(1, "no")),
         member(broker, "lies", lambda command: command.reply(body=b"[")),
     ):
-        assert await statuses(client) == {"c1": {place(0): 3}, "c2": {place(0): 5}}
+        assert await statuses(client) == {"c1": {queue_key(0): 3}, "c2": {queue_key(0): 5}}
         assert find_request(one, ASKED_STATUS).ext == {"topic": TOPIC, "group": GROUP}
 
 
@@ -240,7 +240,7 @@ async def test_status_of_more_members_than_may_be_called_at_once_is_answered(
         member(broker, "c1", answer_offset(3)),
         member(broker, "c2", answer_offset(5)),
     ):
-        assert await statuses(client) == {"c1": {place(0): 3}, "c2": {place(0): 5}}
+        assert await statuses(client) == {"c1": {queue_key(0): 3}, "c2": {queue_key(0): 5}}
         monkeypatch.setattr(members, "CALLS_MAX", 0)
         assert await statuses(client) == {}
 
@@ -248,7 +248,7 @@ async def test_status_of_more_members_than_may_be_called_at_once_is_answered(
 async def test_status_of_a_single_member_can_be_requested(broker: Broker, client: Dialogue) -> None:
     """The client id selects it; an unknown id selects none."""
     async with member(broker, "c1", answer_offset(3)) as one, member(broker, "c2", answer_offset(5)):
-        assert await statuses(client, clientAddr="c2") == {"c2": {place(0): 5}}
+        assert await statuses(client, clientAddr="c2") == {"c2": {queue_key(0): 5}}
         assert await statuses(client, clientAddr="c3") == {}
         assert not one.count_pushed(ASKED_STATUS)
 

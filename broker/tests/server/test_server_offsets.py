@@ -67,7 +67,7 @@ async def committed(
     return int(reply.ext["offset"]) if reply.code == 0 else None
 
 
-async def number(client: Dialogue, code: int, **fields: str) -> int:
+async def ask_offset(client: Dialogue, code: int, **fields: str) -> int:
     reply = await client.ask(code, {"topic": TOPIC, "queueId": "0", **fields})
     assert reply.code == 0
     return int(reply.ext["timestamp" if code == 32 else "offset"])
@@ -144,13 +144,13 @@ async def test_all_offsets_are_listed(client: Dialogue) -> None:
 
 async def test_minimum_and_maximum_offset_are_answered(client: Dialogue) -> None:
     """The maximum is where the next message will be, the minimum where the first is; 0 and 0 where nothing is."""
-    assert (await number(client, 30), await number(client, 31), await number(client, 32)) == (0, 0, -1)
+    assert (await ask_offset(client, 30), await ask_offset(client, 31), await ask_offset(client, 32)) == (0, 0, -1)
 
     for _ in range(3):
         await client.send_ok()
 
-    assert (await number(client, 30), await number(client, 31)) == (3, 0)
-    assert (await number(client, 30, queueId="1"), await number(client, 31, queueId="77")) == (0, 0)
+    assert (await ask_offset(client, 30), await ask_offset(client, 31)) == (3, 0)
+    assert (await ask_offset(client, 30, queueId="1"), await ask_offset(client, 31, queueId="77")) == (0, 0)
 
 
 async def test_offsets_are_found_by_time(clock: FakeClock, client: Dialogue) -> None:
@@ -162,12 +162,12 @@ async def test_offsets_are_found_by_time(clock: FakeClock, client: Dialogue) -> 
 
     async def at(after_ms: int, boundary: str | None = None) -> int:
         more = {} if boundary is None else {"boundaryType": boundary}
-        return await number(client, 29, timestamp=str(start + after_ms), **more)
+        return await ask_offset(client, 29, timestamp=str(start + after_ms), **more)
 
     assert [await at(ms) for ms in (-1, 0, 1, 100, 101, 200, 201)] == [0, 0, 1, 1, 3, 3, 4]
     assert [await at(ms, "UPPER") for ms in (0, 99, 100, 150, 200, 999)] == [0, 0, 2, 2, 3, 3]
     assert await at(100, "lower") == await at(100, "LOWER") == 1
-    assert await number(client, 32) == start
+    assert await ask_offset(client, 32) == start
 
 
 # ------- over a restart

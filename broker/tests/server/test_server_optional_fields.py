@@ -30,9 +30,9 @@ from gantry_wire.commands import fields as wire_fields
 from gantry_wire.commands.pull import PULL_SUSPEND
 from gantry_wire.frame import Serialization
 
-USUAL: Final = {"ns": "tenant", "nsd": "true", "bname": "test-broker", "oway": "false", "lo": "false"}
+USUAL_FIELDS: Final = {"ns": "tenant", "nsd": "true", "bname": "test-broker", "oway": "false", "lo": "false"}
 """What `RpcRequestHeader` and `TopicRequestHeader` of RocketMQ 5.3.3 add, and its hook for namespaces."""
-OTHER: Final = {"ns": "", "nsd": "false", "bname": "", "lo": "true", "srcNs": "x", "aFieldOfTomorrow": "[1]"}
+UNUSUAL_FIELDS: Final = {"ns": "", "nsd": "false", "bname": "", "lo": "true", "srcNs": "x", "aFieldOfTomorrow": "[1]"}
 CODE_BINARY_MAX: Final = 32_767
 """The binary header has two bytes for a code."""
 COMMON: Final = {
@@ -44,15 +44,15 @@ COMMON: Final = {
     "clientAddr": "unknown",
 }  # fmt: skip
 """Fields that some requests of administrators need; other requests ignore them."""
-WAYS: Final[dict[str, tuple[Mapping[str, str], bool, Serialization]]] = {
-    "usual, before": (USUAL, True, Serialization.JSON),
-    "usual, binary": (USUAL, False, Serialization.ROCKETMQ),
-    "others, after": (OTHER, False, Serialization.JSON),
+REQUEST_FORMS: Final[dict[str, tuple[Mapping[str, str], bool, Serialization]]] = {
+    "usual, before": (USUAL_FIELDS, True, Serialization.JSON),
+    "usual, binary": (USUAL_FIELDS, False, Serialization.ROCKETMQ),
+    "others, after": (UNUSUAL_FIELDS, False, Serialization.JSON),
 }
 
 
 @dataclass(frozen=True)
-class Answered:
+class ComparableAnswer:
     """The part of an answer that two servers in the same state share: numbers in texts are masked."""
 
     code: int
@@ -80,18 +80,20 @@ async def peer_of(port: int) -> AsyncIterator[RawPeer]:
         await peer.close()
 
 
-async def answer_of(peer: RawPeer, command: Command, serialization: Serialization = Serialization.JSON) -> Answered:
+async def answer_of(
+    peer: RawPeer, command: Command, serialization: Serialization = Serialization.JSON
+) -> ComparableAnswer:
     await peer.send(command.encode(serialization))
     reply = decode_command(await peer.frame())
     while not reply.is_reply:  # a broker may ask its clients, too
         reply = decode_command(await peer.frame())
     remark = re.sub(r"\d+", "0", reply.remark or "")
-    return Answered(reply.code, remark, frozenset(reply.ext), bool(reply.body))
+    return ComparableAnswer(reply.code, remark, frozenset(reply.ext), bool(reply.body))
 
 
 async def differences(plain: int, optional: int, way: str, codes: list[RequestCode]) -> list[str]:
     """Send every request to both ports; return the answers that differ."""
-    added, is_first, serialization = WAYS[way]
+    added, is_first, serialization = REQUEST_FORMS[way]
     found = []
     for code in codes:
         kind = serialization if code <= CODE_BINARY_MAX else Serialization.JSON
@@ -134,14 +136,14 @@ async def name_server(path: Path, stack: AsyncExitStack) -> int:
     return server.port
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", REQUEST_FORMS)
 async def test_broker_ignores_fields_of_newer_clients(tmp_path: Path, way: str) -> None:
-    """All requests, with optional fields added in each way of `WAYS`, are answered as they are without."""
+    """All requests, with optional fields added in each way of `REQUEST_FORMS`, are answered as they are without."""
     async with AsyncExitStack() as stack, broker_ports(tmp_path, stack) as (plain, optional):
         assert await differences(plain, optional, way, list(RequestCode)) == []
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", REQUEST_FORMS)
 async def test_name_server_ignores_fields_of_newer_clients(tmp_path: Path, way: str) -> None:
     """The same for a name server."""
     async with AsyncExitStack() as stack:

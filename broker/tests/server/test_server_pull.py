@@ -26,7 +26,7 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.commands.nameserver import PERMISSION_WRITE
 from gantry_wire.message import decode_records
 
-LONG_MS = 60_000
+LONG_WAIT_MS = 60_000
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def send(client: Dialogue, *bodies: bytes, tag: str = "", **fields: str) -
         await client.send_ok(body, properties=properties_text(**pairs), **fields)
 
 
-async def held(broker: Broker, count: int) -> None:
+async def wait_for_held_pulls(broker: Broker, count: int) -> None:
     """Wait until so many pulls are held."""
     await wait_until(lambda: broker.pulls.hold.count == count)
 
@@ -238,8 +238,8 @@ async def test_failed_read_is_answered_with_an_error(
 ) -> None:
     """A store that cannot read answers code 1, also to a pull that was held."""
     await send(client, b"0")
-    waiting = client.start_pull(1, wait_ms=LONG_MS)
-    await held(broker, 1)
+    waiting = client.start_pull(1, wait_ms=LONG_WAIT_MS)
+    await wait_for_held_pulls(broker, 1)
 
     def fail(*arguments: object, **more: object) -> None:
         raise StoreCorrupt(0, "rot")
@@ -258,8 +258,8 @@ async def test_failed_read_is_answered_with_an_error(
 async def test_held_pull_wakes_with_its_message(broker: Broker, client: Dialogue) -> None:
     """A pull at the end of its queue is answered as soon as a message comes."""
     await send(client, b"0")
-    waiting = client.start_pull(1, wait_ms=LONG_MS)
-    await held(broker, 1)
+    waiting = client.start_pull(1, wait_ms=LONG_WAIT_MS)
+    await wait_for_held_pulls(broker, 1)
 
     await send(client, b"1", queueId="1")
     assert broker.pulls.hold.count == 1
@@ -273,8 +273,8 @@ async def test_held_pull_wakes_with_its_message(broker: Broker, client: Dialogue
 async def test_first_message_of_a_queue_wakes_held_pulls(broker: Broker, client: Dialogue) -> None:
     """A pull of a queue that does not exist yet is held, and woken by what makes it."""
     broker.core.topics.put(TopicConfig(topic_name=TOPIC))
-    waiting = client.start_pull(0, wait_ms=LONG_MS)
-    await held(broker, 1)
+    waiting = client.start_pull(0, wait_ms=LONG_WAIT_MS)
+    await wait_for_held_pulls(broker, 1)
 
     await send(client, b"0")
 
@@ -284,8 +284,8 @@ async def test_first_message_of_a_queue_wakes_held_pulls(broker: Broker, client:
 async def test_held_pull_stays_held_for_messages_that_do_not_match(broker: Broker, client: Dialogue) -> None:
     """Only a match wakes it; the reply starts after the messages that do not match."""
     await send(client, b"0", tag="B")
-    waiting = client.start_pull(1, wait_ms=LONG_MS, subscription="A")
-    await held(broker, 1)
+    waiting = client.start_pull(1, wait_ms=LONG_WAIT_MS, subscription="A")
+    await wait_for_held_pulls(broker, 1)
 
     await send(client, b"1", b"2", tag="B")
     await client.ask(30, {"topic": TOPIC, "queueId": "0"})
@@ -319,8 +319,8 @@ async def test_held_pull_is_answered_at_its_deadline(broker: Broker, client: Dia
 async def test_pulls_of_one_queue_all_wake(broker: Broker, client: Dialogue) -> None:
     """Every group that waits at a queue gets the message."""
     await send(client, b"0")
-    waiting = [client.start_pull(1, wait_ms=LONG_MS, consumerGroup=f"group{number}") for number in range(50)]
-    await held(broker, 50)
+    waiting = [client.start_pull(1, wait_ms=LONG_WAIT_MS, consumerGroup=f"group{number}") for number in range(50)]
+    await wait_for_held_pulls(broker, 50)
 
     await send(client, b"1")
 
@@ -334,14 +334,14 @@ async def test_only_a_pull_that_may_wait_is_held(broker: Broker, client: Dialogu
     assert (await client.pull(1)).code == 19
     assert (await client.pull(1, sysFlag="6", suspendTimeoutMillis="0")).code == 19
     assert (await client.pull(1, sysFlag="6", suspendTimeoutMillis="-1")).code == 19
-    assert (await client.pull(9, wait_ms=LONG_MS)).code == 21
+    assert (await client.pull(9, wait_ms=LONG_WAIT_MS)).code == 21
     assert broker.pulls.hold.count == 0
 
 
 async def test_oneway_pull_is_neither_held_nor_answered(broker: Broker, client: Dialogue) -> None:
     """Nothing waits for its answer, so it takes no place; the next message wakes only pulls with an answer."""
     await send(client, b"0")
-    waits = pull_ext(1, wait_ms=LONG_MS)
+    waits = pull_ext(1, wait_ms=LONG_WAIT_MS)
     requests = [oneway(11, waits), Command(code=11, ext=waits)]
     peer = await RawPeer.open(broker.port)
     await peer.send(b"".join(request.encode() for request in requests))
@@ -359,14 +359,14 @@ async def test_held_pulls_are_limited(tmp_path: Path) -> None:
     """Held pulls beyond the limit are refused with 2; when one ends, the next is accepted."""
     async with running_broker(tmp_path, pullThreadPoolQueueCapacity="3") as broker, dialogue(broker) as client:
         await send(client, b"0")
-        waiting = [client.start_pull(1, wait_ms=LONG_MS) for _ in range(3)]
-        await held(broker, 3)
+        waiting = [client.start_pull(1, wait_ms=LONG_WAIT_MS) for _ in range(3)]
+        await wait_for_held_pulls(broker, 3)
 
-        refused = await client.pull(1, wait_ms=LONG_MS)
+        refused = await client.pull(1, wait_ms=LONG_WAIT_MS)
         await send(client, b"1")
         await asyncio.gather(*waiting)
-        again = client.start_pull(2, wait_ms=LONG_MS)
-        await held(broker, 1)
+        again = client.start_pull(2, wait_ms=LONG_WAIT_MS)
+        await wait_for_held_pulls(broker, 1)
         await send(client, b"2")
 
         assert refused.code == 2
@@ -378,13 +378,13 @@ async def test_held_pulls_of_one_connection_are_limited(tmp_path: Path) -> None:
     """Held pulls are limited for each connection, too; others still wait."""
     async with running_broker(tmp_path, maxHeldPullsPerConnection="2") as broker, dialogue(broker) as client:
         await send(client, b"0")
-        waiting = [client.start_pull(1, wait_ms=LONG_MS) for _ in range(2)]
-        await held(broker, 2)
+        waiting = [client.start_pull(1, wait_ms=LONG_WAIT_MS) for _ in range(2)]
+        await wait_for_held_pulls(broker, 2)
 
-        assert (await client.pull(1, wait_ms=LONG_MS)).code == 2
+        assert (await client.pull(1, wait_ms=LONG_WAIT_MS)).code == 2
         async with dialogue(broker) as other:
-            waiting.append(other.start_pull(1, wait_ms=LONG_MS))
-            await held(broker, 3)
+            waiting.append(other.start_pull(1, wait_ms=LONG_WAIT_MS))
+            await wait_for_held_pulls(broker, 3)
             await send(client, b"1")
             assert {reply.code for reply in await asyncio.gather(*waiting)} == {0}
 
@@ -392,15 +392,15 @@ async def test_held_pulls_of_one_connection_are_limited(tmp_path: Path) -> None:
 async def test_closed_connection_drops_its_held_pulls(broker: Broker, client: Dialogue) -> None:
     """A closed connection leaves no held pull; those of others stay."""
     await send(client, b"0")
-    mine = client.start_pull(1, wait_ms=LONG_MS)
+    mine = client.start_pull(1, wait_ms=LONG_WAIT_MS)
     peer = await RawPeer.open(broker.port)
     for opaque in range(20):
-        await peer.send(Command(code=11, opaque=opaque, ext=pull_ext(1, wait_ms=LONG_MS)).encode())
-    await held(broker, 21)
+        await peer.send(Command(code=11, opaque=opaque, ext=pull_ext(1, wait_ms=LONG_WAIT_MS)).encode())
+    await wait_for_held_pulls(broker, 21)
 
     await peer.close()
 
-    await held(broker, 1)
+    await wait_for_held_pulls(broker, 1)
     await send(client, b"1")
     assert (await mine).code == 0
 
@@ -410,8 +410,8 @@ async def test_stopping_broker_answers_its_held_pulls(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await Dialogue.open(f"127.0.0.1:{broker.port}")
         await send(client, b"0")
-        waiting = [client.start_pull(1, wait_ms=LONG_MS) for _ in range(5)]
-        await held(broker, 5)
+        waiting = [client.start_pull(1, wait_ms=LONG_WAIT_MS) for _ in range(5)]
+        await wait_for_held_pulls(broker, 5)
 
     assert [reply.code for reply in await asyncio.gather(*waiting)] == [19] * 5
     with pytest.raises(ConnectionClosed):

@@ -32,7 +32,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
         yield one
 
 
-async def keep(client: Dialogue, body: bytes, key: str, **more: str) -> dict[str, str]:
+async def send_with_key(client: Dialogue, body: bytes, key: str, **more: str) -> dict[str, str]:
     return await client.send_ok(body, properties=properties_text(UNIQ_KEY=UNIQUE_ID, KEYS=key), **more)
 
 
@@ -41,7 +41,7 @@ async def query(client: Dialogue, key: str, **more: str) -> Command:
     return await client.ask(12, {**ext, **more})
 
 
-async def found(client: Dialogue, key: str, **more: str) -> list[bytes]:
+async def bodies_found(client: Dialogue, key: str, **more: str) -> list[bytes]:
     """The bodies of an answer in its order."""
     reply = await query(client, key, **more)
     assert reply.code in (0, NOT_FOUND)
@@ -51,31 +51,31 @@ async def found(client: Dialogue, key: str, **more: str) -> list[bytes]:
 async def test_another_key_with_the_same_hash_is_not_found(client: Dialogue) -> None:
     """Java's hash of "Aa" and "BB" is the same; each finds only its own messages, up to the maximum."""
     for number in range(10):
-        await keep(client, b"Aa%d" % number, "Aa")
-        await keep(client, b"BB%d" % number, "BB")
+        await send_with_key(client, b"Aa%d" % number, "Aa")
+        await send_with_key(client, b"BB%d" % number, "BB")
 
-    assert await found(client, "Aa") == [b"Aa%d" % number for number in range(10)]
-    assert await found(client, "BB", maxNum="3") == [b"BB7", b"BB8", b"BB9"]
-    assert await found(client, "AaAa") == []
+    assert await bodies_found(client, "Aa") == [b"Aa%d" % number for number in range(10)]
+    assert await bodies_found(client, "BB", maxNum="3") == [b"BB7", b"BB8", b"BB9"]
+    assert await bodies_found(client, "AaAa") == []
 
 
 async def test_hash_collision_of_the_test_is_real(client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: without the comparison the other key's messages come along."""
+    """The twin: without the comparison the other key's messages come along."""
     monkeypatch.setattr(queries, "matches_query", lambda message, query: True)
-    await keep(client, b"1", "Aa")
-    await keep(client, b"2", "BB")
+    await send_with_key(client, b"1", "Aa")
+    await send_with_key(client, b"2", "BB")
 
-    assert await found(client, "Aa") == [b"1", b"2"]
+    assert await bodies_found(client, "Aa") == [b"1", b"2"]
 
 
 async def test_answers_come_in_the_order_of_the_log(client: Dialogue) -> None:
     """As in Java's broker; if not all fit, the newest ones are returned."""
     for number in range(70):
-        await keep(client, b"%02d" % number, "k")
+        await send_with_key(client, b"%02d" % number, "k")
 
-    assert await found(client, "k", maxNum="3") == [b"67", b"68", b"69"]
-    assert await found(client, "k", maxNum="1000") == [b"%02d" % number for number in range(6, 70)]
-    assert len(await found(client, UNIQUE_ID, maxNum="1", _UNIQUE_KEY_QUERY="true")) == 32
+    assert await bodies_found(client, "k", maxNum="3") == [b"67", b"68", b"69"]
+    assert await bodies_found(client, "k", maxNum="1000") == [b"%02d" % number for number in range(6, 70)]
+    assert len(await bodies_found(client, UNIQUE_ID, maxNum="1", _UNIQUE_KEY_QUERY="true")) == 32
 
 
 async def test_times_are_compared_to_the_millisecond(clock: FakeClock, client: Dialogue) -> None:
@@ -84,10 +84,10 @@ async def test_times_are_compared_to_the_millisecond(clock: FakeClock, client: D
     for number in range(3):
         clock.advance(10)
         stored_at.append(clock.wall_ms())
-        await keep(client, b"%d" % number, "k")
+        await send_with_key(client, b"%d" % number, "k")
 
     async def between(begin: int, end: int) -> list[bytes]:
-        return await found(client, "k", beginTimestamp=str(begin), endTimestamp=str(end))
+        return await bodies_found(client, "k", beginTimestamp=str(begin), endTimestamp=str(end))
 
     assert await between(stored_at[0], stored_at[1]) == [b"0", b"1"]
     assert await between(stored_at[0] + 1, stored_at[2] - 1) == [b"1"]
@@ -98,8 +98,8 @@ async def test_times_are_compared_to_the_millisecond(clock: FakeClock, client: D
 
 async def test_query_of_a_missing_topic_is_not_found(client: Dialogue) -> None:
     """22 for an unknown topic and for a deleted one, whose records still lie in the log."""
-    await keep(client, b"1", "k")
-    assert await found(client, "k") == [b"1"]
+    await send_with_key(client, b"1", "k")
+    assert await bodies_found(client, "k") == [b"1"]
 
     assert (await client.ask(215, {"topic": TOPIC})).code == 0
     for topic in (TOPIC, "NeverSeen"):
@@ -111,17 +111,18 @@ async def test_query_of_a_missing_topic_is_not_found(client: Dialogue) -> None:
 async def test_query_without_an_index_names_the_setting(tmp_path: Path) -> None:
     """With messageIndexEnable=false nothing can be found by key, and the answer names the setting."""
     async with running_broker(tmp_path, messageIndexEnable="false") as broker, dialogue(broker) as client:
-        await keep(client, b"1", "k")
+        await send_with_key(client, b"1", "k")
         reply = await query(client, "k")
     assert (reply.code, "messageIndexEnable" in (reply.remark or "")) == (NOT_FOUND, True)
 
 
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "not guarded, the twin"])
 async def test_unconfirmed_message_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
-    """What no slave has is stored and not confirmed: no pull shows it, no query by key (it is not indexed yet), and no
-    query by place."""
+    """A message that no slave has is not confirmed: no pull returns it, and no query by key or by position.
+
+    It is not in the index yet."""
     if not is_guarded:
         monkeypatch.setattr(queries, "read_visible_record", lambda store, at: store.guard.message_at(at))
     async with running_broker(tmp_path, brokerRole="SYNC_MASTER") as broker, dialogue(broker) as client:
@@ -130,7 +131,7 @@ async def test_unconfirmed_message_is_not_found(
         place = str(parse_offset_message_id(sent.ext["msgId"])[2])
 
         assert await client.read() == []
-        by_key, by_place = await found(client, "k"), (await client.ask(33, {"offset": place})).code
+        by_key, by_place = await bodies_found(client, "k"), (await client.ask(33, {"offset": place})).code
         assert (by_key, by_place) == ([], 1 if is_guarded else 0)
 
 
@@ -147,8 +148,8 @@ async def test_delayed_message_is_found_in_its_system_topic(client: Dialogue) ->
     text = properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="later", DELAY="18")
     sent = await client.send_ok(b"1", properties=text)
 
-    assert await found(client, "later") == []
-    assert await found(client, "later", topic="SCHEDULE_TOPIC_XXXX") == [b"1"]
+    assert await bodies_found(client, "later") == []
+    assert await bodies_found(client, "later", topic="SCHEDULE_TOPIC_XXXX") == [b"1"]
     place = str(parse_offset_message_id(sent["msgId"])[2])
     (message,) = decode_records((await client.ask(33, {"offset": place})).body)
     assert message.topic == "SCHEDULE_TOPIC_XXXX"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_server_roles import SYNC, UNASSIGNED, copied, follows, group
+from test_server_roles import SYNC, UNASSIGNED, running_group, wait_until_copied, wait_until_following
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
@@ -32,7 +32,7 @@ def world() -> Iterator[StoreWorld]:
 
 
 @pytest.fixture
-def ends(world: StoreWorld) -> QueueEnds:
+def queue_ends(world: StoreWorld) -> QueueEnds:
     return QueueEnds(world.store)
 
 
@@ -49,12 +49,12 @@ def next_number(world: StoreWorld, topic: str = "idle") -> int:
 
 @pytest.mark.parametrize("end", [1, 7, 60, 61, 1_000])
 def test_empty_queue_continues_at_the_reported_end_after_a_restart(
-    world: StoreWorld, ends: QueueEnds, end: int
+    world: StoreWorld, queue_ends: QueueEnds, end: int
 ) -> None:
     """At a file's border, within a file, and many files on; nothing can be read before the first message."""
-    ends.receive(report_end(end), world.store.log.wrote)
+    queue_ends.receive(report_end(end), world.store.log.wrote)
 
-    ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == end
     queue = world.store.queues.get("idle", 0)
@@ -72,25 +72,27 @@ def test_empty_queue_continues_at_the_reported_end_after_a_restart(
     world.open()
 
 
-def test_queue_ends_wait_until_the_masters_log_is_visible(world: StoreWorld, ends: QueueEnds) -> None:
+def test_queue_ends_wait_until_the_masters_log_is_visible(world: StoreWorld, queue_ends: QueueEnds) -> None:
     """Older messages of the queue may not have arrived yet."""
-    ends.receive(report_end(7), world.store.log.wrote + 1)
+    queue_ends.receive(report_end(7), world.store.log.wrote + 1)
 
-    ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 0
 
 
 @pytest.mark.parametrize("end", [3, 7, 1_000])
-def test_queue_whose_last_messages_were_lost_continues_after_them(world: StoreWorld, ends: QueueEnds, end: int) -> None:
+def test_queue_whose_last_messages_were_lost_continues_after_them(
+    world: StoreWorld, queue_ends: QueueEnds, end: int
+) -> None:
     """The master has accepted their loss; no offset is assigned twice, also after a restart, and by a next master."""
     world.send("idle", 2)
-    ends.receive(report_end(end), world.store.log.wrote)
+    queue_ends.receive(report_end(end), world.store.log.wrote)
 
-    ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == end
-    assert ends.document().end_table == {"idle": {0: end}}
+    assert queue_ends.document().end_table == {"idle": {0: end}}
     world.store.close()
     world.open()
     assert next_number(world) == end
@@ -101,42 +103,44 @@ def test_queue_whose_last_messages_were_lost_continues_after_them(world: StoreWo
     world.open()
 
 
-def test_queue_that_has_more_messages_keeps_its_end(world: StoreWorld, ends: QueueEnds) -> None:
+def test_queue_that_has_more_messages_keeps_its_end(world: StoreWorld, queue_ends: QueueEnds) -> None:
     """Its offsets come from the log."""
     world.send("idle", 9)
-    ends.receive(report_end(7), world.store.log.wrote)
+    queue_ends.receive(report_end(7), world.store.log.wrote)
 
-    ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 9
-    assert ends.document().end_table == {}
+    assert queue_ends.document().end_table == {}
 
 
-def test_deleted_topic_starts_at_zero(world: StoreWorld, ends: QueueEnds) -> None:
+def test_deleted_topic_starts_at_zero(world: StoreWorld, queue_ends: QueueEnds) -> None:
     """Its reported ends are forgotten; those of other topics stay."""
-    ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
-    ends.forget_topic("idle")
+    queue_ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
+    queue_ends.forget_topic("idle")
 
-    ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert (next_number(world), next_number(world, "other")) == (0, 9)
 
 
-def test_new_master_adopts_all_queue_ends_at_once(world: StoreWorld, ends: QueueEnds) -> None:
+def test_new_master_adopts_all_queue_ends_at_once(world: StoreWorld, queue_ends: QueueEnds) -> None:
     """It assigns the next offsets, wherever the old master's log ended."""
-    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote + 100)
+    queue_ends.receive(
+        QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote + 100
+    )
 
-    ends.adopt()
+    queue_ends.adopt()
 
     assert {next_number(world, f"idle-{number}") for number in range(20)} == {7}
 
 
-def test_queue_ends_are_applied_in_small_steps(world: StoreWorld, ends: QueueEnds) -> None:
+def test_queue_ends_are_applied_in_small_steps(world: StoreWorld, queue_ends: QueueEnds) -> None:
     """The loop is not blocked by a long table."""
-    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote)
+    queue_ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote)
     turns = 0
     while any(next_number(world, f"idle-{number}") == 0 for number in range(20)):
-        ends.apply_reached(world.store.dispatcher.dispatched)
+        queue_ends.apply_reached(world.store.dispatcher.dispatched)
         turns += 1
 
     assert turns == 3
@@ -144,49 +148,49 @@ def test_queue_ends_are_applied_in_small_steps(world: StoreWorld, ends: QueueEnd
 
 @pytest.mark.parametrize("place", [("a/b", 0, 7), ("idle", -1, 7), ("idle", 0, -1), ("idle", 0, QUEUE_OFFSET_MAX + 1)])
 def test_invalid_queue_end_is_logged_and_ignored(
-    world: StoreWorld, ends: QueueEnds, place: tuple[str, int, int], caplog: pytest.LogCaptureFixture
+    world: StoreWorld, queue_ends: QueueEnds, place: tuple[str, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The ends of other queues are applied."""
     topic, number, end = place
-    ends.receive(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.log.wrote)
+    queue_ends.receive(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.log.wrote)
 
-    ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world, "other") == 9
     assert "ignored an invalid queue end that the master reported" in caplog.text
 
 
 def test_queue_ends_are_retried_without_room(
-    world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
+    world: StoreWorld, queue_ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No end counts as applied that is not."""
 
     def full(*_: object) -> bool:
         raise StoreFull("no room")
 
-    ends.receive(report_end(7), world.store.log.wrote)
+    queue_ends.receive(report_end(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(type(world.store.queues), "raise_end", full)
-        ends.apply_reached(world.store.dispatcher.dispatched)
+        queue_ends.apply_reached(world.store.dispatcher.dispatched)
     assert next_number(world) == 0
 
-    ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 7
 
 
 def test_queue_end_is_kept_in_memory_without_room_for_a_file(
-    world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
+    world: StoreWorld, queue_ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is kept as long as the process; the file is created with the first message."""
 
     def full(*_: object) -> None:
         raise StoreFull("no room")
 
-    ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
+    queue_ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueue, "extend", full)
-        ends.adopt()
+        queue_ends.adopt()
         assert [next_number(world, topic) for topic in ("idle", "other")] == [7, 9], "expected all queues to be tried"
 
     world.send("idle", 1)
@@ -198,18 +202,18 @@ def test_queue_end_is_kept_in_memory_without_room_for_a_file(
 
 
 def test_file_of_a_queue_end_is_created_as_soon_as_there_is_space(
-    world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
+    world: StoreWorld, queue_ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave tries again; without a file a restart would begin at 0."""
 
     def full(*_: object) -> None:
         raise StoreFull("no room")
 
-    ends.receive(report_end(7), world.store.log.wrote)
+    queue_ends.receive(report_end(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueue, "extend", full)
-        ends.apply_reached(world.store.dispatcher.dispatched)
-    ends.apply_reached(world.store.dispatcher.dispatched)
+        queue_ends.apply_reached(world.store.dispatcher.dispatched)
+    queue_ends.apply_reached(world.store.dispatcher.dispatched)
 
     world.store.close()
     world.open()
@@ -226,43 +230,43 @@ async def send(broker: Broker, number: int, count: int, body: bytes = b"x") -> l
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("when", ["soon", "late", "twin"])
+@pytest.mark.parametrize("when", ["soon", "late", "never, the twin"])
 async def test_empty_slave_continues_offsets_as_the_next_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """No offset is assigned twice, and a consumer at the end is not moved.
 
-    The counter-test has a master that reports nothing. With a late report, the ends are applied by the promotion,
+    The twin has a master that reports nothing. With a late report, the ends are applied by the promotion,
     before consumers' offsets are clamped.
     """
-    is_reported = when != "twin"
+    is_reported = when != "never, the twin"
     if when == "late":
         monkeypatch.setattr(QueueEnds, "apply_reached", lambda self, dispatched: None)
     elif not is_reported:
         monkeypatch.setattr(QueueEnds, "document", lambda self: QueueEndsDocument())
     conf = {**SYNC, **UNASSIGNED, **SMALL}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         await first.orders.promote(1 << 8, [2], False)
         second = await members.start("two", **conf, brokerId="2")
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, IDLE, 5) == [0, 1, 2, 3, 4]
         async with dialogue(first) as client:
             await client.make_group(GROUP)
             await client.ask(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(IDLE), "commitOffset": "5"})
         await send(first, BUSY, 20, bytes(10_000))
-        await copied(first, second)
+        await wait_until_copied(first, second)
         await second.close()
         await expire(first)
 
         second = await members.start("two", **conf, brokerId="2", storePathRootDir=str(tmp_path / "empty"))
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
-        await copied(first, second)
+        await wait_until_following(first, 2)
+        await wait_until_copied(first, second)
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
 
         assert await send(second, IDLE, 2) == ([5, 6] if is_reported else [0, 1])
         assert (second.core.offsets.find(GROUP, TOPIC, IDLE) == 5) is is_reported

@@ -15,7 +15,7 @@ RANDOM = "rr"
 """The kernel's flag of a map in which it does not read ahead."""
 
 
-def maps(directory: Path) -> dict[str, bool]:
+def mapped_log_files(directory: Path) -> dict[str, bool]:
     """The log files that are mapped, by name, and whether each is mapped for random reads."""
     found: dict[str, bool] = {}
     name = ""
@@ -36,17 +36,17 @@ async def test_read_mode_applies_to_present_and_future_files(tmp_path: Path) -> 
     ):
         log = Path(broker.settings.store_path) / "commitlog"
         await client.send_ok(b"x")
-        assert set(maps(log).values()) == {False}
+        assert set(mapped_log_files(log).values()) == {False}
 
         assert (await client.ask(SET, {"READ_AHEAD_MODE": "1"})).code == 0
         for _ in range(8):
             await client.send_ok(bytes(200_000))
-        written = sorted(maps(log).items())[: broker.store.log.wrote // FILE_BYTES + 1]
+        written = sorted(mapped_log_files(log).items())[: broker.store.log.wrote // FILE_BYTES + 1]
         assert len(written) >= 2
         assert {is_random for _, is_random in written} == {True}
 
         assert (await client.ask(SET, {"READ_AHEAD_MODE": "0"})).code == 0
-        assert set(maps(log).values()) == {False}
+        assert set(mapped_log_files(log).values()) == {False}
 
 
 @pytest.mark.parametrize("fields", [{}, {"READ_AHEAD_MODE": "2"}, {"READ_AHEAD_MODE": "random"}])
@@ -57,4 +57,4 @@ async def test_unknown_read_mode_is_refused(tmp_path: Path, fields: dict[str, st
         reply = await client.ask(SET, fields)
 
         assert reply.code == ResponseCode.INVALID_PARAMETER
-        assert set(maps(Path(broker.settings.store_path) / "commitlog").values()) == {False}
+        assert set(mapped_log_files(Path(broker.settings.store_path) / "commitlog").values()) == {False}

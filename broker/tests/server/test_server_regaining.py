@@ -24,7 +24,7 @@ from gantry_testing.local import dialogue, local_conf, wait_until
 from gantry_wire import ResponseCode
 
 EPOCH: Final = 3_000
-RIGHT: Final = RoleStatus(
+UNCHANGED_MASTER: Final = RoleStatus(
     role=HaRole.UNASSIGNED,
     record=RoleRecord(EPOCH, is_master=True, electable=[2], acks_needed=1),
     log_epoch=EPOCH,
@@ -34,15 +34,15 @@ RIGHT: Final = RoleStatus(
 )
 
 
-def remembered(**changes: Any) -> RoleStatus:
+def changed_master(**changes: Any) -> RoleStatus:
     record = {name: changes.pop(name) for name in ("is_over", "is_master", "epoch") if name in changes}
-    fields = {name: getattr(RIGHT.record, name) for name in RIGHT.record.__struct_fields__}
-    return RIGHT._replace(record=RoleRecord(**(fields | record)), **changes)
+    fields = {name: getattr(UNCHANGED_MASTER.record, name) for name in UNCHANGED_MASTER.record.__struct_fields__}
+    return UNCHANGED_MASTER._replace(record=RoleRecord(**(fields | record)), **changes)
 
 
 def test_killed_master_may_regain_its_role() -> None:
     """Nothing was promised, revoked or lost, and the required acks are the same."""
-    assert explain_no_regain(RIGHT) == ""
+    assert explain_no_regain(UNCHANGED_MASTER) == ""
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_killed_master_may_regain_its_role() -> None:
 )
 def test_each_change_prevents_regaining(changes: dict[str, Any], why: str) -> None:
     """Each of these changes alone is sufficient, and is the reason in the answer."""
-    assert why in explain_no_regain(remembered(**changes))
+    assert why in explain_no_regain(changed_master(**changes))
 
 
 def test_record_of_older_version_cannot_be_regained() -> None:
     """It lacks the number of required acks, and an election may count on more than the broker would wait for."""
     old = RoleRecord(EPOCH, is_master=True, electable=[2])
 
-    assert explain_no_regain(RIGHT._replace(record=old, acks_needed=0)) != ""
+    assert explain_no_regain(UNCHANGED_MASTER._replace(record=old, acks_needed=0)) != ""
 
 
 def test_slave_follows_again_without_a_complete_log() -> None:
     """It gets the missing data, and acknowledges only what it has."""
-    assert explain_no_regain(remembered(is_master=False, is_complete=False, log_epoch=EPOCH - 1)) == ""
-    assert explain_no_regain(remembered(is_master=False, is_over=True)) != ""
+    assert explain_no_regain(changed_master(is_master=False, is_complete=False, log_epoch=EPOCH - 1)) == ""
+    assert explain_no_regain(changed_master(is_master=False, is_over=True)) != ""
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from((True, False, None)), st.booleans())
@@ -83,7 +83,7 @@ def test_role_below_a_promise_is_never_regained(
     epoch: int, log_epoch: int, promised: int, is_complete: bool | None, is_over: bool
 ) -> None:
     """The promise overrules all other facts."""
-    known = remembered(
+    known = changed_master(
         epoch=epoch, log_epoch=log_epoch, promised_epoch=promised, is_complete=is_complete, is_over=is_over
     )
 
@@ -125,7 +125,7 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(root: Path, role: str = "SYNC_MASTER") -> AsyncIterator[Pair]:
+async def running_pair(root: Path, role: str = "SYNC_MASTER") -> AsyncIterator[Pair]:
     one = Pair(root, role)
     try:
         yield one
@@ -142,7 +142,7 @@ async def code_of_a_send(broker: Broker) -> int:
 @pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
 async def test_killed_master_continues_in_its_epoch(tmp_path: Path, role: str) -> None:
     """No epoch begins, the slave follows without any order, and all acknowledged messages are there."""
-    async with pair(tmp_path, role) as group:
+    async with running_pair(tmp_path, role) as group:
         master = await group.begin()
         await wait_until(lambda: master.replication.policy.may_acknowledge())
         assert await code_of_a_send(master) == 0
@@ -162,7 +162,7 @@ async def test_killed_master_continues_in_its_epoch(tmp_path: Path, role: str) -
 
 async def test_regained_master_acknowledges_by_the_same_rules(tmp_path: Path) -> None:
     """A slave that has promised a newer epoch acknowledges nothing."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         await group.begin()
         await group.brokers[2].orders.promise(EPOCH + 1_000, "another")
 
@@ -175,7 +175,7 @@ async def test_regained_master_acknowledges_by_the_same_rules(tmp_path: Path) ->
 @pytest.mark.parametrize("taken", ["fence", "withdraw", "promise"])
 async def test_revoked_role_is_not_regained_by_a_restart(tmp_path: Path, taken: str) -> None:
     """Fenced in its own epoch, withdrawn, or promised to another master: a restart undoes none of them."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         master = await group.begin()
         match taken:
             case "fence":
@@ -198,7 +198,7 @@ async def test_role_is_not_revoked_if_that_cannot_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
     """A refused order has changed nothing: on a full disk the master continues, and so may its next process."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         master = await group.begin()
         full = OSError(errno.ENOSPC, "no room")
 
@@ -221,7 +221,7 @@ async def test_broker_that_has_promised_a_fence_is_fenced_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An election relies on a reported promise: below that epoch the broker is no master, also after a restart."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         master = await group.begin()
 
         def write(record: RoleRecord) -> None:
@@ -239,7 +239,7 @@ async def test_broker_that_has_promised_a_fence_is_fenced_on_a_full_disk(
 
 async def test_ended_withdrawal_does_not_prevent_regaining(tmp_path: Path) -> None:
     """A promotion in the same epoch ends it, also for the next process."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         master = await group.begin()
         await master.orders.drain(10_000, withdraw=True)
         await master.orders.promote(EPOCH, [2], False)
@@ -252,7 +252,7 @@ async def test_ended_withdrawal_does_not_prevent_regaining(tmp_path: Path) -> No
 @pytest.mark.parametrize("is_chosen", [True, False], ids=["chosen", "not-chosen"])
 async def test_promotion_makes_the_log_complete(tmp_path: Path, is_chosen: bool) -> None:
     """The log may lack messages, but after a promotion it is what counts, and the role may be regained."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         await group.begin()
         await group.brokers[1].close()
         before = CompletenessRecord(is_complete=False, machine="another run", is_crash_safe=True)
@@ -271,7 +271,7 @@ async def test_promotion_makes_the_log_complete(tmp_path: Path, is_chosen: bool)
 
 async def test_other_acknowledgement_rules_need_a_new_term(tmp_path: Path) -> None:
     """Restarted as an asynchronous master it would acknowledge messages that an election does not protect."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         await group.begin()
 
         again = await group.restart_as_killed(1, brokerRole="ASYNC_MASTER")
@@ -282,7 +282,7 @@ async def test_other_acknowledgement_rules_need_a_new_term(tmp_path: Path) -> No
 
 async def test_regaining_as_a_slave_or_another_epoch_is_refused(tmp_path: Path) -> None:
     """Only the master of this very epoch can regain it."""
-    async with pair(tmp_path) as group:
+    async with running_pair(tmp_path) as group:
         await group.begin()
         slave, master = await group.restart_as_killed(2), await group.restart_as_killed(1)
 

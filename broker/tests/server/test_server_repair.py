@@ -35,7 +35,7 @@ async def send(client: Dialogue, count: int) -> None:
         await client.send_ok(b"%d" % number, properties=properties_text(UNIQ_KEY=f"{number:032X}", KEYS=f"k{number}"))
 
 
-def damage(broker: Broker, offset: int) -> None:
+def damage_unit(broker: Broker, offset: int) -> None:
     queue = broker.store.queues.get(TOPIC, 0)
     assert queue is not None
     queue.files.files[0].view[offset * UNIT_BYTES + 6] ^= 1
@@ -46,7 +46,7 @@ async def test_pull_skips_no_message_because_of_a_wrong_unit(
 ) -> None:
     """If its neighbours are near, the pull that finds the wrong unit gets the message, without a traceback."""
     await send(client, 5)
-    damage(broker, 2)
+    damage_unit(broker, 2)
 
     found = decode_records((await client.pull(0)).body)
     reply = await client.pull(2)
@@ -63,8 +63,8 @@ async def test_pull_is_held_while_its_queue_is_rebuilt(
     """A longer rebuild delays only the pulls of this queue, which are answered when it is complete."""
     await send(client, 5)
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
-    damage(broker, 2)
-    damage(broker, 3)
+    damage_unit(broker, 2)
+    damage_unit(broker, 3)
 
     at_once = await client.pull(2)
     reply = await client.pull(2, wait_ms=LONG_MS)
@@ -111,7 +111,7 @@ async def test_process_rebuilds_an_altered_queue(tmp_path: Path) -> None:
     with running(*arguments) as (process, port):
         client = await Dialogue.open(f"127.0.0.1:{port}")
         await send(client, 20)
-        flip(tmp_path / "consumequeue" / TOPIC / "0" / ("0" * 20), 7 * UNIT_BYTES + 6)
+        flip_bit(tmp_path / "consumequeue" / TOPIC / "0" / ("0" * 20), 7 * UNIT_BYTES + 6)
 
         bodies: list[bytes] = []
         while len(bodies) < 20:
@@ -133,7 +133,7 @@ async def test_process_rebuilds_an_altered_queue(tmp_path: Path) -> None:
         await client.close()
 
 
-def flip(path: Path, position: int) -> None:
+def flip_bit(path: Path, position: int) -> None:
     with path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]

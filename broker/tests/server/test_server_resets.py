@@ -54,10 +54,10 @@ async def reset(client: Dialogue, timestamp: int = -1, **fields: str) -> dict[in
     """Reset the offsets, which must succeed; return the new offset of each queue."""
     reply = await ask_reset(client, timestamp, **fields)
     assert reply.code == 0, reply.remark
-    return moved(loads(reply.body))
+    return reset_offsets(loads(reply.body))
 
 
-def moved(document: Any) -> dict[int, int]:
+def reset_offsets(document: Any) -> dict[int, int]:
     table: dict[ObjectKey, int] = document["offsetTable"]
     assert {(key["topic"], key["brokerName"]) for key in table} == {(TOPIC, "test-broker")}
     return {key["queueId"]: offset for key, offset in table.items()}
@@ -76,7 +76,7 @@ async def committed(client: Dialogue, group: str = GROUP) -> int | None:
     return int(reply.ext["offset"]) if reply.code == 0 else None
 
 
-def place(reply: Command) -> tuple[int, str | None, int]:
+def reply_facts(reply: Command) -> tuple[int, str | None, int]:
     return reply.code, reply.remark, int(reply.ext["nextBeginOffset"])
 
 
@@ -94,7 +94,7 @@ async def test_running_reader_is_redirected_by_a_reset(client: Dialogue) -> None
 
     assert (await reset(client, queueId="0", offset="1")) == {0: 1}
 
-    assert place(await client.pull(5)) == SENT_TO_1
+    assert reply_facts(await client.pull(5)) == SENT_TO_1
     assert [one.body for one in await client.read(1)] == [b"1", b"2", b"3", b"4"]
     await commit(client, 5)
     assert await committed(client) == 5
@@ -109,7 +109,7 @@ async def test_commits_are_ignored_until_the_reader_has_the_reset(client: Dialog
 
     assert (await commit(client, 5)).remark == "Offset has been previously reset"
     with_commit = str(PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET)
-    assert place(await client.pull(5, sysFlag=with_commit, commitOffset="5")) == SENT_TO_1
+    assert reply_facts(await client.pull(5, sysFlag=with_commit, commitOffset="5")) == SENT_TO_1
     await commit(client, 5)
     assert await committed(client) == 1
 
@@ -125,11 +125,11 @@ async def test_unread_answer_does_not_undo_a_reset(broker: Broker, client: Dialo
     await commit(client, 5)
     await reset(client, queueId="0", offset="1")
     async with dialogue(broker) as lost:
-        assert place(await lost.pull(5)) == SENT_TO_1
+        assert reply_facts(await lost.pull(5)) == SENT_TO_1
 
     async with dialogue(broker) as again:
         await commit(again, 5)
-        assert place(await again.pull(5)) == SENT_TO_1
+        assert reply_facts(await again.pull(5)) == SENT_TO_1
         assert await committed(again) == 1
 
 
@@ -139,7 +139,7 @@ async def test_reader_is_redirected_only_once(client: Dialogue) -> None:
     await client.read(0)
     await reset(client, queueId="0", offset="1")
 
-    assert place(await client.pull(3)) == SENT_TO_1
+    assert reply_facts(await client.pull(3)) == SENT_TO_1
     assert [one.body for one in await client.read(3)] == [b"3", b"4"]
     await commit(client, 5)
     assert await committed(client) == 5
@@ -154,7 +154,7 @@ async def test_held_pull_is_redirected_at_once(client: Dialogue) -> None:
     await reset(client, queueId="0", offset="1")
 
     async with asyncio.timeout(50):
-        assert place(await waiting) == SENT_TO_1
+        assert reply_facts(await waiting) == SENT_TO_1
 
 
 async def test_held_pull_at_the_new_offset_is_redirected_too(client: Dialogue) -> None:
@@ -165,7 +165,7 @@ async def test_held_pull_at_the_new_offset_is_redirected_too(client: Dialogue) -
 
     assert (await reset(client))[0] == 3
 
-    assert place(await waiting) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 3)
+    assert reply_facts(await waiting) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 3)
     await commit(client, 1)
     assert await committed(client) == 3
     await client.send_ok(b"new")
@@ -182,8 +182,8 @@ async def test_leftover_pull_does_not_hide_a_reset(client: Dialogue) -> None:
 
     await reset(client, queueId="0", offset="1")
 
-    assert place(await left_over) == SENT_TO_1
-    assert place(await waiting) == SENT_TO_1
+    assert reply_facts(await left_over) == SENT_TO_1
+    assert reply_facts(await waiting) == SENT_TO_1
     await commit(client, 3)
     assert await committed(client) == 1
 
@@ -192,7 +192,7 @@ async def test_leftover_pull_does_not_hide_a_reset(client: Dialogue) -> None:
 
 
 async def test_every_queue_is_reset_to_a_time(clock: FakeClock, client: Dialogue) -> None:
-    """To the first message stored then or later; -1 is the end; a queue without messages has one place."""
+    """To the first message stored then or later; -1 is the end; a queue without messages has one offset only."""
     await send(client, 2)
     await client.read(0)
     clock.advance(60_000)
@@ -264,7 +264,7 @@ async def test_group_without_members_is_reset(broker: Broker, client: Dialogue) 
 
 
 async def test_reset_survives_a_restart(tmp_path: Path) -> None:
-    """Also for a reader that has run all the time, and comes back with its old place."""
+    """A reader that ran all the time is reset too when it comes back with its old offset."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         await send(peer, 5)
         await peer.read(0)
@@ -275,7 +275,7 @@ async def test_reset_survives_a_restart(tmp_path: Path) -> None:
     assert loads(stored)["offsetTable"][f"{TOPIC}@{GROUP}"]["0"] == 1
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         await commit(peer, 5)
-        assert place(await peer.pull(5)) == SENT_TO_1
+        assert reply_facts(await peer.pull(5)) == SENT_TO_1
         await peer.pull(1)
         await commit(peer, 4)
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
@@ -320,7 +320,7 @@ async def test_reset_overrides_the_epoch_start(tmp_path: Path) -> None:
             await send(peer, 3)
 
             await reset(peer, queueId="0", offset="4")
-            assert place(await peer.pull(1)) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 4)
+            assert reply_facts(await peer.pull(1)) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 4)
             assert [one.body for one in await peer.read(4)] == [b"2"]
             await commit(peer, 5)
             assert await committed(peer) == 5
@@ -330,7 +330,7 @@ async def test_reset_overrides_the_epoch_start(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def older(tmp_path: Path) -> AsyncIterator[Broker]:
+async def broker_without_server_resets(tmp_path: Path) -> AsyncIterator[Broker]:
     """Start a broker with useServerSideResetOffset=false, so that members reset themselves."""
     async with running_broker(tmp_path, useServerSideResetOffset="false") as one:
         yield one
@@ -342,9 +342,9 @@ async def commit_everywhere(client: Dialogue, *offsets: int) -> None:
         assert (await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
 
 
-async def test_members_are_notified_of_a_reset(older: Broker) -> None:
+async def test_members_are_notified_of_a_reset(broker_without_server_resets: Broker) -> None:
     """Each gets the whole table; the broker's own offsets stay as they are until they commit."""
-    async with dialogue(older) as client, dialogue(older) as other:
+    async with dialogue(broker_without_server_resets) as client, dialogue(broker_without_server_resets) as other:
         await send(client, 5)
         await client.heartbeat("c1")
         await other.heartbeat("c2")
@@ -356,14 +356,14 @@ async def test_members_are_notified_of_a_reset(older: Broker) -> None:
         notice = next(command for command in client.pushed if command.code == RESET_NOTICE)
         assert notice.is_oneway
         assert (notice.ext["topic"], notice.ext["group"], notice.ext["timestamp"]) == (TOPIC, GROUP, "0")
-        assert moved(loads(notice.body)) == {0: 0, 1: 0, 2: 0, 3: 0}
+        assert reset_offsets(loads(notice.body)) == {0: 0, 1: 0, 2: 0, 3: 0}
         assert await committed(client) == 5
         assert (await client.pull(5)).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_members_move_forward_only_with_force(older: Broker) -> None:
+async def test_members_move_forward_only_with_force(broker_without_server_resets: Broker) -> None:
     """Without the force flag no queue moves beyond the committed offset."""
-    async with dialogue(older) as client:
+    async with dialogue(broker_without_server_resets) as client:
         await send(client, 5)
         await client.heartbeat("c1")
         await commit_everywhere(client, 2, 0, 0, 0)
@@ -373,9 +373,9 @@ async def test_members_move_forward_only_with_force(older: Broker) -> None:
         assert (await reset(client, -1))[0] == 5
 
 
-async def test_reset_by_members_needs_a_member(older: Broker) -> None:
+async def test_reset_by_members_needs_a_member(broker_without_server_resets: Broker) -> None:
     """It is answered with 206, after which RocketMQ's tool commits the offsets itself."""
-    async with dialogue(older) as client:
+    async with dialogue(broker_without_server_resets) as client:
         await send(client, 1)
         assert (await ask_reset(client)).remark == f"THe consumer group <{GROUP}> not exist"
         await client.pull(0)
@@ -385,9 +385,9 @@ async def test_reset_by_members_needs_a_member(older: Broker) -> None:
         assert (await ask_reset(client, topic="Nothing")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_reset_by_members_of_one_queue_is_refused(older: Broker) -> None:
+async def test_reset_by_members_of_one_queue_is_refused(broker_without_server_resets: Broker) -> None:
     """Members would reset all queues to that time, although the request names only one."""
-    async with dialogue(older) as client:
+    async with dialogue(broker_without_server_resets) as client:
         await send(client, 2)
         await client.heartbeat("c1")
         await commit_everywhere(client, 2, 0, 0, 0)
@@ -398,9 +398,9 @@ async def test_reset_by_members_of_one_queue_is_refused(older: Broker) -> None:
         assert client.count_pushed(RESET_NOTICE) == 0
 
 
-async def test_cpp_members_get_the_reset_as_a_list(older: Broker) -> None:
+async def test_cpp_members_get_the_reset_as_a_list(broker_without_server_resets: Broker) -> None:
     """Their JSON has no objects as keys; the language of the administrator's request selects the format."""
-    async with dialogue(older) as client:
+    async with dialogue(broker_without_server_resets) as client:
         await send(client, 2)
         await client.heartbeat("c1")
         await commit_everywhere(client, 2, 0, 0, 0)
@@ -408,19 +408,19 @@ async def test_cpp_members_get_the_reset_as_a_list(older: Broker) -> None:
 
         reply = await client.channel.request(Command(code=RESET, ext=ext, language="CPP"), 60_000)
 
-        assert moved(loads(reply.body))[0] == 0
+        assert reset_offsets(loads(reply.body))[0] == 0
         await wait_until(lambda: client.count_pushed(RESET_NOTICE) == 1)
         rows = loads(next(command for command in client.pushed if command.code == RESET_NOTICE).body)["offsetTable"]
         assert rows[0] == {"brokerName": "test-broker", "offset": 0, "queueId": 0, "topic": TOPIC}
 
 
-async def test_reset_with_a_too_old_member_is_refused(older: Broker) -> None:
+async def test_reset_with_a_too_old_member_is_refused(broker_without_server_resets: Broker) -> None:
     """No member is notified then: half a group that resets is worse than none."""
-    async with dialogue(older) as client:
+    async with dialogue(broker_without_server_resets) as client:
         await send(client, 1)
         await client.heartbeat("c1")
         await commit_everywhere(client, 1, 0, 0, 0)
-        (member,) = older.core.clients.consumers[GROUP].members.values()
+        (member,) = broker_without_server_resets.core.clients.consumers[GROUP].members.values()
         member.version = 27
 
         reply = await ask_reset(client, 0)
@@ -430,7 +430,7 @@ async def test_reset_with_a_too_old_member_is_refused(older: Broker) -> None:
 
 
 async def test_switching_resets_off_drops_pending_ones(client: Dialogue) -> None:
-    """The setting changes while the broker runs, and readers read on where they are."""
+    """The setting changes while the broker runs, and readers continue at their offsets."""
     await send(client, 5)
     await client.read(0)
     await reset(client, queueId="0", offset="1")
@@ -445,7 +445,7 @@ async def test_switching_resets_off_drops_pending_ones(client: Dialogue) -> None
 # ------- clones
 
 
-async def clone(client: Dialogue, **fields: str) -> Command:
+async def clone_offsets(client: Dialogue, **fields: str) -> Command:
     return await client.ask(
         RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": GROUP, "destGroup": OTHER, "offline": "true", **fields}
     )
@@ -461,7 +461,7 @@ async def test_clone_copies_the_offsets_of_a_group(tmp_path: Path) -> None:
         await peer.pull(0, consumerGroup=OTHER)
         await commit(peer, 1, group=OTHER)
 
-        assert (await clone(peer, topic=TOPIC)).code == 0
+        assert (await clone_offsets(peer, topic=TOPIC)).code == 0
 
         assert broker.core.offsets.document().offset_table[f"{TOPIC}@{OTHER}"] == {0: 4, 1: 0}
         await commit(peer, 5)
@@ -482,10 +482,10 @@ async def test_clone_without_a_topic_copies_all_topics(broker: Broker, client: D
     broker.core.offsets.commit(GROUP, f"%RETRY%{GROUP}", 0, 1)
     await client.heartbeat("c1")
 
-    assert (await clone(client, offline="false")).code == 0
+    assert (await clone_offsets(client, offline="false")).code == 0
     assert broker.core.offsets.topics_of(OTHER) == [TOPIC]
 
-    assert (await clone(client)).code == 0
+    assert (await clone_offsets(client)).code == 0
     assert broker.core.offsets.topics_of(OTHER) == ["Left", TOPIC]
 
 
@@ -494,6 +494,6 @@ async def test_clone_without_offsets_changes_nothing(broker: Broker, client: Dia
     await send(client, 1)
     broker.core.offsets.commit(OTHER, TOPIC, 0, 1)
 
-    assert (await clone(client, topic=TOPIC, srcGroup="UnknownGroup")).code == 0
+    assert (await clone_offsets(client, topic=TOPIC, srcGroup="UnknownGroup")).code == 0
 
     assert broker.core.offsets.document().offset_table[f"{TOPIC}@{OTHER}"] == {0: 1}

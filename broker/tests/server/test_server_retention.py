@@ -97,7 +97,7 @@ def hour_of(clock: FakeClock) -> int:
 
 @asynccontextmanager
 async def place(disk: FaultyDisk | None = None, clock: FakeClock | None = None, /, **conf: str) -> AsyncIterator[Place]:
-    """By default the delete hour is far away."""
+    """Run a broker on the model's disk and clock; by default the delete hour is far away."""
     disk, clock = disk or FaultyDisk(), clock or FakeClock()
     far = str((hour_of(clock) + 12) % 24)
     settings = broker_settings(local_conf("/store", **{**CONF, "deleteWhen": far, **conf}))

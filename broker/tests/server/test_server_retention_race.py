@@ -64,7 +64,7 @@ async def produce(broker: Broker) -> None:
 
 async def read(broker: Broker, seed: int, end: asyncio.Event, counts: dict[str, int]) -> None:
     """Pull from random offsets, most often near the start of the log."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     async with dialogue(broker) as client:
         offset = 0
         while not end.is_set():
@@ -83,7 +83,7 @@ async def read(broker: Broker, seed: int, end: asyncio.Event, counts: dict[str, 
                 assert int(reply.ext["nextBeginOffset"]) in (minimum, maximum)
             else:
                 assert reply.code in (19, 20), (reply.code, reply.remark)
-            offset = dice.choice((minimum - 1, minimum, minimum, minimum + 3, dice.randint(0, maximum + 1)))
+            offset = rng.choice((minimum - 1, minimum, minimum, minimum + 3, rng.randint(0, maximum + 1)))
             offset = max(offset, 0)
 
 

@@ -47,12 +47,12 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
         yield one
 
 
-def end(broker: Broker, topic: str, queue_id: int = 0) -> int:
+def queue_end(broker: Broker, topic: str, queue_id: int = 0) -> int:
     queue = broker.core.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.readable_end
 
 
-async def fail(client: Dialogue, message: StoredMessage, level: int = 0, **more: str) -> Command:
+async def send_back(client: Dialogue, message: StoredMessage, level: int = 0, **more: str) -> Command:
     ext = {"offset": str(message.physical_offset), "group": GROUP, "delayLevel": str(level), "originTopic": TOPIC}
     return await client.ask(36, {**ext, **more})
 
@@ -75,19 +75,19 @@ async def test_sixteen_retries_with_growing_delays(broker: Broker, clock: FakeCl
     assert len(LEVELS_MS) == 18 == len(broker.settings.store.delay_levels_ms)
 
     for times in range(RETRIES):
-        assert (await fail(client, message)).code == 0
+        assert (await send_back(client, message)).code == 0
         wait_ms = LEVELS_MS[2 + times]
         clock.advance(wait_ms - 1)
         await wait_for_delay_rounds(broker)
-        assert end(broker, RETRY) == times, f"retry {times + 1} came before its {wait_ms} ms were over"
+        assert queue_end(broker, RETRY) == times, f"retry {times + 1} came before its {wait_ms} ms were over"
         clock.advance(1)
-        await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
+        await wait_until(lambda: queue_end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
         [message] = await client.read(times, topic=RETRY)
         assert (message.reconsume_times, message.properties["RETRY_TOPIC"]) == (times + 1, TOPIC)
 
-    assert (await fail(client, message)).code == 0
+    assert (await send_back(client, message)).code == 0
     await wait_for_delay_rounds(broker)
-    assert (end(broker, RETRY), end(broker, DEAD)) == (RETRIES, 1)
+    assert (queue_end(broker, RETRY), queue_end(broker, DEAD)) == (RETRIES, 1)
     [dead] = await client.read(topic=DEAD)
     assert (dead.body, dead.reconsume_times, dead.properties["KEYS"], dead.properties["own"]) == (
         b"hard", RETRIES + 1, "k", "mine",
@@ -109,28 +109,28 @@ async def test_limits_of_the_group_and_of_the_request(
     message = await send_one(client)
 
     for times in range(min(retries, 4)):
-        assert (await fail(client, message, level=1, **more)).code == 0
+        assert (await send_back(client, message, level=1, **more)).code == 0
         clock.advance(LEVELS_MS[0])
-        await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
+        await wait_until(lambda: queue_end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
         [message] = await client.read(times, topic=RETRY)
     if retries <= 4:
-        assert (await fail(client, message, level=1, **more)).code == 0
-    assert (end(broker, RETRY), end(broker, DEAD)) == (min(retries, 4), 1 if retries <= 4 else 0)
+        assert (await send_back(client, message, level=1, **more)).code == 0
+    assert (queue_end(broker, RETRY), queue_end(broker, DEAD)) == (min(retries, 4), 1 if retries <= 4 else 0)
 
 
 async def test_changed_retry_limit_applies_at_once(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """If the limit of a group is lowered, messages with as many failures go to the dead letters."""
     message = await send_one(client)
     for times in range(3):
-        await fail(client, message, level=1)
+        await send_back(client, message, level=1)
         clock.advance(LEVELS_MS[0])
-        await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
+        await wait_until(lambda: queue_end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
         [message] = await client.read(times, topic=RETRY)
 
     broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP, retry_max_times=2))
-    await fail(client, message, level=1)
+    await send_back(client, message, level=1)
 
-    assert end(broker, DEAD) == 1
+    assert queue_end(broker, DEAD) == 1
 
 
 @pytest.mark.parametrize("level", ["19", "100", str((1 << 31) - 1)])
@@ -139,13 +139,13 @@ async def test_retry_level_beyond_the_last_is_the_last(
 ) -> None:
     """Two hours, as for a delayed message."""
     message = await send_one(client)
-    assert (await fail(client, message, level=int(level))).code == 0
+    assert (await send_back(client, message, level=int(level))).code == 0
 
     clock.advance(LEVELS_MS[-1] - 1)
     await wait_for_delay_rounds(broker)
-    assert end(broker, RETRY) == 0
+    assert queue_end(broker, RETRY) == 0
     clock.advance(1)
-    await wait_until(lambda: end(broker, RETRY) == 1)
+    await wait_until(lambda: queue_end(broker, RETRY) == 1)
 
 
 async def test_failure_count_survives_a_restart(tmp_path: Path, clock: FakeClock) -> None:
@@ -153,18 +153,18 @@ async def test_failure_count_survives_a_restart(tmp_path: Path, clock: FakeClock
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         message = await send_one(client)
         for times, wait_ms in enumerate(LEVELS_MS[2:4]):
-            await fail(client, message)
+            await send_back(client, message)
             clock.advance(wait_ms)
-            await wait_until(lambda: end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
+            await wait_until(lambda: queue_end(broker, RETRY) == times + 1)  # noqa: B023 - called at once
             [message] = await client.read(times, topic=RETRY)
-        await fail(client, message)
+        await send_back(client, message)
 
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         clock.advance(LEVELS_MS[4] - 1)
         await wait_for_delay_rounds(broker)
-        assert end(broker, RETRY) == 2
+        assert queue_end(broker, RETRY) == 2
         clock.advance(1)
-        await wait_until(lambda: end(broker, RETRY) == 3)
+        await wait_until(lambda: queue_end(broker, RETRY) == 3)
         [message] = await client.read(2, topic=RETRY)
         assert message.reconsume_times == 3
 
@@ -174,10 +174,10 @@ async def test_retries_are_spread_over_the_retry_queues(broker: Broker, clock: F
     broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=3))
     message = await send_one(client)
     for _ in range(60):
-        await fail(client, message, level=1)
-    await fail(client, message, level=-1)
+        await send_back(client, message, level=1)
+    await send_back(client, message, level=-1)
     clock.advance(LEVELS_MS[0])
-    await wait_until(lambda: sum(end(broker, RETRY, number) for number in range(3)) == 60)
+    await wait_until(lambda: sum(queue_end(broker, RETRY, number) for number in range(3)) == 60)
 
-    assert all(end(broker, RETRY, number) > 0 for number in range(3))
-    assert (end(broker, RETRY, 3), end(broker, DEAD)) == (0, 1)
+    assert all(queue_end(broker, RETRY, number) > 0 for number in range(3))
+    assert (queue_end(broker, RETRY, 3), queue_end(broker, DEAD)) == (0, 1)

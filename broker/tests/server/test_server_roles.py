@@ -52,7 +52,7 @@ class Group:
     async def slave(self, master: Broker, number: int = 1, **conf: str) -> Broker:
         role = {"brokerRole": "SLAVE", "brokerId": str(number), "haMasterAddress": master.settings.ha_address}
         slave = await self.start(f"slave-{number}", **role, **conf)
-        await follows(master, number)
+        await wait_until_following(master, number)
         return slave
 
     async def close(self) -> None:
@@ -61,7 +61,7 @@ class Group:
 
 
 @asynccontextmanager
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
+async def running_group(tmp_path: Path) -> AsyncIterator[Group]:
     one = Group(tmp_path)
     try:
         yield one
@@ -69,12 +69,12 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
         await one.close()
 
 
-async def follows(master: Broker, number: int) -> None:
+async def wait_until_following(master: Broker, number: int) -> None:
     """Wait until that slave's acks count."""
     await wait_until(lambda: any(one.broker_id == number and one.received >= 0 for one in master.replication.acks))
 
 
-async def copied(master: Broker, slave: Broker) -> None:
+async def wait_until_copied(master: Broker, slave: Broker) -> None:
     """Wait until a slave has, and shows, everything that its master does."""
     await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote == slave.store.log.wrote)
 
@@ -92,20 +92,20 @@ async def send(broker: Broker, *texts: str) -> list[int]:
 
 async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
     """Code 0 with a slave; then the slave has the same bytes, and its readers see them."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
 
         assert await send(master, "a", "b", "c") == [0, 0, 0]
         assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked_offset()
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
 
 
 async def test_late_consumers_are_sent_only_to_slaves_with_a_broker_id(tmp_path: Path) -> None:
     """A slave of RocketMQ's is counted under a negative number, which no name server knows."""
     far_behind = PHYSICAL_OFFSET.pack(-(1 << 60))
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         suggest, acks = master.pulls._suggest_broker, master.replication.acks
         for identity, broker_id, expected in (("classic 192.0.2.1", -2, 0), ("a store", 2, 2)):
@@ -117,7 +117,7 @@ async def test_late_consumers_are_sent_only_to_slaves_with_a_broker_id(tmp_path:
             assert suggest(far_behind, -2) == expected
 
 
-@pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "twin"])
+@pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "not asked, the twin"])
 async def test_acknowledged_message_is_visible_to_the_next_pull(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
@@ -125,7 +125,7 @@ async def test_acknowledged_message_is_visible_to_the_next_pull(
     monkeypatch.setattr(visibility, "VISIBILITY_DELAY_S", 3600.0)
     if not is_asked:
         monkeypatch.setattr(visibility.Visibility, "make_visible", lambda one: None)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
 
@@ -136,7 +136,7 @@ async def test_acknowledged_message_is_visible_to_the_next_pull(
 async def test_held_pull_is_answered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held pull does not wait until the loop is idle."""
     monkeypatch.setattr(visibility, "VISIBILITY_DELAY_S", 3600.0)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
         assert await send(master, "a") == [0]
@@ -150,20 +150,20 @@ async def test_held_pull_is_answered_at_once(tmp_path: Path, monkeypatch: pytest
 
 async def test_synchronous_master_without_slaves_answers_11_at_once(tmp_path: Path) -> None:
     """Consumers do not see the message before a slave has it."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
 
         assert await send(master, "a") == [ResponseCode.SLAVE_NOT_AVAILABLE]
         assert await bodies(master) == []
         slave = await members.slave(master)
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a"]
         assert await send(master, "b") == [0]
 
 
 async def test_silent_slave_causes_answer_12(tmp_path: Path) -> None:
     """The message is stored, but not promised; when enough slaves have it, consumers see it."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC, slaveTimeout="200")
         slave = await members.slave(master)
         stream = next(iter(master.replication.master.server.streams))
@@ -172,13 +172,13 @@ async def test_silent_slave_causes_answer_12(tmp_path: Path) -> None:
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
         assert await bodies(master) == []
         stream.resume_writing()
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == [b"a"]
 
 
 async def test_degraded_master_continues_without_slaves(tmp_path: Path) -> None:
     """With haDegrade=ASYNC no slave means code 0, and consumers see all; sends wait again for the next slave."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC, haDegrade="ASYNC")
 
         assert await send(master, "a") == [0]
@@ -193,7 +193,7 @@ async def test_degraded_master_continues_without_slaves(tmp_path: Path) -> None:
 
 async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
     """Without acks nothing fences a master: where slaves are electable a degraded one needs the Lease."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         conf = {"haDegrade": "ASYNC", "slaveTimeout": "200"}
         master = await members.start("one", **SYNC, **UNASSIGNED, **conf, brokerId="1")
         await master.orders.promote(3, [2], False)
@@ -204,20 +204,22 @@ async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("disconnects", [True, False], ids=["disconnects", "twin"])
+@pytest.mark.parametrize("disconnects", [True, False], ids=["disconnects", "keeps the connection, the twin"])
 async def test_clients_of_a_moved_address_are_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disconnects: bool
 ) -> None:
     """A Service leads to an old master for a moment after its role has moved: such clients would stay with a slave."""
     monkeypatch.setattr(roles, "ADDRESS_MOVE_S", 5.0 if disconnects else 3600.0)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await first.orders.promise(300, "test")
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)  # from here on its log is not cut any more, which disconnects clients as well
+        await wait_until_following(
+            second, 1
+        )  # from here on its log is not cut any more, which disconnects clients as well
 
         async with dialogue(first) as late:
             assert (await late.send(b"x")).code != 0
@@ -242,12 +244,12 @@ async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, 
         conf |= {"transientStorePoolEnable": "true", "transientStorePoolSize": "2", "commitIntervalCommitLog": "60000"}
         conf |= {"commitCommitLogLeastPages": "1000"}
     with memory_folders(pool == "tmpfs") as (first, second):
-        async with group(tmp_path) as members:
+        async with running_group(tmp_path) as members:
             master = await members.start("master", **SYNC, **conf, transientStorePoolPath=first)
             slave = await members.slave(master, 1, **conf, transientStorePoolPath=second)
 
             assert await send(master, "a", "b", "c") == [0, 0, 0]
-            await copied(master, slave)
+            await wait_until_copied(master, slave)
             assert await bodies(slave) == [b"a", b"b", b"c"]
 
 
@@ -263,11 +265,11 @@ def memory_folders(is_wanted: bool) -> Iterator[tuple[str, str]]:
 
 async def test_slave_refuses_requests_for_a_master(tmp_path: Path) -> None:
     """Sends, new topics, messages sent back and locks are answered 14, so that clients try another broker."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         await send(master, "a")
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
 
         async with dialogue(slave) as peer:
             answers = [
@@ -282,7 +284,7 @@ async def test_slave_refuses_requests_for_a_master(tmp_path: Path) -> None:
 
 async def test_tables_are_copied_from_the_master(tmp_path: Path) -> None:
     """Topics, groups and consumer offsets are on the slave as on the master, deletions included."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         async with dialogue(master) as peer:
             await make_topic(peer, "Before")
@@ -308,12 +310,12 @@ async def make_topic(peer: Dialogue, topic: str) -> None:
 
 async def test_pending_deletion_of_a_dead_master_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was pending until the log reached its stamp; another master's log has reached it, with the topic in use."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **UNASSIGNED, brokerId="1")
         second = await members.start("two", **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         async with dialogue(first) as peer:
             await make_topic(peer, "Kept")
             await wait_until(lambda: second.core.topics.find("Kept") is not None)
@@ -327,13 +329,13 @@ async def test_pending_deletion_of_a_dead_master_is_dropped(tmp_path: Path, monk
             for number in range(5):
                 await peer.send_ok(b"%d" % number, topic="Kept")
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
-        await copied(second, first)
+        await wait_until_following(second, 1)
+        await wait_until_copied(second, first)
         await second.orders.promise(400, "test")
         await first.orders.promote(400, [], False)
         monkeypatch.setattr(first.replication.master.server, "on_join", list)  # as if large tables were still under way
         await second.orders.follow(400, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         follower = second.replication.slave.follower
         await wait_until(lambda: follower is not None and follower.confirmed >= 0)
         await asyncio.sleep(0.1)
@@ -347,12 +349,12 @@ def offset_ext(topic: str, offset: int) -> dict[str, str]:
 
 async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
     """Nothing is lost, offsets stay, the old master follows, and its old epoch is over."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         assert (await first.orders.promote(1 << 8, [2], False)).role is HaRole.MASTER
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "a", "b") == [0, 0]
         async with dialogue(first) as peer:
             await peer.make_group("GroupA")
@@ -367,9 +369,9 @@ async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
             assert (status.role, status.epoch, status.electable) == (HaRole.MASTER, 300, (1,))
             await first.orders.follow(300, second.settings.ha_address)
             await wait_until(lambda: not peer.channel.is_open)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
         assert await send(second, "c") == [0]
-        await copied(second, first)
+        await wait_until_copied(second, first)
         assert await bodies(first) == await bodies(second) == [b"a", b"b", b"c"]
         assert first.store.identity.epochs == second.store.identity.epochs
         with pytest.raises(OrderRefused, match="epoch"):
@@ -378,12 +380,12 @@ async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
 
 async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> None:
     """A reset that no reader has applied yet is copied, and so is a finished one: no reader is moved twice."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "a", "b", "c") == [0, 0, 0]
         async with dialogue(first) as peer:
             for name in ("Redirected", "Waiting"):
@@ -393,7 +395,7 @@ async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> Non
             assert (await peer.pull(1, consumerGroup="Redirected")).code == ResponseCode.SUCCESS
             await wait_until(lambda: second.core.offsets.resets.is_pending("Waiting", TOPIC, 0))
             await wait_until(lambda: not second.core.offsets.resets.is_pending("Redirected", TOPIC, 0))
-        await copied(first, second)
+        await wait_until_copied(first, second)
 
         await second.orders.promote(300, [1], False)
         async with dialogue(second) as peer:
@@ -410,25 +412,27 @@ def reset_ext(group: str, offset: int) -> dict[str, str]:
 
 async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
     """Open transactions can be ended there, once; ended ones are not ended again."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await first.orders.promote(1 << 8, [2], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         async with dialogue(first) as peer:
             halves = [await prepare(peer, text.encode()) for text in "abc"]
-            assert await end(peer, halves[0], COMMIT) == await end(peer, halves[1], ROLL_BACK) == 0
+            assert (
+                await end_transaction(peer, halves[0], COMMIT) == await end_transaction(peer, halves[1], ROLL_BACK) == 0
+            )
         promised = await second.orders.promise(300, "test")
         assert promised.end == first.store.log.wrote
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await wait_until_following(second, 1)
         async with dialogue(second) as peer:
-            assert await end(peer, halves[2], COMMIT) == await end(peer, halves[0], COMMIT) == 0
-            assert await end(peer, halves[1], COMMIT) == ResponseCode.ILLEGAL_OPERATION
+            assert await end_transaction(peer, halves[2], COMMIT) == await end_transaction(peer, halves[0], COMMIT) == 0
+            assert await end_transaction(peer, halves[1], COMMIT) == ResponseCode.ILLEGAL_OPERATION
         assert len(second.transactions.journal.halves) == 0
-        await copied(second, first)
+        await wait_until_copied(second, first)
         assert await bodies(first) == await bodies(second) == [b"a", b"c"]
 
 
@@ -441,7 +445,7 @@ async def prepare(peer: Dialogue, body: bytes) -> dict[str, str]:
     return await peer.send_ok(body, properties=text)
 
 
-async def end(peer: Dialogue, half: dict[str, str], how: str) -> int:
+async def end_transaction(peer: Dialogue, half: dict[str, str], how: str) -> int:
     ext = {"producerGroup": "producers", "tranStateTableOffset": half["queueOffset"], "commitOrRollback": how}
     ext["commitLogOffset"] = str(int(half["msgId"][16:], 16))
     return (await peer.ask(RequestCode.END_TRANSACTION, ext)).code
@@ -449,7 +453,7 @@ async def end(peer: Dialogue, half: dict[str, str], how: str) -> int:
 
 async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path) -> None:
     """Before an order nothing is served; a promise survives a restart, and older orders are refused."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         broker = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
         await broker.orders.promise(7, "test")
@@ -467,7 +471,7 @@ async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path
 
 async def test_configured_master_with_a_newer_promise_serves_nothing(tmp_path: Path) -> None:
     """Its problem names both epochs, and no other master: a fence order promises an epoch, too."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         broker = await members.start("one")
         await broker.orders.fence(7)
         await broker.close()
@@ -481,7 +485,7 @@ async def test_configured_master_with_a_newer_promise_serves_nothing(tmp_path: P
 
 async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path: Path) -> None:
     """A broker that has promised a newer epoch is not the master from that moment on."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         broker = await members.start("one", **UNASSIGNED, brokerId="1")
         await broker.orders.promote(5, [], False)
         async with dialogue(broker) as peer:
@@ -494,12 +498,12 @@ async def test_fenced_master_disconnects_its_clients_and_refuses_sends(tmp_path:
 
 async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Path) -> None:
     """The old master's extra messages are deleted, and no consumer had seen them."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         old = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         new = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         await old.orders.promote(10, [2], False)
         await new.orders.follow(10, old.settings.ha_address)
-        await follows(old, 2)
+        await wait_until_following(old, 2)
         assert await send(old, "a") == [0]
         await new.orders.promise(11, "test")
         assert set(await send(old, "lost-1", "lost-2")) <= {ResponseCode.SLAVE_NOT_AVAILABLE}
@@ -507,9 +511,9 @@ async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Pat
 
         await new.orders.promote(11, [1], False)
         await old.orders.follow(11, new.settings.ha_address)
-        await follows(new, 1)
+        await wait_until_following(new, 1)
         assert await send(new, "b") == [0]
-        await copied(new, old)
+        await wait_until_copied(new, old)
         assert await bodies(old) == await bodies(new) == [b"a", b"b"]
 
 
@@ -517,14 +521,14 @@ async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Pat
 async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path: Path, role: dict[str, str]) -> None:
     """It was the master before, and had cached the queues, which changed when the whole log was copied."""
     conf = {**UNASSIGNED, "mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": str(64 << 10)}
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **conf, **role, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
         await first.orders.promote(1 << 8, [], False)
         await second.orders.follow(1 << 8, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "a", "b") == [0, 0]
-        await copied(first, second)
+        await wait_until_copied(first, second)
         await first.orders.promise(300, "test")
         await second.orders.promote(300, [], False)
         assert await send(second, *["small"] * 130, *["large" * 4_000] * 14) == [0] * 144
@@ -532,27 +536,27 @@ async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path:
         assert second.store.log.min_physical > first.store.log.wrote, "nothing that the first one lacks was deleted"
 
         await first.orders.follow(300, second.settings.ha_address)
-        await follows(second, 1)
-        await copied(second, first)
+        await wait_until_following(second, 1)
+        await wait_until_copied(second, first)
         assert first.store.is_log_discarded
         await second.orders.promise(400, "test")
         await first.orders.promote(400, [], False)
         await second.orders.follow(400, first.settings.ha_address)
-        await follows(first, 2)
+        await wait_until_following(first, 2)
         assert await send(first, "c", "d") == [0, 0]
         assert await bodies(first, 146) == [b"c", b"d"]
 
 
 async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: Path) -> None:
     """Nothing is appended before the comparison with slaves that may have the lost messages, which are fetched."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
         before = master.store.log.wrote
         assert await send(master, "b", "c") == [0, 0]
         whole = master.store.log.wrote
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await slave.close()
         await master.close()
         lose_tail(tmp_path / "master", before)
@@ -562,10 +566,10 @@ async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: 
         assert await send(master, "x") == [ResponseCode.SERVICE_NOT_AVAILABLE]
         slave = await members.start("slave-1")
         await wait_until(lambda: master.roles.role is HaRole.MASTER)
-        await follows(master, 1)
+        await wait_until_following(master, 1)
         assert master.store.identity.epochs[-1].start == whole
         assert await send(master, "d") == [0]
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c", b"d"]
 
 
@@ -573,13 +577,13 @@ async def test_compared_master_that_fails_to_take_its_role_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, for example, refuses the record of the new role; with space the broker becomes master by itself."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
         before = master.store.log.wrote
         assert await send(master, "b") == [0]
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await slave.close()
         await master.close()
         lose_tail(tmp_path / "master", before)
@@ -597,14 +601,14 @@ async def test_compared_master_that_fails_to_take_its_role_tries_again(
 
         await wait_until(lambda: master.roles.role is HaRole.MASTER)
         assert len(failures) == 1
-        await follows(master, 1)
+        await wait_until_following(master, 1)
         assert await send(master, "c") == [0]
         assert await bodies(master) == [b"a", b"b", b"c"]
 
 
 async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replication port is open until its log is flushed: a slave is compared, but the role does not change."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
@@ -633,7 +637,7 @@ async def test_stopping_broker_begins_no_term(tmp_path: Path, monkeypatch: pytes
 
 async def test_silent_slave_does_not_use_up_the_time_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is closed cleanly within a short `shutdownTimeout`, of which at most half is spent on slaves."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC, shutdownTimeout="1000")
         await members.slave(master)
         monkeypatch.setattr(type(master.replication.master), "have_slaves_caught_up", False)
@@ -643,7 +647,7 @@ async def test_silent_slave_does_not_use_up_the_time_of_a_stop(tmp_path: Path, m
 
 async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
     """A name server may report another master until the registration is closed, which is later."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         slave = await members.start("slave", brokerRole="SLAVE", brokerId="1")
         await slave.roles.close()
 
@@ -657,7 +661,7 @@ async def test_stopping_slave_follows_no_found_master(tmp_path: Path) -> None:
 async def test_doubt_ends_with_a_new_term_of_a_configured_master(tmp_path: Path, is_compared: bool) -> None:
     """Its log is the valid one then. A term that continues after a clean stop proves nothing."""
     doubt = CompletenessRecord(is_complete=False, machine="another run", is_crash_safe=True)
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **(SYNC if is_compared else {}))
         slave = await members.slave(master) if is_compared else None
         assert await send(master, "a") == [0]
@@ -695,7 +699,7 @@ def lose_tail(store: Path, end: int) -> None:
 
 async def test_asynchronous_master_without_grants_stops_acknowledging(tmp_path: Path) -> None:
     """While a slave may have been promoted nothing is acknowledged; with its grant, or a Lease, it is."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("one", **UNASSIGNED, brokerId="1", slaveTimeout="200", haGrant="1000")
         slave = await members.start("two", **UNASSIGNED, brokerId="2", haGrant="1000")
         await master.orders.promote(3, [2], False)
@@ -727,11 +731,11 @@ def test_enough_slaves_are_compared(electable: list[int], acks: int, needed: int
 
 async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -> None:
     """Recovery shows no more than was confirmed: a tail that only this disk has may be cut by the next master."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
-        await copied(master, slave)
+        await wait_until_copied(master, slave)
         await slave.close()
         await wait_until(lambda: len(master.replication.acks) == 0)
         assert await send(master, "hidden") == [ResponseCode.SLAVE_NOT_AVAILABLE]
@@ -740,8 +744,8 @@ async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -
         master = await members.start("master")
         assert await bodies(master) == [b"a"]
         slave = await members.start("slave-1")
-        await follows(master, 1)
-        await copied(master, slave)
+        await wait_until_following(master, 1)
+        await wait_until_copied(master, slave)
         assert await bodies(master) == [b"a", b"hidden"]
 
 
@@ -751,13 +755,13 @@ def refuse_write(record: RoleRecord) -> None:
 
 async def test_orders_are_idempotent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated order is accepted, and has no further effect."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         slave = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
         for _ in range(2):
             await master.orders.promote(3, [2], False)
             await slave.orders.follow(3, master.settings.ha_address)
-        await follows(master, 2)
+        await wait_until_following(master, 2)
         follower = slave.replication.slave.follower
         await slave.orders.follow(3, master.settings.ha_address)
         assert slave.replication.slave.follower is follower

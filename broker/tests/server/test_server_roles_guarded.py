@@ -14,16 +14,16 @@ from gantry_testing.local import dialogue, local_conf, wait_until
 from gantry_wire import ResponseCode
 
 
-async def started(path: Path, **conf: str) -> Broker:
+async def start_broker(path: Path, **conf: str) -> Broker:
     broker = Broker(broker_settings(local_conf(path, **conf)), disk=RealDisk(), clock=SystemClock())
     await broker.start()
     return broker
 
 
-async def pair(tmp_path: Path, master_conf: dict[str, str], slave_conf: dict[str, str]) -> tuple[Broker, Broker]:
-    master = await started(tmp_path / "master", brokerRole="SYNC_MASTER", **master_conf)
+async def start_pair(tmp_path: Path, master_conf: dict[str, str], slave_conf: dict[str, str]) -> tuple[Broker, Broker]:
+    master = await start_broker(tmp_path / "master", brokerRole="SYNC_MASTER", **master_conf)
     role = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
-    return master, await started(tmp_path / "slave", **role, **slave_conf)
+    return master, await start_broker(tmp_path / "slave", **role, **slave_conf)
 
 
 def problem_of(slave: Broker) -> str:
@@ -37,7 +37,7 @@ async def test_slave_follows_only_with_the_same_secret(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     right, wrong = {"haSecretPath": str(tmp_path / "right")}, {"haSecretPath": str(tmp_path / "wrong")}
     for number, (slave_conf, is_welcome) in enumerate(((right, True), (wrong, False), ({}, False))):
-        master, slave = await pair(tmp_path / str(number), right, slave_conf)
+        master, slave = await start_pair(tmp_path / str(number), right, slave_conf)
         try:
             if is_welcome:
                 await wait_until(lambda one=master: len(one.replication.acks) == 1)  # type: ignore[misc]
@@ -53,7 +53,7 @@ async def test_slave_follows_only_with_the_same_secret(tmp_path: Path) -> None:
 async def test_master_without_the_secret_is_not_followed(tmp_path: Path) -> None:
     """A slave with a secret accepts no master without it."""
     (tmp_path / "secret").write_text("s3cret")
-    master, slave = await pair(tmp_path, {}, {"haSecretPath": str(tmp_path / "secret")})
+    master, slave = await start_pair(tmp_path, {}, {"haSecretPath": str(tmp_path / "secret")})
     try:
         await wait_until(lambda: "secret" in problem_of(slave))
         assert len(master.replication.acks) == 0
@@ -80,7 +80,7 @@ async def test_slave_needs_a_certificate_of_the_masters_authority(tmp_path: Path
     ours, theirs = trustme.CA(), trustme.CA()
     master_conf = certificate(tmp_path / "of-master", ours, ours)
     slave_conf = certificate(tmp_path / "of-slave", ours if is_ours else theirs, ours)
-    master, slave = await pair(tmp_path, master_conf, slave_conf)
+    master, slave = await start_pair(tmp_path, master_conf, slave_conf)
     try:
         if is_ours:
             await wait_until(lambda: len(master.replication.acks) == 1)
@@ -97,5 +97,5 @@ async def test_slave_needs_a_certificate_of_the_masters_authority(tmp_path: Path
 async def test_unreadable_secret_stops_the_start(tmp_path: Path) -> None:
     """A group that requires a secret must not run without one."""
     with pytest.raises(OSError, match="nowhere"):
-        await started(tmp_path, haSecretPath="/nowhere/secret")
+        await start_broker(tmp_path, haSecretPath="/nowhere/secret")
     assert not (tmp_path / "abort").exists(), "expected the opened store to be closed again"

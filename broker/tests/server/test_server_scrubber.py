@@ -28,11 +28,11 @@ async def filled_broker(folder: Path, **conf: str) -> AsyncIterator[Broker]:
         async with dialogue(broker) as client:
             for number in range(MESSAGES):
                 await client.send_ok(BODY + bytes((number,)))
-        await flushed(broker)
+        await flush_store(broker)
         yield broker
 
 
-async def flushed(broker: Broker) -> None:
+async def flush_store(broker: Broker) -> None:
     await asyncio.to_thread(broker.store.flush)
 
 
@@ -49,7 +49,7 @@ async def scrub_all(scrubber: Scrubber) -> int:
     return total
 
 
-def physical(broker: Broker, number: int) -> int:
+def record_offset(broker: Broker, number: int) -> int:
     queue = broker.store.queues.get("TopicTest", 0)
     assert queue is not None
     unit = queue.unit(number)
@@ -57,7 +57,7 @@ def physical(broker: Broker, number: int) -> int:
     return unit[0]
 
 
-def damage(broker: Broker, offset: int) -> None:
+def change_byte(broker: Broker, offset: int) -> None:
     """Change a byte of the log as another process would."""
     file_size = broker.store.settings.mapped_file_size_commit_log
     path = Path(broker.store.root) / "commitlog" / f"{offset - offset % file_size:020d}"
@@ -98,9 +98,9 @@ async def test_unread_damage_is_found_once(tmp_path: Path) -> None:
     """Every damaged record, each counted once however often the log is scrubbed."""
     async with filled_broker(tmp_path) as broker:
         scrubber = scrubber_of(broker)
-        places = [physical(broker, number) for number in (3, 4, 40)]
+        places = [record_offset(broker, number) for number in (3, 4, 40)]
         for place, position in zip(places, (200, 5, 30), strict=True):
-            damage(broker, place + position)
+            change_byte(broker, place + position)
 
         await scrub_all(scrubber)
         scrubber._pass_began_at = -1e9
@@ -115,12 +115,12 @@ async def test_unread_damage_is_found_once(tmp_path: Path) -> None:
 async def test_repaired_damage_is_not_reported_any_more(tmp_path: Path) -> None:
     """An administrator may put a good file in the place of the damaged one."""
     async with filled_broker(tmp_path) as broker:
-        scrubber, place = scrubber_of(broker), physical(broker, 20)
-        damage(broker, place + 500)
+        scrubber, place = scrubber_of(broker), record_offset(broker, 20)
+        change_byte(broker, place + 500)
         await scrub_all(scrubber)
         assert broker.store.guard.damage.integrity.damaged_records == 1
 
-        damage(broker, place + 500)
+        change_byte(broker, place + 500)
         scrubber._pass_began_at = -1e9
         await scrub_all(scrubber)
 
@@ -142,7 +142,7 @@ async def test_record_damaged_only_on_disk_is_rewritten(tmp_path: Path) -> None:
     writes: list[int] = []
     async with filled_broker(tmp_path) as broker:
         media = RottenMedia()
-        media.place = physical(broker, 20) + 700
+        media.place = record_offset(broker, 20) + 700
         scrubber = scrubber_of(broker, media)
         prepare_rewrite = broker.store.guard.prepare_rewrite
 
@@ -153,7 +153,7 @@ async def test_record_damaged_only_on_disk_is_rewritten(tmp_path: Path) -> None:
         broker.store.guard.prepare_rewrite = counted  # type: ignore[method-assign]
         await scrub_all(scrubber)
 
-        assert writes == [physical(broker, 20)]
+        assert writes == [record_offset(broker, 20)]
         assert (
             broker.store.guard.damage.integrity.damaged_records == 0
             and broker.store.guard.damage.integrity.healed_records == 1
@@ -210,14 +210,14 @@ async def test_abandoned_change_of_the_log_reopens_the_gate(tmp_path: Path) -> N
 async def test_pass_continues_where_the_log_was_cut(tmp_path: Path) -> None:
     """Other records are stored after the cut: all of them are verified, and none is taken for damage."""
     async with filled_broker(tmp_path, scrubBytesPerSecond="0") as broker:
-        scrubber, end = broker.scrubber, physical(broker, 2)
+        scrubber, end = broker.scrubber, record_offset(broker, 2)
         while scrubber.position <= end:
             await scrubber.step()
         await truncate_log(broker, end)
         async with dialogue(broker) as client:
             for _ in range(MESSAGES):
                 await client.send_ok(BODY + b"of another length")
-        await flushed(broker)
+        await flush_store(broker)
 
         assert await scrub_all(scrubber) == broker.store.log.flushed - end
         assert broker.store.guard.damage.counters.found == 0

@@ -26,7 +26,7 @@ from gantry_wire.seal import SEAL_BYTES, SEAL_MARK, seal
 
 RETRY = f"%RETRY%{GROUP}"
 DEAD = f"%DLQ%{GROUP}"
-STALE = "0123456789"
+WRONG_SEAL = "0123456789"
 LEVEL_1_MS = 1_000
 
 
@@ -49,7 +49,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 def stale_text(**pairs: str) -> str:
     """Return properties of a message that was read from a broker and is sent again."""
-    return properties_text(UNIQ_KEY=UNIQUE_ID, **{"__CRC32#": STALE}, **pairs)
+    return properties_text(UNIQ_KEY=UNIQUE_ID, **{"__CRC32#": WRONG_SEAL}, **pairs)
 
 
 def assert_sealed(broker: Broker, message: StoredMessage) -> None:
@@ -58,7 +58,7 @@ def assert_sealed(broker: Broker, message: StoredMessage) -> None:
     assert record is not None
     assert check_record(record, 0, physical_offset=message.physical_offset, is_sealed=True).is_good
     assert record.endswith(seal(record[:-SEAL_BYTES])) and record.count(SEAL_MARK) == 1
-    assert STALE.encode() not in record
+    assert WRONG_SEAL.encode() not in record
 
 
 async def newest(broker: Broker, client: Dialogue, topic: str, count: int = 1) -> StoredMessage:
@@ -89,10 +89,10 @@ async def send_back(client: Dialogue, message: StoredMessage, level: int) -> Non
     [
         stale_text(),
         stale_text(TAGS="a"),
-        f"UNIQ_KEY\x01{UNIQUE_ID}\x02TAGS\x01a\x02__CRC32#\x01{STALE}",
-        f"__CRC32#\x01{STALE}\x02UNIQ_KEY\x01{UNIQUE_ID}\x02",
-        f"UNIQ_KEY\x01{UNIQUE_ID}\x02__CRC32#\x01{STALE}\x02__CRC32#\x01{STALE}\x02",
-        f"UNIQ_KEY\x01{UNIQUE_ID[:12]}\x02__CRC32#\x01{STALE}\x02TAGS\x01a\x02",
+        f"UNIQ_KEY\x01{UNIQUE_ID}\x02TAGS\x01a\x02__CRC32#\x01{WRONG_SEAL}",
+        f"__CRC32#\x01{WRONG_SEAL}\x02UNIQ_KEY\x01{UNIQUE_ID}\x02",
+        f"UNIQ_KEY\x01{UNIQUE_ID}\x02__CRC32#\x01{WRONG_SEAL}\x02__CRC32#\x01{WRONG_SEAL}\x02",
+        f"UNIQ_KEY\x01{UNIQUE_ID[:12]}\x02__CRC32#\x01{WRONG_SEAL}\x02TAGS\x01a\x02",
         properties_text(UNIQ_KEY=UNIQUE_ID, TAGS="a"),
         "",
     ],
@@ -115,9 +115,9 @@ async def test_each_message_of_a_batch_has_its_own_seal(broker: Broker, client: 
     entries = [
         BatchEntry(0, b"one", stale_text(TAGS="a").encode()),
         BatchEntry(0, b"two", b""),
-        BatchEntry(0, b"three", f"__CRC32#\x01{STALE}".encode()),
+        BatchEntry(0, b"three", f"__CRC32#\x01{WRONG_SEAL}".encode()),
     ]
-    reply = await client.send(encode_batch(entries), code=320, properties=f"__CRC32#\x01{STALE}\x02")
+    reply = await client.send(encode_batch(entries), code=320, properties=f"__CRC32#\x01{WRONG_SEAL}\x02")
 
     assert reply.code == 0
     messages = await client.read()

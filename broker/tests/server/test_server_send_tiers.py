@@ -67,77 +67,77 @@ class Peer:
         self.sent.append(data)
 
 
-def property_text(dice: random.Random) -> str:
+def property_text(rng: random.Random) -> str:
     """Properties as some sender may write them: most are plain, some odd, some broken."""
-    names = PLAIN_NAMES if dice.random() < 0.7 else NAMES
-    pairs = [(dice.choice(names), dice.choice(VALUES)) for _ in range(dice.randrange(6))]
-    if dice.random() < 0.9:
-        unique = UNIQUE if dice.random() < 0.5 else dice.choice(UNIQUES)
-        pairs.insert(dice.choice((0, dice.randint(0, len(pairs)))), ("UNIQ_KEY", unique))
-    if dice.random() < 0.6:
-        pairs.append(("WAIT", dice.choice(("true", "true", "true", "false", "FALSE", "no"))))
-    if dice.random() < 0.8:  # most senders keep a map
+    names = PLAIN_NAMES if rng.random() < 0.7 else NAMES
+    pairs = [(rng.choice(names), rng.choice(VALUES)) for _ in range(rng.randrange(6))]
+    if rng.random() < 0.9:
+        unique = UNIQUE if rng.random() < 0.5 else rng.choice(UNIQUES)
+        pairs.insert(rng.choice((0, rng.randint(0, len(pairs)))), ("UNIQ_KEY", unique))
+    if rng.random() < 0.6:
+        pairs.append(("WAIT", rng.choice(("true", "true", "true", "false", "FALSE", "no"))))
+    if rng.random() < 0.8:  # most senders keep a map
         pairs = list(dict(pairs).items())
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
-    odd = dice.random()
+    odd = rng.random()
     if odd < 0.1:
         text = text.removesuffix("\x02")
     elif odd < 0.14:
-        at = dice.randint(0, len(text))
-        text = text[:at] + dice.choice(("\x01", "\x02", "\x02\x02", "\x01\x01", "\x01v\x02")) + text[at:]
+        at = rng.randint(0, len(text))
+        text = text[:at] + rng.choice(("\x01", "\x02", "\x02\x02", "\x01\x01", "\x01v\x02")) + text[at:]
     elif odd < 0.15:
-        text += f"long\x01{'y' * (32_767 - len(text.encode()) - dice.randrange(120))}\x02"
+        text += f"long\x01{'y' * (32_767 - len(text.encode()) - rng.randrange(120))}\x02"
     return text
 
 
-def fields_of(dice: random.Random) -> dict[str, str]:
+def fields_of(rng: random.Random) -> dict[str, str]:
     """The other fields of a send; nearly all are usual."""
     fields = {
-        "queueId": str(dice.randrange(4)),
-        "sysFlag": str(dice.choice((0, 0, 1, 4, 8, 12, 16, 32, 63, -1))),
-        "bornTimestamp": str(dice.choice((1_700_000_000_000, 0, -5))),
-        "flag": str(dice.choice((0, 0, 7, -1))),
-        "properties": property_text(dice),
+        "queueId": str(rng.randrange(4)),
+        "sysFlag": str(rng.choice((0, 0, 1, 4, 8, 12, 16, 32, 63, -1))),
+        "bornTimestamp": str(rng.choice((1_700_000_000_000, 0, -5))),
+        "flag": str(rng.choice((0, 0, 7, -1))),
+        "properties": property_text(rng),
     }
     for name, usual, unusual in (
         ("reconsumeTimes", "0", "2"), ("batch", "false", "true"), ("unitMode", "false", "true"),
         ("queueId", "0", "4"), ("queueId", "0", "-1"), ("queueId", "0", "no number"),
         ("topic", TOPIC, "%RETRY%unknown"), ("flag", "0", "2147483648"),
     ):  # fmt: skip
-        odd = dice.random()
+        odd = rng.random()
         if odd < 0.01:
             fields[name] = unusual
         elif odd < 0.3 and name not in ("topic", "queueId", "flag"):
             fields[name] = usual
-    if dice.random() < 0.02:
+    if rng.random() < 0.02:
         del fields["properties"]
     return fields
 
 
-def frame(dice: random.Random) -> bytes:
+def frame(rng: random.Random) -> bytes:
     """One request as Java's, Go's or some other client would write it."""
-    code = dice.choice((10, 310))
-    fields = fields_of(dice)
+    code = rng.choice((10, 310))
+    fields = fields_of(rng)
     ext = send_ext(code, **fields)
     if "properties" not in fields:
         del ext["properties" if code == 10 else "i"]
-    flag, opaque = dice.choice((0, 0, 2)), dice.randrange(1 << 31)
-    body = b"" if dice.random() < 0.01 else dice.randbytes(dice.choice((1, 20, 3_000)))
-    if dice.random() < 0.3:
+    flag, opaque = rng.choice((0, 0, 2)), rng.randrange(1 << 31)
+    body = b"" if rng.random() < 0.01 else rng.randbytes(rng.choice((1, 20, 3_000)))
+    if rng.random() < 0.3:
         header = Header(code=code, opaque=opaque, flag=flag, language="GO", version=317, ext=ext)
         return encode_frame(encode_binary_header(header), body, 1)
     document: dict[str, Any] = {"code": code}
-    if dice.random() < 0.5:  # Go's order; numbers as numbers, as some write them
+    if rng.random() < 0.5:  # Go's order; numbers as numbers, as some write them
         document |= {"language": "GO", "version": 317, "opaque": opaque, "flag": flag, "remark": "", "extFields": ext}
     else:
         document |= {"extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque, "version": 479}
-    text = json.dumps(document, ensure_ascii=dice.random() < 0.5, separators=(",", ":"))
+    text = json.dumps(document, ensure_ascii=rng.random() < 0.5, separators=(",", ":"))
     return encode_frame(text.encode(), body)
 
 
-def cases(seed: int, count: int = CASES_COUNT) -> Iterator[bytes]:
-    dice = random.Random(seed)
-    return (frame(dice) for _ in range(count))
+def random_requests(seed: int, count: int = CASES_COUNT) -> Iterator[bytes]:
+    rng = random.Random(seed)
+    return (frame(rng) for _ in range(count))
 
 
 @pytest.fixture
@@ -190,11 +190,11 @@ def outcome(broker: Broker, data: bytes, handle: Callable[[bytes, Any], tuple[in
     return found
 
 
-def by_tiers(broker: Broker, data: bytes) -> Outcome:
+def run_by_tiers(broker: Broker, data: bytes) -> Outcome:
     return outcome(broker, data, broker.listeners.services[0].handle)
 
 
-def by_slow_path(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def run_by_slow_path(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """The same frame by the slow path alone."""
     with monkeypatch.context() as patch:
         patch.setattr(broker.send_path, "_prefix", b"\0")
@@ -204,7 +204,7 @@ def by_slow_path(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -
 
 def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The frames that end differently by tiers and by the slow path."""
-    return [data for data in frames if by_tiers(broker, data) != by_slow_path(broker, data, monkeypatch)]
+    return [data for data in frames if run_by_tiers(broker, data) != run_by_slow_path(broker, data, monkeypatch)]
 
 
 @pytest.mark.verify(quick=1)
@@ -213,7 +213,7 @@ async def test_every_tier_equals_the_slow_path(
     broker: Broker, seed: int, slow_sends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Draft, answer and immediate reply are equal for any properties and fields; many cases avoid the slow path."""
-    assert differences(broker, cases(seed), monkeypatch) == []
+    assert differences(broker, random_requests(seed), monkeypatch) == []
 
     assert CASES_COUNT < len(slow_sends) < CASES_COUNT * 1.6, "too many cases took the slow path"
 
@@ -232,7 +232,7 @@ async def test_tier_without_a_rule_is_detected(
         send_routes, "_CHECKED_PROPERTIES", send_routes.SPECIAL_PROPERTIES | send_routes.OWNED_PROPERTIES
     )
 
-    assert differences(broker, cases(0), monkeypatch) != []
+    assert differences(broker, random_requests(0), monkeypatch) != []
 
 
 def plain_frame(code: int, serialization: int, text: str) -> bytes:
@@ -264,7 +264,7 @@ async def test_senders_unlike_java_avoid_the_slow_path(
 ) -> None:
     """Go, C++, Rust, Node and raw senders, and Java's with keys: a message is put into the pass without a
     `Command`."""
-    drafts, answers, _, reply = by_tiers(broker, plain_frame(code, serialization, text))
+    drafts, answers, _, reply = run_by_tiers(broker, plain_frame(code, serialization, text))
 
     assert (len(drafts), len(answers), reply) == (1, 1, b"")
     assert slow_sends == []
@@ -274,17 +274,17 @@ async def test_shape_is_cached_by_the_second_tier_for_the_first(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Properties are parsed for the first message of a shape only."""
-    monkeypatch.setattr(broker.send_path, "put_send", counted(broker.send_path.put_send))
+    monkeypatch.setattr(broker.send_path, "put_send", count_calls(broker.send_path.put_send))
     text = properties_text(UNIQ_KEY=UNIQUE, WAIT="true", TAGS="new")
 
-    first = by_tiers(broker, plain_frame(310, 0, text))
-    second = by_tiers(broker, plain_frame(310, 0, text))
+    first = run_by_tiers(broker, plain_frame(310, 0, text))
+    second = run_by_tiers(broker, plain_frame(310, 0, text))
 
     assert first == second
     assert broker.send_path.put_send.calls == 1  # type: ignore[attr-defined]
 
 
-def counted(call: Callable[..., Any]) -> Any:
+def count_calls(call: Callable[..., Any]) -> Any:
     def wrapper(*given: Any) -> Any:
         wrapper.calls += 1  # type: ignore[attr-defined]
         return call(*given)
@@ -298,7 +298,7 @@ async def test_refused_sends_are_refused_in_every_tier(broker: Broker, monkeypat
     monkeypatch.setattr(broker.core.gate, "write_refusal", Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "no", None))
 
     for code, serialization in ((10, 0), (10, 1), (310, 0), (310, 1)):
-        drafts, answers, _, reply = by_tiers(broker, plain_frame(code, serialization, properties_text(TAGS="t")))
+        drafts, answers, _, reply = run_by_tiers(broker, plain_frame(code, serialization, properties_text(TAGS="t")))
         assert (drafts, answers) == ([], [])
         assert b'"code":14' in reply
 
@@ -308,7 +308,7 @@ async def test_refused_sends_are_refused_in_every_tier(broker: Broker, monkeypat
 
 async def test_tiers_and_slow_path_write_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two brokers at the same address and time, the same frames, several to a pass: one log, one stream of replies."""
-    frames = list(cases(20, 1_500))
+    frames = list(random_requests(20, 1_500))
     port = str(free_ports(1)[0])
     found = []
     for name in ("tiers", "slow path"):
@@ -329,10 +329,10 @@ async def test_tiers_and_slow_path_write_the_same_log(tmp_path: Path, monkeypatc
 
 def log_and_replies(broker: Broker, frames: list[bytes], start: int) -> tuple[bytes, list[bytes]]:
     peer: Any = Peer()
-    dice = random.Random(1)
+    rng = random.Random(1)
     waiting = frames[:]
     while waiting:
-        count = dice.randint(1, 20)
+        count = rng.randint(1, 20)
         data, waiting = b"".join(waiting[:count]), waiting[count:]
         _, replies = broker.listeners.services[0].handle(data, peer)
         peer.sent.append(replies)
@@ -377,7 +377,7 @@ async def test_signed_sends_equal_the_slow_path(
             await admin.send_ok(queueId="3")
         make_predictable(broker, monkeypatch)
         slow_sends.clear()
-        frames = [signed for signed in map(signed_frame, cases(7, 2_500)) if signed is not None]
+        frames = [signed for signed in map(signed_frame, random_requests(7, 2_500)) if signed is not None]
 
         assert differences(broker, iter(frames), monkeypatch) == []
         slow_count = sum(code == 310 for code in slow_sends)

@@ -43,7 +43,7 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def now(broker: Broker, key: str) -> str:
+def value_in_effect(broker: Broker, key: str) -> str:
     """Return the value that is in effect."""
     return effective_settings(broker.core.live.current)[key]
 
@@ -56,12 +56,12 @@ async def change(broker: Broker, text: str) -> Command:
 
 async def test_settings_file_is_effective_from_the_start_and_after_edits(broker: Broker, path: Path) -> None:
     """It overrides broker.conf; a key that is removed from it has the value of broker.conf again."""
-    assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("48", "32")
+    assert (value_in_effect(broker, "fileReservedTime"), value_in_effect(broker, "maxPullBatchSize")) == ("48", "32")
 
     write(path, "# edited\nmaxPullBatchSize=64\n")
     await broker.settings_file.reload()
 
-    assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("24", "64")
+    assert (value_in_effect(broker, "fileReservedTime"), value_in_effect(broker, "maxPullBatchSize")) == ("24", "64")
     assert effective_settings(broker.settings)["maxPullBatchSize"] == "64"
 
 
@@ -79,11 +79,11 @@ async def test_settings_file_is_used_completely_or_not_at_all(broker: Broker, pa
     write(path, text)
     await broker.settings_file.reload()
 
-    assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("48", "32")
+    assert (value_in_effect(broker, "fileReservedTime"), value_in_effect(broker, "maxPullBatchSize")) == ("48", "32")
     assert broker.settings_file.problem
     write(path, "fileReservedTime=12\n")
     await broker.settings_file.reload()
-    assert now(broker, "fileReservedTime") == "12" and broker.settings_file.problem is None
+    assert value_in_effect(broker, "fileReservedTime") == "12" and broker.settings_file.problem is None
 
 
 async def test_missing_settings_file_changes_nothing(broker: Broker, path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_missing_settings_file_changes_nothing(broker: Broker, path: Path)
 
     await broker.settings_file.reload()
 
-    assert now(broker, "fileReservedTime") == "48"
+    assert value_in_effect(broker, "fileReservedTime") == "48"
 
 
 async def test_settings_of_the_file_cannot_be_changed_otherwise(broker: Broker, path: Path) -> None:
@@ -101,13 +101,13 @@ async def test_settings_of_the_file_cannot_be_changed_otherwise(broker: Broker, 
     taken = await change(broker, "maxPullBatchSize=16\n")
     write(path, "maxPullBatchSize=64\n")
     await broker.settings_file.reload()
-    from_file = now(broker, "maxPullBatchSize")
+    from_file = value_in_effect(broker, "maxPullBatchSize")
     write(path, "\n")
     await broker.settings_file.reload()
 
     assert refused.code == ResponseCode.NO_PERMISSION
     assert "liveSettingsPath" in (refused.remark or "")
-    assert (taken.code, from_file, now(broker, "maxPullBatchSize")) == (0, "64", "16")
+    assert (taken.code, from_file, value_in_effect(broker, "maxPullBatchSize")) == (0, "64", "16")
 
 
 async def test_change_that_a_simultaneous_edit_makes_invalid_is_refused_and_not_stored(
@@ -132,7 +132,10 @@ async def test_change_that_a_simultaneous_edit_makes_invalid_is_refused_and_not_
 
     before = {"diskMaxUsedSpaceRatio": "80"}
     assert saved == [before | {"diskSpaceCleanForciblyRatio": "90"}, before]
-    assert (now(broker, "diskMaxUsedSpaceRatio"), now(broker, "diskSpaceCleanForciblyRatio")) == ("95", "99")
+    assert (
+        value_in_effect(broker, "diskMaxUsedSpaceRatio"),
+        value_in_effect(broker, "diskSpaceCleanForciblyRatio"),
+    ) == ("95", "99")
 
 
 async def test_edit_and_simultaneous_change_are_both_effective(
@@ -155,4 +158,4 @@ async def test_edit_and_simultaneous_change_are_both_effective(
     may_end.set()
     await changing
 
-    assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("72", "64")
+    assert (value_in_effect(broker, "fileReservedTime"), value_in_effect(broker, "maxPullBatchSize")) == ("72", "64")

@@ -24,7 +24,7 @@ from gantry_wire.message import decode_records
 from gantry_wire.sql92 import SqlFilter
 
 LONG_MS = 60_000
-COSTLY = " AND ".join(["price > 5"] * 500)
+COSTLY_FILTER = " AND ".join(["price > 5"] * 500)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ async def test_pull_checks_a_limited_number_of_messages(client: Dialogue) -> Non
 async def test_pulls_of_one_turn_share_its_filter_budget() -> None:
     """Each read reduces the budget of the turn, but every read gets a minimum; the next turn has a full budget."""
     budget = FilterBudget(asyncio.get_running_loop())
-    small, large = SqlFilter("a > 5"), SqlFilter(COSTLY)
+    small, large = SqlFilter("a > 5"), SqlFilter(COSTLY_FILTER)
     assert budget.count_units(small) == UNITS_MAX
     assert budget.count_units(large) == TURN_TOKENS_MAX // (RECORD_TOKENS + large.weight)
 
@@ -234,7 +234,9 @@ async def test_held_pulls_beyond_the_budget_wait_for_the_next_turn(
 ) -> None:
     """One message wakes many pulls: all are retried, over several turns, with other work in between."""
     await send(client, b"0", price="9")
-    waiting = [client.start_pull(1, wait_ms=LONG_MS, expressionType="SQL92", subscription=COSTLY) for _ in range(200)]
+    waiting = [
+        client.start_pull(1, wait_ms=LONG_MS, expressionType="SQL92", subscription=COSTLY_FILTER) for _ in range(200)
+    ]
     await wait_until(lambda: broker.pulls.hold.count == 200)
     turns: list[int] = []
     wake = broker.pulls.hold._wake

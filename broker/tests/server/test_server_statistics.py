@@ -31,7 +31,7 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 
 
 class Counted:
-    """Statistics over tallies of the test's own."""
+    """Statistics of counters that the test sets."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -52,7 +52,7 @@ class Counted:
             self.tick()
 
     def tick(self) -> int:
-        """How many counters were read."""
+        """Return how many counters were read."""
         return sum(1 for _ in self.statistics.tick())
 
     def find(self, name: str, key: str) -> tuple[Snapshot, ...]:
@@ -205,7 +205,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
         yield one
 
 
-async def viewed(client: Dialogue, name: str, key: str) -> Any:
+async def read_statistics(client: Dialogue, name: str, key: str) -> Any:
     return await client.ask_json(315, {"statsName": name, "statsKey": key})
 
 
@@ -224,10 +224,10 @@ async def test_code_315_answers_in_javas_format(broker: Broker, client: Dialogue
     for _ in range(3):
         await client.send_ok(b"x")
     read_counters(broker, clock)
-    found = await viewed(client, "TOPIC_PUT_NUMS", TOPIC)
+    found = await read_statistics(client, "TOPIC_PUT_NUMS", TOPIC)
     assert set(found) == {"statsMinute", "statsHour", "statsDay"}
     assert found["statsMinute"] == {"sum": 3, "tps": 0.3, "avgpt": 1.0}
-    size = await viewed(client, "TOPIC_PUT_SIZE", TOPIC)
+    size = await read_statistics(client, "TOPIC_PUT_SIZE", TOPIC)
     assert size["statsMinute"]["sum"] == broker.store.log.wrote
     assert (await client.ask_json(202, {"topic": TOPIC}))["topicPutTps"] == 0.3
 
@@ -241,11 +241,11 @@ async def test_pulls_are_counted_by_group_and_topic(broker: Broker, client: Dial
     read_counters(broker, clock)
 
     key = f"{TOPIC}@{GROUP}"
-    assert (await viewed(client, "GROUP_GET_NUMS", key))["statsMinute"] == {"sum": 6, "tps": 0.6, "avgpt": 3.0}
-    assert (await viewed(client, "GROUP_GET_SIZE", key))["statsMinute"]["sum"] == sum(sizes)
-    assert (await viewed(client, "BROKER_GET_NUMS", "TestCluster"))["statsMinute"]["sum"] == 6
+    assert (await read_statistics(client, "GROUP_GET_NUMS", key))["statsMinute"] == {"sum": 6, "tps": 0.6, "avgpt": 3.0}
+    assert (await read_statistics(client, "GROUP_GET_SIZE", key))["statsMinute"]["sum"] == sum(sizes)
+    assert (await read_statistics(client, "BROKER_GET_NUMS", "TestCluster"))["statsMinute"]["sum"] == 6
     assert (await client.ask_json(208, {"consumerGroup": GROUP, "topic": TOPIC}))["consumeTps"] == 0.6
-    assert (await viewed(client, "GROUP_GET_LATENCY", f"0@{key}"))["statsMinute"]["tps"] >= 0
+    assert (await read_statistics(client, "GROUP_GET_LATENCY", f"0@{key}"))["statsMinute"]["tps"] >= 0
     assert (await client.ask(315, {"statsName": "GROUP_GET_LATENCY", "statsKey": f"1@{key}"})).code == 1
 
 
@@ -259,9 +259,9 @@ async def test_message_sent_back_counts_for_its_topic(broker: Broker, client: Di
     assert (await client.ask(36, back)).code == 0
     read_counters(broker, clock)
 
-    assert (await viewed(client, "SNDBCK_PUT_NUMS", f"{TOPIC}@{GROUP}"))["statsMinute"]["sum"] == 1
+    assert (await read_statistics(client, "SNDBCK_PUT_NUMS", f"{TOPIC}@{GROUP}"))["statsMinute"]["sum"] == 1
     # It waits where delayed messages wait, and that is where RocketMQ counts it, too.
-    assert (await viewed(client, "TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX"))["statsMinute"]["sum"] == 1
+    assert (await read_statistics(client, "TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX"))["statsMinute"]["sum"] == 1
     assert (await client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": f"%RETRY%{GROUP}"})).code == 1
 
 
@@ -284,7 +284,7 @@ async def test_message_sent_back_again_counts_for_its_topic(broker: Broker, clie
     await send_back(f"%RETRY%{GROUP}")
     read_counters(broker, clock)
 
-    assert (await viewed(client, "SNDBCK_PUT_NUMS", f"{TOPIC}@{GROUP}"))["statsMinute"]["sum"] == 2
+    assert (await read_statistics(client, "SNDBCK_PUT_NUMS", f"{TOPIC}@{GROUP}"))["statsMinute"]["sum"] == 2
     missing = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": f"%RETRY%{GROUP}@{GROUP}"}
     assert (await client.ask(315, missing)).code == 1
 
@@ -297,7 +297,11 @@ async def test_batches_and_delays_count_for_the_topic_that_stores_them(
     assert (await client.send(encode_batch(entries), code=RequestCode.SEND_BATCH_MESSAGE, batch="true")).code == 0
     await client.send_ok(b"later", properties=properties_text(DELAY="1"), topic="Late")
     read_counters(broker, clock)
-    assert (await viewed(client, "TOPIC_PUT_NUMS", TOPIC))["statsMinute"] == {"sum": 3, "tps": 0.3, "avgpt": 3.0}
+    assert (await read_statistics(client, "TOPIC_PUT_NUMS", TOPIC))["statsMinute"] == {
+        "sum": 3,
+        "tps": 0.3,
+        "avgpt": 3.0,
+    }
     assert (await client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Late"})).code == 1
 
     clock.advance(2_000)

@@ -46,7 +46,7 @@ def make_broker(path: Path, *, open_page: OpenPage = PageWriter, **conf: str) ->
 
 
 @asynccontextmanager
-async def publishing(path: Path, *, open_page: OpenPage = PageWriter, **conf: str) -> AsyncIterator[Broker]:
+async def publishing_broker(path: Path, *, open_page: OpenPage = PageWriter, **conf: str) -> AsyncIterator[Broker]:
     """A broker of this process that publishes."""
     one = make_broker(path, open_page=open_page, **conf)
     await one.start()
@@ -56,20 +56,20 @@ async def publishing(path: Path, *, open_page: OpenPage = PageWriter, **conf: st
         await one.close()
 
 
-def page(path: Path, name: str = "status") -> Reading:
+def read_page(path: Path, name: str = "status") -> Reading:
     with PageReader(str(path / name)) as reader:
         return reader.read()
 
 
 async def test_status_page_shows_the_state_of_the_broker(tmp_path: Path) -> None:
     """Positions, identity, pool, disk, counts: each is what the broker itself holds, a tenth of a second ago."""
-    async with publishing(tmp_path, brokerName="broker-a") as broker, dialogue(broker) as client:
+    async with publishing_broker(tmp_path, brokerName="broker-a") as broker, dialogue(broker) as client:
         await client.send_ok(b"x" * 100)
         await asyncio.to_thread(broker.store.flush)
-        await wait_until(lambda: page(tmp_path).status.flushed == broker.store.log.wrote)
-        await wait_until(lambda: page(tmp_path).status.disk_total_bytes is not None)
+        await wait_until(lambda: read_page(tmp_path).status.flushed == broker.store.log.wrote)
+        await wait_until(lambda: read_page(tmp_path).status.disk_total_bytes is not None)
 
-        reading = page(tmp_path)
+        reading = read_page(tmp_path)
 
         status, store = reading.status, broker.store
         assert (status.phase, status.role) == (Phase.SERVING, Role.MASTER)
@@ -92,13 +92,13 @@ async def test_status_page_shows_the_state_of_the_broker(tmp_path: Path) -> None
 
 async def test_confirmed_never_shrinks_when_a_slave_leaves(tmp_path: Path) -> None:
     """Without the slave's acks nothing more becomes visible, but the confirmed position does not go back."""
-    async with publishing(tmp_path) as broker, dialogue(broker) as client:
+    async with publishing_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"shown")
         shown = broker.store.log.wrote
         broker.store.positions.set_acked(-1)
         assert broker.store.positions.confirmed == 0
 
-        await wait_until(lambda: page(tmp_path).status.confirmed == shown)
+        await wait_until(lambda: read_page(tmp_path).status.confirmed == shown)
         assert broker.roles.report().confirmed == shown
         broker.store.positions.clear_acked()
 
@@ -111,19 +111,19 @@ async def test_slave_without_its_master_reports_its_visible_end(tmp_path: Path) 
         shown = master.store.log.wrote
 
     conf |= {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": f"127.0.0.1:{free_port()}"}
-    async with publishing(tmp_path, open_page=PageWriter, **conf) as slave:
-        await wait_until(lambda: page(tmp_path).status.role is Role.SLAVE)
+    async with publishing_broker(tmp_path, open_page=PageWriter, **conf) as slave:
+        await wait_until(lambda: read_page(tmp_path).status.role is Role.SLAVE)
 
-        assert page(tmp_path).status.confirmed == slave.roles.report().confirmed == shown
+        assert read_page(tmp_path).status.confirmed == slave.roles.report().confirmed == shown
 
 
 async def test_final_status_is_stopped_and_flushed(tmp_path: Path) -> None:
     """After a clean stop the page remains with the phase STOPPED, and with all bytes flushed."""
-    async with publishing(tmp_path) as broker, dialogue(broker) as client:
+    async with publishing_broker(tmp_path) as broker, dialogue(broker) as client:
         for _ in range(20):
             await client.send_ok(b"x" * 100)
 
-    last = page(tmp_path)
+    last = read_page(tmp_path)
     assert last.status.phase is Phase.STOPPED
     assert last.status.flushed == last.status.wrote == broker.store.log.wrote
     assert last.status.min_physical == 0
@@ -133,7 +133,7 @@ async def test_final_status_is_stopped_and_flushed(tmp_path: Path) -> None:
 async def test_write_pool_is_on_the_page(tmp_path: Path) -> None:
     """The page shows the medium and the buffers of the pool, and that anonymous memory is not crash-safe."""
     async with (
-        publishing(
+        publishing_broker(
             tmp_path,
             transientStorePoolEnable="true",
             transientStorePoolSize="3",
@@ -143,8 +143,8 @@ async def test_write_pool_is_on_the_page(tmp_path: Path) -> None:
         dialogue(broker) as client,
     ):
         await client.send_ok(b"x")
-        await wait_until(lambda: page(tmp_path).status.pool_buffers_free == broker.store.pools.status.free)
-        status = page(tmp_path).status
+        await wait_until(lambda: read_page(tmp_path).status.pool_buffers_free == broker.store.pools.status.free)
+        status = read_page(tmp_path).status
 
     assert (status.pool_medium, status.is_crash_safe) == (Medium.ANONYMOUS, False)
     assert status.pool_buffers_total == 3 and status.pool_buffers_free is not None
@@ -171,25 +171,27 @@ async def test_recovery_progress_is_on_the_page(tmp_path: Path, monkeypatch: pyt
 
     while len(done_bytes) < 3:
         await wait_until(lambda: is_recovering_beyond(tmp_path, done_bytes))
-        status = page(tmp_path).status
+        status = read_page(tmp_path).status
         assert status.recovery_done_bytes is not None and status.recovery_total_bytes is not None
         done_bytes.append(status.recovery_done_bytes)
         assert done_bytes[-1] < status.recovery_total_bytes
         assert status.wrote is None and status.is_refusing_sends
-        await wait_until(lambda beat=status: page(tmp_path).status.published_boottime_ns > beat.published_boottime_ns)  # type: ignore[misc]
+        await wait_until(
+            lambda beat=status: read_page(tmp_path).status.published_boottime_ns > beat.published_boottime_ns
+        )  # type: ignore[misc]
         go_on.release()
     for _ in range(100):
         go_on.release()
     await starting
 
     assert done_bytes == sorted(set(done_bytes))
-    await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
+    await wait_until(lambda: read_page(tmp_path).status.phase is Phase.SERVING)
     await one.close()
 
 
 def is_recovering_beyond(path: Path, done_bytes: list[int]) -> bool:
     try:
-        status = page(path).status
+        status = read_page(path).status
     except PageNotFound:
         return False
     return status.phase is Phase.RECOVERING and status.recovery_done_bytes not in (None, *done_bytes)
@@ -197,11 +199,11 @@ def is_recovering_beyond(path: Path, done_bytes: list[int]) -> bool:
 
 async def test_blocked_loop_lets_the_page_age(tmp_path: Path) -> None:
     """The heartbeat is the loop's, not the writing thread's: while the loop is held the page's age grows."""
-    async with publishing(tmp_path):
+    async with publishing_broker(tmp_path):
         ages: list[int] = []
 
         def check_page() -> None:
-            reading = page(tmp_path)
+            reading = read_page(tmp_path)
             assert reading.age_ms is not None and reading.is_writer_alive
             ages.append(reading.age_ms)
 
@@ -212,34 +214,34 @@ async def test_blocked_loop_lets_the_page_age(tmp_path: Path) -> None:
         check_page()
 
         assert ages == sorted(ages) and ages[-1] > 500
-        await wait_until(lambda: (page(tmp_path).age_ms or 0) < 300)
+        await wait_until(lambda: (read_page(tmp_path).age_ms or 0) < 300)
 
 
 async def test_second_broker_does_not_touch_the_page(tmp_path: Path) -> None:
     """A broker that cannot lock the store does not write its page either."""
-    async with publishing(tmp_path):
-        before = page(tmp_path)
+    async with publishing_broker(tmp_path):
+        before = read_page(tmp_path)
         second = make_broker(tmp_path)
 
         with pytest.raises(StoreLocked):
             await second.start()
 
-        assert page(tmp_path).origin == before.origin
-        await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
+        assert read_page(tmp_path).origin == before.origin
+        await wait_until(lambda: read_page(tmp_path).status.phase is Phase.SERVING)
 
 
 async def test_page_of_a_running_broker_is_not_replaced(tmp_path: Path) -> None:
     """If two brokers have one page path, the second fails with the name of the setting, and leaves its store alone."""
     path = str(tmp_path / "shared")
-    async with publishing(tmp_path / "one", statusPagePath=path):
-        before = page(tmp_path, "shared")
+    async with publishing_broker(tmp_path / "one", statusPagePath=path):
+        before = read_page(tmp_path, "shared")
         with pytest.raises(PageUnusable, match=f"statusPagePath: another process publishes its status at {path}"):
             await make_broker(tmp_path / "two", statusPagePath=path).start()
-        assert page(tmp_path, "shared").origin == before.origin
+        assert read_page(tmp_path, "shared").origin == before.origin
 
     assert not (tmp_path / "two" / "abort").exists()
-    async with publishing(tmp_path / "two", statusPagePath=path):
-        assert page(tmp_path, "shared").origin != before.origin
+    async with publishing_broker(tmp_path / "two", statusPagePath=path):
+        assert read_page(tmp_path, "shared").origin != before.origin
 
 
 async def test_unusable_page_path_prevents_the_start(tmp_path: Path) -> None:
@@ -247,8 +249,8 @@ async def test_unusable_page_path_prevents_the_start(tmp_path: Path) -> None:
     with pytest.raises(PageUnusable, match=r"statusPagePath: .*nowhere/status cannot be created: No such file"):
         await make_broker(tmp_path, statusPagePath=str(tmp_path / "nowhere/status")).start()
 
-    async with publishing(tmp_path):
-        await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
+    async with publishing_broker(tmp_path):
+        await wait_until(lambda: read_page(tmp_path).status.phase is Phase.SERVING)
 
 
 @final
@@ -286,7 +288,7 @@ async def test_unwritable_page_does_not_affect_the_broker(
     if not is_at_start:
         failing.refusal = None
     with caplog.at_level(logging.INFO):
-        async with publishing(tmp_path, open_page=failing.open) as broker, dialogue(broker) as client:
+        async with publishing_broker(tmp_path, open_page=failing.open) as broker, dialogue(broker) as client:
             failing.refusal = refusal
             before = failing.attempts
             await wait_until(lambda: failing.attempts > before + 3)
@@ -303,7 +305,7 @@ async def test_unwritable_page_does_not_affect_the_broker(
 async def test_page_of_another_process_is_retried_after_a_full_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the start could not create the page, another process may have: the thread retries, and logs it once."""
+    """After a start with a full disk another process may have the page: the thread tries again, and logs that once."""
     monkeypatch.setattr("gantry_broker.server.admin.status_thread.RETRY_INTERVAL_S", 0.01)
     failing = FailingPage()
 
@@ -312,7 +314,7 @@ async def test_page_of_another_process_is_retried_after_a_full_disk(
         await wait_until(lambda: failing.attempts > before + 3)
 
     with caplog.at_level(logging.INFO):
-        async with publishing(tmp_path, open_page=failing.open):
+        async with publishing_broker(tmp_path, open_page=failing.open):
             failing.refusal = PageInUse("another process publishes its status")
             await attempted()
             failing.refusal = None
@@ -336,7 +338,7 @@ async def test_hanging_page_write_blocks_nothing(tmp_path: Path) -> None:
             hang.wait(240)
 
     failing.publish = hanging  # type: ignore[method-assign]
-    async with publishing(tmp_path, open_page=failing.open) as broker, dialogue(broker) as client:
+    async with publishing_broker(tmp_path, open_page=failing.open) as broker, dialogue(broker) as client:
         await wait_until(lambda: len(failing.published) == 3)
         for _ in range(20):
             await client.send_ok(b"x")
@@ -358,7 +360,7 @@ async def test_failed_start_is_on_the_page_with_its_reason(tmp_path: Path) -> No
         with pytest.raises(OSError, match="address already in use"):
             await make_broker(tmp_path / "store", listenPort=str(main), fastListenPort=str(fast)).start()
 
-    last = page(tmp_path / "store")
+    last = read_page(tmp_path / "store")
     assert last.status.phase is Phase.FAILED
     assert "cannot start" in last.status.last_error and "address already in use" in last.status.last_error
     assert last.status.last_error_wall_ms is not None
@@ -367,19 +369,19 @@ async def test_failed_start_is_on_the_page_with_its_reason(tmp_path: Path) -> No
 async def test_newest_logged_error_is_on_the_page(tmp_path: Path) -> None:
     """The page shows the last logged error with its extra fields but no traceback; warnings do not count."""
     log = logging.getLogger("gantry_broker.test")
-    async with publishing(tmp_path):
+    async with publishing_broker(tmp_path):
         try:
             raise ValueError("a bug")
         except ValueError:
             log.exception("something broke", extra={"offset": 73})
         log.warning("only a warning")
-        await wait_until(lambda: page(tmp_path).status.last_error != "")
-        status = page(tmp_path).status
+        await wait_until(lambda: read_page(tmp_path).status.last_error != "")
+        status = read_page(tmp_path).status
     log.error("no peer answers")
 
     assert status.last_error == "something broke offset=73"
     assert status.last_error_wall_ms is not None
-    assert page(tmp_path).status.last_error == "something broke offset=73"
+    assert read_page(tmp_path).status.last_error == "something broke offset=73"
 
 
 async def test_failed_broker_is_on_the_page(tmp_path: Path) -> None:
@@ -389,10 +391,10 @@ async def test_failed_broker_is_on_the_page(tmp_path: Path) -> None:
 
     await one.publish_failure(BrokerError("a flush failed: EIO"))
 
-    last = page(tmp_path).status
+    last = read_page(tmp_path).status
     assert (last.phase, last.last_error) == (Phase.FAILED, "a flush failed: EIO")
     await one.close()
-    assert page(tmp_path).status.phase is Phase.FAILED, "expected the final phase to be published once"
+    assert read_page(tmp_path).status.phase is Phase.FAILED, "expected the final phase to be published once"
 
 
 async def test_without_a_page_nothing_is_published(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gantry_broker.server.core.topic_attributes import (
 )
 
 
-def after(current: Mapping[str, str] | None, text: str) -> dict[str, str]:
+def apply_changes(current: Mapping[str, str] | None, text: str) -> dict[str, str]:
     return changed_attributes(current, parse_changes(text))
 
 
@@ -35,7 +35,7 @@ def test_changes_are_applied_to_existing_attributes(
     current: Mapping[str, str] | None, text: str, expected: dict[str, str]
 ) -> None:
     """Attributes are added, replaced and deleted; all others stay, even those that cannot be set any more."""
-    assert after(current, text) == expected
+    assert apply_changes(current, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_invalid_attributes_are_refused_with_rocketmqs_text(
 ) -> None:
     """Each invalid change is refused; None stands for a new topic."""
     with pytest.raises(InvalidAttributes) as caught:
-        after(current, text)
+        apply_changes(current, text)
     assert str(caught.value) == words
 
 
@@ -74,4 +74,4 @@ def test_invalid_attributes_are_refused_with_rocketmqs_text(
 def test_unsupported_attributes_are_refused(text: str) -> None:
     """MIXED is refused by RocketMQ's default configuration, too; the other two would promise unsupported behaviour."""
     with pytest.raises(UnsupportedAttributes, match="not supported"):
-        after(None, text)
+        apply_changes(None, text)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from test_outside_addresses import ask, name_server
-from test_server_roles import group
+from test_server_roles import running_group
 
 from gantry_broker.app import Broker
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
@@ -26,7 +26,7 @@ def fields(topic: str = TOPIC, **changes: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def put(client: Dialogue, **changes: str) -> None:
+async def create_topic(client: Dialogue, **changes: str) -> None:
     reply = await client.ask(17, fields(**changes))
     assert reply.code == 0, reply.remark
 
@@ -47,7 +47,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 async def test_topic_permission_applies_to_pulls_but_not_to_sends(client: Dialogue, perm: str, pulled: int) -> None:
     """As in RocketMQ: a producer that knows a queue may still send to it; a pull without permission gets 16."""
     await client.send_ok(b"before")
-    await put(client, perm=perm)
+    await create_topic(client, perm=perm)
     assert (await client.ask_json(351, {"topic": TOPIC}))["perm"] == int(perm)
 
     assert (await client.send(b"after")).code == 0
@@ -62,7 +62,7 @@ async def test_held_pull_is_refused_when_the_topic_becomes_unreadable(client: Di
     await client.send_ok(b"before")
     held = client.start_pull(1, wait_ms=60_000)
     await asyncio.sleep(0)
-    await put(client, perm="2")
+    await create_topic(client, perm="2")
     await client.send_ok(b"secret")
     reply = await held
     assert (reply.code, reply.body) == (16, b"")
@@ -72,16 +72,16 @@ async def test_queues_are_drained_before_removal(client: Dialogue) -> None:
     """With fewer write than read queues the others are still read. They are removed, and come back unchanged."""
     for queue in range(4):
         await client.send_ok(b"%d" % queue, queueId=str(queue))
-    await put(client, writeQueueNums="2")
+    await create_topic(client, writeQueueNums="2")
     assert [message.body for message in await client.read(0, queueId="3")] == [b"3"]
     assert (await client.send(b"x", queueId="3")).code == 0  # a producer with an old route: nothing is lost
 
-    await put(client, writeQueueNums="2", readQueueNums="2")
+    await create_topic(client, writeQueueNums="2", readQueueNums="2")
     assert (await client.pull(0, queueId="3")).code == 29
     refused = await client.send(b"x", queueId="3")
     assert (refused.code, "queueId[3] is illegal" in (refused.remark or "")) == (29, True)
 
-    await put(client, writeQueueNums="8", readQueueNums="8")
+    await create_topic(client, writeQueueNums="8", readQueueNums="8")
     assert [message.body for message in await client.read(0, queueId="3")] == [b"3", b"x"]
     assert (await client.send_ok(b"y", queueId="7"))["queueOffset"] == "0"
 
@@ -112,24 +112,26 @@ async def test_list_of_topics_is_created_completely_or_not_at_all(broker: Broker
 async def test_topic_settings_survive_a_restart(tmp_path: Path) -> None:
     """All of them; and the attributes are changed from where they were."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
-        await put(client, perm="4", order="true", readQueueNums="7", attributes="+message.type=DELAY,+reserve.time=5")
+        await create_topic(
+            client, perm="4", order="true", readQueueNums="7", attributes="+message.type=DELAY,+reserve.time=5"
+        )
         await client.ask(353, {"group": GROUP, "topic": TOPIC, "readable": "false"})
         before = broker.core.topics.find(TOPIC)
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         assert broker.core.topics.find(TOPIC) == before
         assert broker.core.groups.is_forbidden(GROUP, TOPIC)
-        await put(client, perm="4", order="true", readQueueNums="7", attributes="-reserve.time")
+        await create_topic(client, perm="4", order="true", readQueueNums="7", attributes="-reserve.time")
         after = broker.core.topics.find(TOPIC)
         assert after is not None and after.attributes == {"message.type": "DELAY"}
 
 
 async def test_topic_settings_are_replicated(tmp_path: Path) -> None:
     """Topics and what groups may not read go to slaves, which change nothing themselves: 14."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
         async with dialogue(master) as client:
-            await put(client, perm="4", order="true", attributes="+message.type=FIFO")
+            await create_topic(client, perm="4", order="true", attributes="+message.type=FIFO")
             await client.ask(353, {"group": GROUP, "topic": TOPIC, "readable": "false"})
         await wait_until(lambda: slave.core.topics.find(TOPIC) == master.core.topics.find(TOPIC))
         await wait_until(lambda: slave.core.groups.is_forbidden(GROUP, TOPIC))
@@ -149,7 +151,7 @@ async def test_order_topics_of_a_name_server_are_order_topics(tmp_path: Path) ->
         dialogue(broker) as client,
     ):
         await wait_until(lambda: server in broker.registration.registered)
-        await put(client)
+        await create_topic(client)
         await client.heartbeat("c1")
         assert not broker.core.topics.is_ordered(TOPIC)
         assert not broker.core.topics.is_ordered(f"%RETRY%{GROUP}")
@@ -162,7 +164,7 @@ async def test_order_topics_of_a_name_server_are_order_topics(tmp_path: Path) ->
         assert broker.core.topics.is_ordered(f"%RETRY%{GROUP}")
 
         await ask(server, RequestCode.DELETE_KV_CONFIG, ORDERED)
-        await put(client, order="false")
+        await create_topic(client, order="false")
         await broker.registration.wait_until_published()
         assert not broker.core.topics.is_ordered(TOPIC)
         await client.heartbeat("c1")
@@ -178,7 +180,7 @@ async def test_permission_is_in_the_route_when_answered(tmp_path: Path, perm: st
         dialogue(broker) as client,
     ):
         await wait_until(lambda: server in broker.registration.registered)
-        await put(client, perm=perm, writeQueueNums="2")
+        await create_topic(client, perm=perm, writeQueueNums="2")
         _, route = await ask(server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
         [queues] = route["queueDatas"]
         assert (queues["perm"], queues["writeQueueNums"], queues["readQueueNums"]) == (shown, 2, 4)

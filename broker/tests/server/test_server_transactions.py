@@ -60,7 +60,7 @@ def end_ext(half: dict[str, str], how: str, **fields: str) -> dict[str, str]:
     }
 
 
-async def end(peer: Dialogue, half: dict[str, str], how: str, **fields: str) -> Command:
+async def end_transaction(peer: Dialogue, half: dict[str, str], how: str, **fields: str) -> Command:
     return await peer.ask(RequestCode.END_TRANSACTION, end_ext(half, how, **fields))
 
 
@@ -68,11 +68,11 @@ async def bodies(peer: Dialogue, topic: str = TOPIC) -> list[bytes]:
     return [message.body for message in await peer.read(0, topic=topic)]
 
 
-def questions(peer: Dialogue) -> list[Command]:
+def check_requests(peer: Dialogue) -> list[Command]:
     return [command for command in peer.pushed if command.code == RequestCode.CHECK_TRANSACTION_STATE]
 
 
-def asked_about(question: Command) -> StoredMessage:
+def half_message_of(question: Command) -> StoredMessage:
     return decode_record(question.body)
 
 
@@ -95,7 +95,7 @@ async def test_half_message_is_visible_only_after_its_commit(tmp_path: Path) -> 
         assert await bodies(peer) == []
         assert half["queueId"] == "0"
 
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         [message] = await peer.read(0)
         assert (message.body, message.topic, message.queue_offset) == (b"all", TOPIC, 0)
         assert message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
@@ -109,12 +109,12 @@ async def test_rolled_back_message_is_never_visible(tmp_path: Path) -> None:
     """A rolled back transaction is not checked either."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
-        assert (await end(peer, half, ROLL_BACK)).code == 0
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == 0
         await peer.heartbeat("p")  # before it the broker asks no producer about the transaction
         other = await prepare(peer, b"all")
 
-        await wait_until(lambda: bool(questions(peer)))
-        assert {question.ext["msgId"] for question in questions(peer)} == {other["unique"]}
+        await wait_until(lambda: bool(check_requests(peer)))
+        assert {question.ext["msgId"] for question in check_requests(peer)} == {other["unique"]}
         assert await bodies(peer) == []
 
 
@@ -124,11 +124,11 @@ async def test_ending_twice_stores_once(tmp_path: Path, how: str) -> None:
     other = ROLL_BACK if how == COMMIT else COMMIT
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"once")
-        assert [(await end(peer, half, how)).code for _ in range(2)] == [0, 0]
-        assert (await end(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
+        assert [(await end_transaction(peer, half, how)).code for _ in range(2)] == [0, 0]
+        assert (await end_transaction(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, half, how)).code == 0
-        assert (await end(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, half, how)).code == 0
+        assert (await end_transaction(peer, half, other)).code == ResponseCode.ILLEGAL_OPERATION
         assert await bodies(peer) == ([b"once"] if how == COMMIT else [])
 
 
@@ -142,11 +142,11 @@ async def test_mismatched_end_ends_nothing(tmp_path: Path) -> None:
             {"tranStateTableOffset": "7"},
             {"tranStateTableOffset": "-1"},
         ):
-            assert (await end(peer, half, COMMIT, **wrong)).code == ResponseCode.SYSTEM_ERROR, wrong
+            assert (await end_transaction(peer, half, COMMIT, **wrong)).code == ResponseCode.SYSTEM_ERROR, wrong
         peer.send_oneway(RequestCode.END_TRANSACTION, end_ext(half, UNKNOWN))
         assert await bodies(peer) == []
         assert len(broker.transactions.journal.halves) == 1
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"x"]
 
 
@@ -157,9 +157,9 @@ async def test_producer_is_checked_and_its_answer_counts(tmp_path: Path) -> None
         await peer.close()
         async with dialogue(broker) as other:
             await other.heartbeat("another")
-            await wait_until(lambda: bool(questions(other)))
-            question = questions(other)[0]
-            about = asked_about(question)
+            await wait_until(lambda: bool(check_requests(other)))
+            question = check_requests(other)[0]
+            about = half_message_of(question)
             assert (about.topic, about.body, question.ext["msgId"]) == (TOPIC, b"asked", half["unique"])
             assert about.properties[keys.PRODUCER_GROUP] == GROUP
             assert int(question.ext["commitLogOffset"]) == about.physical_offset
@@ -174,13 +174,13 @@ async def test_late_end_finds_the_newest_copy(tmp_path: Path) -> None:
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"late")
-        await wait_until(lambda: len(questions(peer)) >= 2)
+        await wait_until(lambda: len(check_requests(peer)) >= 2)
 
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"late"]
-        asked = len(questions(peer))
-        assert (await peer.ask(RequestCode.END_TRANSACTION, answer_ext(questions(peer)[0], ROLL_BACK))).code != 0
-        assert (await bodies(peer), len(questions(peer))) == ([b"late"], asked)
+        asked = len(check_requests(peer))
+        assert (await peer.ask(RequestCode.END_TRANSACTION, answer_ext(check_requests(peer)[0], ROLL_BACK))).code != 0
+        assert (await bodies(peer), len(check_requests(peer))) == ([b"late"], asked)
 
 
 async def test_transaction_without_an_end_is_given_up(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ async def test_transaction_without_an_end_is_given_up(tmp_path: Path) -> None:
         half = await prepare(peer, b"who knows")
         await wait_until(lambda: broker.transactions.checker.given_up_count == 1)
 
-        assert len(questions(peer)) == 2
+        assert len(check_requests(peer)) == 2
         assert await bodies(peer) == []
         assert await bodies(peer, names.CHECK_MAX_TIME_TOPIC) == [b"who knows"]
-        assert (await end(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
         await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
 
 
@@ -205,7 +205,7 @@ async def test_checks_without_a_producer_do_not_count(tmp_path: Path) -> None:
         await wait_until(lambda: broker.delay.rounds > rounds + 5)
         assert (broker.transactions.checker.check_count, broker.transactions.checker.given_up_count) == (0, 0)
         await peer.heartbeat("p")
-        await wait_until(lambda: bool(questions(peer)))
+        await wait_until(lambda: bool(check_requests(peer)))
 
 
 async def test_restart_loses_no_transaction_and_repeats_none(tmp_path: Path) -> None:
@@ -213,18 +213,18 @@ async def test_restart_loses_no_transaction_and_repeats_none(tmp_path: Path) -> 
     async with running_broker(tmp_path, flushCommitLogThoroughInterval="1") as broker, dialogue(broker) as peer:
         ended = [await prepare(peer, b"old") for _ in range(3)]
         for half, how in zip(ended, (COMMIT, ROLL_BACK, COMMIT), strict=True):
-            assert (await end(peer, half, how)).code == 0
+            assert (await end_transaction(peer, half, how)).code == 0
         opened = await prepare(peer, b"open")
         await wait_until(lambda: broker.core.offsets.find(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0) == 3)
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
-        await wait_until(lambda: bool(questions(peer)))
-        assert {question.ext["msgId"] for question in questions(peer)} == {opened["unique"]}
-        assert (await end(peer, opened, COMMIT)).code == 0
+        await wait_until(lambda: bool(check_requests(peer)))
+        assert {question.ext["msgId"] for question in check_requests(peer)} == {opened["unique"]}
+        assert (await end_transaction(peer, opened, COMMIT)).code == 0
         assert await bodies(peer) == [b"old", b"old", b"open"]
 
 
-@pytest.mark.parametrize("is_looked_up", [True, False], ids=["looked-up", "twin"])
+@pytest.mark.parametrize("is_looked_up", [True, False], ids=["looked-up", "not looked up, the twin"])
 async def test_commit_without_its_torn_off_op_message_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_looked_up: bool
 ) -> None:
@@ -238,11 +238,11 @@ async def test_commit_without_its_torn_off_op_message_is_not_repeated(
         patch.setattr(TransactionWriter, "end", torn)
         async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
             half = await prepare(peer, b"once")
-            assert (await end(peer, half, COMMIT)).code != 0
+            assert (await end_transaction(peer, half, COMMIT)).code != 0
     if not is_looked_up:
         monkeypatch.setattr(TransactionEndings, "_was_committed", lambda *_: False)
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == ([b"once"] if is_looked_up else [b"once", b"once"])
 
 
@@ -252,11 +252,11 @@ async def test_producer_may_set_an_immunity_time(tmp_path: Path) -> None:
         await peer.heartbeat("p")
         patient = await prepare(peer, b"patient", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
         immediate = await prepare(peer, b"immediate", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
-        await wait_until(lambda: bool(questions(peer)))
+        await wait_until(lambda: bool(check_requests(peer)))
 
-        assert {question.ext["msgId"] for question in questions(peer)} == {immediate["unique"]}
-        assert (await end(peer, immediate, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
-        assert (await end(peer, patient, COMMIT)).code == 0
+        assert {question.ext["msgId"] for question in check_requests(peer)} == {immediate["unique"]}
+        assert (await end_transaction(peer, immediate, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, patient, COMMIT)).code == 0
         assert await bodies(peer) == [b"patient"]
 
 
@@ -278,7 +278,7 @@ async def test_commit_makes_a_queue_readable_that_a_crash_removed(tmp_path: Path
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         config = broker.core.topics.find(TOPIC)
         assert config is not None and config.read_queue_nums == 1
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert [message.body for message in await peer.read(0, queueId="3")] == [b"all"]
 
 
@@ -297,7 +297,7 @@ async def test_half_message_is_never_visible(tmp_path: Path) -> None:
         back = {"offset": place, "group": "GroupTest", "delayLevel": "0", "originTopic": TOPIC}
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SYSTEM_ERROR
 
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         [message] = await peer.read(0)
         view = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(message.physical_offset)})
         assert decode_record(view.body).body == b"secret"
@@ -309,12 +309,12 @@ async def test_end_cannot_name_two_messages(tmp_path: Path) -> None:
         await peer.heartbeat("p")
         half = await prepare(peer, b"x")
         other = await prepare(peer, b"mine")
-        await wait_until(lambda: len(questions(peer)) >= 4)
+        await wait_until(lambda: len(check_requests(peer)) >= 4)
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         mixed = {**end_ext(half, COMMIT), "commitLogOffset": end_ext(other, COMMIT)["commitLogOffset"]}
         assert (await peer.ask(RequestCode.END_TRANSACTION, mixed)).code == ResponseCode.SYSTEM_ERROR
         assert await bodies(peer) == []
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"x"]
 
 
@@ -333,14 +333,14 @@ async def test_end_between_a_check_and_its_reading_ends_both_copies(tmp_path: Pa
 
         await peer.heartbeat("p")  # before it the broker asks no producer about the transaction
         last = await prepare(peer, b"later")
-        await wait_until(lambda: any(one.ext["msgId"] == last["unique"] for one in questions(peer)))
-        assert {question.ext["msgId"] for question in questions(peer)} == {last["unique"]}
+        await wait_until(lambda: any(one.ext["msgId"] == last["unique"] for one in check_requests(peer)))
+        assert {question.ext["msgId"] for question in check_requests(peer)} == {last["unique"]}
         assert await bodies(peer) == [b"once"]
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
-        await wait_until(lambda: bool(questions(peer)))
-        assert (await end(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
-        assert {question.ext["msgId"] for question in questions(peer)} == {last["unique"]}
+        await wait_until(lambda: bool(check_requests(peer)))
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
+        assert {question.ext["msgId"] for question in check_requests(peer)} == {last["unique"]}
 
 
 async def test_repeated_commit_is_found_by_the_first_offset(tmp_path: Path) -> None:
@@ -348,17 +348,17 @@ async def test_repeated_commit_is_found_by_the_first_offset(tmp_path: Path) -> N
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"once")
-        await wait_until(lambda: len(questions(peer)) >= 2)
-        peer.send_oneway(RequestCode.END_TRANSACTION, answer_ext(questions(peer)[-1], COMMIT))
+        await wait_until(lambda: len(check_requests(peer)) >= 2)
+        peer.send_oneway(RequestCode.END_TRANSACTION, answer_ext(check_requests(peer)[-1], COMMIT))
         await wait_until(lambda: broker.transactions.endings.committed_count == 1)
-        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, half, COMMIT)).code == 0
-        assert (await end(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await end_transaction(peer, half, COMMIT)).code == 0
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
         assert await bodies(peer) == [b"once"]
 
 
-def foreign(broker: Broker, topic: str, body: bytes, properties: dict[str, str]) -> Draft:
+def draft_of_apache(broker: Broker, topic: str, body: bytes, properties: dict[str, str]) -> Draft:
     """A message as RocketMQ's broker appends it."""
     now_ms = int(time.time() * 1000)
     return Draft(
@@ -373,13 +373,15 @@ async def test_transaction_ended_by_rocketmq_is_not_open(tmp_path: Path) -> None
     """RocketMQ's op messages name several half messages, 4.9's one without a comma; neither has the outcome."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         halves = [await prepare(peer, f"{number}".encode()) for number in range(5)]
-        drafts = [foreign(broker, names.OP_HALF_TOPIC, body, {keys.TAGS: "d"}) for body in (b"0,2,", b"3", b"junk,")]
+        drafts = [
+            draft_of_apache(broker, names.OP_HALF_TOPIC, body, {keys.TAGS: "d"}) for body in (b"0,2,", b"3", b"junk,")
+        ]
         broker.store.append(drafts)
         await wait_until(lambda: len(broker.transactions.journal.halves) == 2)
-        assert [(await end(peer, half, COMMIT)).code for half in halves] == [1, 0, 1, 1, 0]
+        assert [(await end_transaction(peer, half, COMMIT)).code for half in halves] == [1, 0, 1, 1, 0]
         assert await bodies(peer) == [b"1", b"4"]
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, halves[2], COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert (await end_transaction(peer, halves[2], COMMIT)).code == ResponseCode.SYSTEM_ERROR
         assert await bodies(peer) == [b"1", b"4"]
 
 
@@ -388,17 +390,17 @@ async def test_transaction_with_a_lost_end_is_checked_again(tmp_path: Path) -> N
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
         before = broker.store.log.wrote
-        assert (await end(peer, half, ROLL_BACK)).code == 0
-    cut(tmp_path, before)
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == 0
+    lose_log_tail(tmp_path, before)
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
-        await wait_until(lambda: bool(questions(peer)))
-        assert questions(peer)[0].ext["msgId"] == half["unique"]
-        assert (await end(peer, half, ROLL_BACK)).code == 0
+        await wait_until(lambda: bool(check_requests(peer)))
+        assert check_requests(peer)[0].ext["msgId"] == half["unique"]
+        assert (await end_transaction(peer, half, ROLL_BACK)).code == 0
         assert await bodies(peer) == []
 
 
-def cut(store: Path, log_end: int) -> None:
+def lose_log_tail(store: Path, log_end: int) -> None:
     """Zero the log from an offset on, and remove the marks of a clean stop, as after a power loss before the flush."""
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         size = file.seek(0, 2)
@@ -427,14 +429,14 @@ async def test_half_message_in_a_deleted_file_is_skipped(tmp_path: Path, monkeyp
             "read_half_at",
             lambda _, place, *, is_known=False: None if place == first else read(place, is_known=is_known),
         )
-        assert (await end(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert (await end_transaction(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
         await peer.heartbeat("p")
-        await wait_until(lambda: bool(questions(peer)) and len(broker.transactions.journal.halves) == 1)
-        assert (await end(peer, there, COMMIT)).code == 0
+        await wait_until(lambda: bool(check_requests(peer)) and len(broker.transactions.journal.halves) == 1)
+        assert (await end_transaction(peer, there, COMMIT)).code == 0
         assert await bodies(peer) == [b"there"]
 
 
-class Reads:
+class ReadCounter:
     """Counts the reads of messages from the store."""
 
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
@@ -465,9 +467,9 @@ async def test_ending_does_not_read_open_transactions_again(
             await prepare(peer, b"other %d" % number)
         await wait_until(lambda: len(broker.transactions.journal.halves) == others)
         with monkeypatch.context() as patch:
-            reads = Reads(broker, patch)
+            reads = ReadCounter(broker, patch)
             halves = [await prepare(peer, b"x") for _ in range(100)]
-            assert {(await end(peer, half, COMMIT)).code for half in halves} == {0}
+            assert {(await end_transaction(peer, half, COMMIT)).code for half in halves} == {0}
             await wait_until(lambda: len(broker.transactions.journal.halves) == others)
             await wait_until(lambda: reads.records >= 300)
             assert reads.records == 300
@@ -478,7 +480,7 @@ async def test_start_with_many_open_transactions_answers_the_first_end(tmp_path:
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         halves = [await prepare(peer, b"%d" % number) for number in range(1000)]
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
-        assert (await end(peer, halves[-1], COMMIT)).code == 0
+        assert (await end_transaction(peer, halves[-1], COMMIT)).code == 0
         assert len(broker.transactions.journal.halves) == 999
         assert await bodies(peer) == [b"999"]
 
@@ -490,5 +492,5 @@ async def test_producer_with_a_wrong_clock_is_checked_in_time(tmp_path: Path, da
         await peer.heartbeat("p")
         text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
         await peer.send_ok(b"x", properties=text, bornTimestamp=str(int(time.time() * 1000) + days * 86_400_000))
-        await wait_until(lambda: len(questions(peer)) >= 2)
+        await wait_until(lambda: len(check_requests(peer)) >= 2)
         assert broker.transactions.checker.given_up_count == 0

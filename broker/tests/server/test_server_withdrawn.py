@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from test_outside_addresses import ask, name_server
-from test_server_roles import SYNC, UNASSIGNED, Group, follows, group
+from test_server_roles import SYNC, UNASSIGNED, Group, running_group, wait_until_following
 
 from gantry_broker.app import Broker
 from gantry_status import RefusalReason
@@ -42,7 +42,7 @@ async def master_without_its_slave(members: Group, server: str) -> Broker:
     second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2", namesrvAddr=server)
     await first.orders.promote(EPOCH, [2], False)
     await second.orders.follow(EPOCH, first.settings.ha_address)
-    await follows(first, 2)
+    await wait_until_following(first, 2)
     async with asyncio.timeout(120):
         while await code_of_send(first) != 0:  # as long as a busy machine lets its slave be late
             pass
@@ -54,7 +54,7 @@ async def master_without_its_slave(members: Group, server: str) -> Broker:
 
 async def test_withdrawn_master_stays_withdrawn_after_a_timeout(tmp_path: Path) -> None:
     """A timeout is no reason to accept sends again; routes show it, and the next promotion ends it."""
-    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+    async with name_server(tmp_path) as (server, _), running_group(tmp_path) as members:
         first = await master_without_its_slave(members, server)
         await wait_for_permission(server, 6)
 
@@ -69,8 +69,8 @@ async def test_withdrawn_master_stays_withdrawn_after_a_timeout(tmp_path: Path) 
 
 
 async def test_drained_master_accepts_sends_again_after_a_timeout(tmp_path: Path) -> None:
-    """The counter-test: a role that cannot move is kept, and the routes never changed."""
-    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+    """The twin: a role that cannot move is kept, and the routes never changed."""
+    async with name_server(tmp_path) as (server, _), running_group(tmp_path) as members:
         first = await master_without_its_slave(members, server)
 
         with pytest.raises(OrderRefused, match="sends are accepted again"):
@@ -83,7 +83,7 @@ async def test_drained_master_accepts_sends_again_after_a_timeout(tmp_path: Path
 @pytest.mark.parametrize("clients_only", [True, False], ids=["clients", "all"])
 async def test_refused_drain_does_not_lift_an_earlier_withdrawal(tmp_path: Path, clients_only: bool) -> None:
     """A drain that times out restores the state before it, and that of a withdrawn master is to refuse sends."""
-    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+    async with name_server(tmp_path) as (server, _), running_group(tmp_path) as members:
         first = await master_without_its_slave(members, server)
         before = await first.orders.drain(100, withdraw=True, clients_only=clients_only)
         await wait_for_permission(server, 4)
@@ -103,7 +103,7 @@ async def test_refused_drain_does_not_lift_an_earlier_withdrawal(tmp_path: Path,
 @pytest.mark.parametrize("clients_only", [True, False], ids=["clients", "all"])
 async def test_sends_refused_by_a_drain_are_counted_as_draining(tmp_path: Path, clients_only: bool) -> None:
     """The reason distinguishes a master under planned work from a slave that producers have in an old route."""
-    async with group(tmp_path) as members:
+    async with running_group(tmp_path) as members:
         first = await members.start("one", **UNASSIGNED, brokerId="1")
         await first.orders.promote(EPOCH, [], False)
         await first.orders.drain(5_000, withdraw=clients_only, clients_only=clients_only)
@@ -116,7 +116,7 @@ async def test_sends_refused_by_a_drain_are_counted_as_draining(tmp_path: Path, 
 
 async def test_routes_are_read_only_after_a_registration_while_withdrawn(tmp_path: Path) -> None:
     """Every registered table has only read permission while withdrawn, and the broker's own tables are unchanged."""
-    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+    async with name_server(tmp_path) as (server, _), running_group(tmp_path) as members:
         first = await members.start("one", **UNASSIGNED, brokerId="1", namesrvAddr=server)
         await first.orders.promote(EPOCH, [], False)
         assert await code_of_send(first) == 0
@@ -133,7 +133,7 @@ async def test_routes_are_read_only_after_a_registration_while_withdrawn(tmp_pat
 
 async def test_withdrawn_master_still_delivers_delayed_messages(tmp_path: Path) -> None:
     """Clients' sends are refused, and routes show it; delayed messages are delivered."""
-    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+    async with name_server(tmp_path) as (server, _), running_group(tmp_path) as members:
         first = await members.start("one", **UNASSIGNED, brokerId="1", namesrvAddr=server, messageDelayLevel="1s 2s")
         await first.orders.promote(EPOCH, [], False)
         async with dialogue(first) as peer:

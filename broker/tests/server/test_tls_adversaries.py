@@ -30,7 +30,7 @@ OP_ALLOW_CLIENT_RENEGOTIATION = 0x100
 
 GIB = 1024**3
 BOUND_MS = 1_000
-"""Half of what a hundred bytes take to dribble, and enough for an honest handshake on a busy machine."""
+"""Half the time of a hundred bytes sent one by one; enough for an honest handshake on a busy machine."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def _large(path: Path) -> None:
         file.truncate(5 * GIB)
 
 
-SPOILED: dict[str, Callable[[Path], object]] = {
+INVALID_FILES: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: None,
     "a directory": lambda path: path.mkdir(),
     "5 GiB": _large,
@@ -84,7 +84,7 @@ def tls_of(tmp_path: Path, party: Party, purpose: str) -> BrokerTls:
     return BrokerTls(broker_settings({**local_conf(tmp_path / "store"), **conf}))
 
 
-PLACES = [
+FILE_SETTINGS = [
     ("clients", "tlsServerCertPath"), ("clients", "tlsServerKeyPath"), ("clients", "tlsServerTrustCertPath"),
     ("name servers", "tlsClientTrustCertPath"), ("name servers", "tlsClientCertPath"),
     ("name servers", "tlsClientKeyPath"),
@@ -92,10 +92,10 @@ PLACES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
-@pytest.mark.parametrize(("purpose", "key"), PLACES, ids=[key for _, key in PLACES])
+@pytest.mark.parametrize("corrupt", INVALID_FILES.values(), ids=INVALID_FILES.keys())
+@pytest.mark.parametrize(("purpose", "key"), FILE_SETTINGS, ids=[key for _, key in FILE_SETTINGS])
 async def test_invalid_certificate_file_is_named_by_its_setting(
-    tmp_path: Path, party: Party, purpose: str, key: str, spoil: Callable[[Path], object]
+    tmp_path: Path, party: Party, purpose: str, key: str, corrupt: Callable[[Path], object]
 ) -> None:
     """At a start it is refused; later the old certificate stays in use; both errors name the setting."""
     path = keys_of(party)[purpose][key]
@@ -104,7 +104,7 @@ async def test_invalid_certificate_file_is_named_by_its_setting(
     source.load()
     first = source.current
     path.unlink()
-    spoil(path)
+    corrupt(path)
 
     assert not source.reload_if_changed() and not source.reload_if_changed()
     assert source.current is first
@@ -229,8 +229,8 @@ def client_hello(party: Party) -> bytes:
     return outgoing.read()
 
 
-async def dribble(peer: RawPeer, data: bytes) -> int:
-    """One byte after the other until the other side ends it: how many it took."""
+async def send_byte_by_byte(peer: RawPeer, data: bytes) -> int:
+    """Send one byte after the other until the peer closes; return the number of sent bytes."""
     received = 0
     for byte in data:
         if peer.reader.at_eof() or peer.writer.is_closing():
@@ -245,14 +245,14 @@ async def dribble(peer: RawPeer, data: bytes) -> int:
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("timeout_ms", [BOUND_MS, 600_000], ids=["bounded", "twin"])
+@pytest.mark.parametrize("timeout_ms", [BOUND_MS, 600_000], ids=["bounded", "not bounded, the twin"])
 async def test_slow_handshake_is_disconnected(party: Party, monkeypatch: pytest.MonkeyPatch, timeout_ms: int) -> None:
     """Each byte is in time, and the whole is not: what counts is when it began. Others are served meanwhile."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     hello = client_hello(party)[:100]
     async with listening(party, timeout_ms=timeout_ms) as listener:
         peer = await RawPeer.open(listener.port)
-        dribbling = asyncio.ensure_future(dribble(peer, hello))
+        dribbling = asyncio.ensure_future(send_byte_by_byte(peer, hello))
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=party.client().client_context())
         assert (await channel.request(Command(code=1, body=b"x"), 20_000)).body == b"x"
 
@@ -274,12 +274,12 @@ async def test_slow_slave_handshake_is_disconnected(
         assert port is not None
         peer = await RawPeer.open(port)
 
-        assert await dribble(peer, hello) < len(hello)
+        assert await send_byte_by_byte(peer, hello) < len(hello)
         await peer.close()
 
 
 @pytest.mark.needs_openssl
-@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "twin"])
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "not refused, the twin"])
 async def test_tls_renegotiation_is_refused(party: Party, is_refused: bool) -> None:
     """A client that renegotiates is disconnected; a context without the option accepts it."""
     async with listening(party) as listener:

@@ -18,7 +18,7 @@ def offsets_document(half: int, op: int) -> OffsetDocument:
     return OffsetDocument({**OTHERS, **{f"{topic}@{TRANSACTION_GROUP}": {0: offset} for topic, offset in own.items()}})
 
 
-class Slave:
+class FakeSlave:
     """A slave that receives documents of its master."""
 
     def __init__(self, *, is_careful: bool = True) -> None:
@@ -37,10 +37,10 @@ class Slave:
         return half or 0, op or 0
 
 
-@pytest.mark.parametrize("is_careful", [True, False], ids=["careful", "twin"])
+@pytest.mark.parametrize("is_careful", [True, False], ids=["careful", "not careful, the twin"])
 def test_restart_offsets_beyond_the_log_are_not_applied(is_careful: bool) -> None:
     """The master has ended half message 85 and dies before that was copied: here it is still open."""
-    slave = Slave(is_careful=is_careful)
+    slave = FakeSlave(is_careful=is_careful)
     slave.take(offsets_document(85, 40), end=1000)
     slave.progress.apply_up_to(1000)
     slave.take(offsets_document(86, 41), end=1300)
@@ -52,7 +52,7 @@ def test_restart_offsets_beyond_the_log_are_not_applied(is_careful: bool) -> Non
 
 def test_restart_offsets_within_the_log_are_applied() -> None:
     """In order, and the newest that it has reached counts."""
-    slave = Slave()
+    slave = FakeSlave()
     for step in range(1, 5):
         slave.take(offsets_document(step, step), end=step * 100)
     slave.progress.apply_up_to(250)
@@ -66,8 +66,8 @@ def test_restart_offsets_within_the_log_are_applied() -> None:
 
 
 def test_following_another_master_resets_the_restart_offsets() -> None:
-    """Its log was cut: what it knew itself may be of the part that is gone."""
-    slave = Slave()
+    """The slave's log was cut, and its own offsets may point into the removed part."""
+    slave = FakeSlave()
     slave.take(offsets_document(9, 9), end=100)
     slave.progress.apply_up_to(100)
     slave.take(offsets_document(10, 10), end=200)
@@ -79,7 +79,7 @@ def test_following_another_master_resets_the_restart_offsets() -> None:
 
 def test_slave_far_behind_keeps_a_limited_number_of_documents() -> None:
     """The oldest, which it reaches first, and the newest."""
-    slave = Slave()
+    slave = FakeSlave()
     for step in range(WAITING_MAX + 10):
         slave.take(offsets_document(step, step), end=step)
     slave.progress.apply_up_to(WAITING_MAX + 8)

@@ -65,14 +65,14 @@ FULL = Status(
 EMPTY = Status(published_boottime_ns=1, published_wall_ms=2, phase=Phase.STARTING)
 
 
-def documented(title: str) -> list[tuple[int, int, str]]:
+def documented_fields(title: str) -> list[tuple[int, int, str]]:
     """Return offset, size and name of the fields in one table of the document."""
     section = DOCUMENT.read_text().split(f"### {title}\n")[1].split("\n#")[0]
     rows = [match for line in section.splitlines() if (match := ROW.match(line))]
     return [(int(row[1]), int(row[2]), row[3]) for row in rows]
 
 
-def laid_out(table: tuple[tuple[str, str], ...]) -> list[tuple[int, int, str]]:
+def struct_fields(table: tuple[tuple[str, str], ...]) -> list[tuple[int, int, str]]:
     """Return offset, size and name of the fields of a struct."""
     rows, offset = [], 0
     for name, code in table:
@@ -89,7 +89,7 @@ def laid_out(table: tuple[tuple[str, str], ...]) -> list[tuple[int, int, str]]:
 )
 def test_document_describes_every_byte(title: str, table: tuple[tuple[str, str], ...]) -> None:
     """Offset, size and name of each field are the same in the document and in the struct, without a gap."""
-    assert documented(title) == laid_out(table)
+    assert documented_fields(title) == struct_fields(table)
 
 
 @pytest.mark.parametrize("kind", [Phase, Role, Medium], ids=lambda kind: kind.__name__)
@@ -187,7 +187,7 @@ def test_copy_that_is_being_written_is_invalid(sequence: int) -> None:
     assert decode_copy(bytes(copy)) is None
 
 
-def changed(position: int, data: bytes, *, is_sealed: bool = True) -> bytes:
+def changed_header(position: int, data: bytes, *, is_sealed: bool = True) -> bytes:
     """Return a header with other bytes; if sealed, its CRC matches them."""
     header = bytearray(encode_header(ORIGIN))
     header[position : position + len(data)] = data
@@ -204,11 +204,11 @@ def changed(position: int, data: bytes, *, is_sealed: bool = True) -> bytes:
         (b"GAN", PageTooShort, "3 bytes"),
         (b"{}", PageForeign, "GANTRYST"),
         (bytes(4096), PageForeign, "GANTRYST"),
-        (changed(8, b"\x00\x02"), PageVersionUnknown, "layout 2.0"),
-        (changed(8, b"\x00\x02", is_sealed=False), PageVersionUnknown, "layout 2.0"),
-        (changed(100, b"\xff", is_sealed=False), PageDamaged, "CRC of its header"),
-        (changed(12, (1791).to_bytes(4, "big")), PageDamaged, "1791"),
-        (changed(12, b"\xff\xff\xff\xff"), PageDamaged, "4294967295"),
+        (changed_header(8, b"\x00\x02"), PageVersionUnknown, "layout 2.0"),
+        (changed_header(8, b"\x00\x02", is_sealed=False), PageVersionUnknown, "layout 2.0"),
+        (changed_header(100, b"\xff", is_sealed=False), PageDamaged, "CRC of its header"),
+        (changed_header(12, (1791).to_bytes(4, "big")), PageDamaged, "1791"),
+        (changed_header(12, b"\xff\xff\xff\xff"), PageDamaged, "4294967295"),
     ],
     ids=["empty", "cut", "cut-in-magic", "text", "zeros", "major", "major-unsealed", "flip", "short-copy", "long-copy"],
 )
@@ -220,7 +220,7 @@ def test_invalid_header_is_refused_with_a_reason(header: bytes, error: type[Stat
 
 def test_a_newer_minor_version_is_read() -> None:
     """An older reader accepts longer copies, used reserved bytes and unknown phases of a newer minor version."""
-    header = bytearray(changed(10, b"\x00\x07" + (2048).to_bytes(4, "big")))
+    header = bytearray(changed_header(10, b"\x00\x07" + (2048).to_bytes(4, "big")))
     copy = bytearray(encode_copy(2, FULL) + b"new" + bytes(253))
     copy[14:17] = b"\xff\xfe\xfd"
     copy[1736:1744] = b"newfield"

@@ -69,17 +69,17 @@ while True:
 """
 
 
-def at(number: int, phase: Phase = Phase.SERVING) -> Status:
+def status_number(number: int, phase: Phase = Phase.SERVING) -> Status:
     return Status(published_boottime_ns=number * 1_000_000, published_wall_ms=number, phase=phase, wrote=number)
 
 
 def writer(path: Path, number: int = 1) -> PageWriter:
     """Return the writer of a page of this process."""
-    return PageWriter(str(path), new_origin("broker-a", "0.1.0"), at(number))
+    return PageWriter(str(path), new_origin("broker-a", "0.1.0"), status_number(number))
 
 
 @contextmanager
-def writing(path: Path, first: int, *, chunk: int = CHUNK_BYTES) -> Iterator[subprocess.Popen[bytes]]:
+def publishing_process(path: Path, first: int, *, chunk: int = CHUNK_BYTES) -> Iterator[subprocess.Popen[bytes]]:
     """Run another process that publishes continuously, numbered from `first`."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", WRITER, str(path), str(first), str(chunk)],
@@ -95,7 +95,7 @@ def writing(path: Path, first: int, *, chunk: int = CHUNK_BYTES) -> Iterator[sub
         process.communicate(timeout=60)
 
 
-def check_is_one(status: Status) -> int:
+def number_of_whole_status(status: Status) -> int:
     """Return the number of a publication. Fails if its fields belong to two publications."""
     numbers = {getattr(status, name) for name in EQUAL} | {int(status.last_error)}
     assert len(numbers) == 1, f"a mixture of publications: {numbers}"
@@ -110,11 +110,11 @@ def test_a_killed_writer_never_leaves_a_mixture(tmp_path: Path) -> None:
     first, boots, torn = 1_000_000, set(), 0
     with PageReader(str(path)) as reader:
         for _ in range(KILLS):
-            with writing(path, first) as process:
+            with publishing_process(path, first) as process:
                 newest, reads = 0, 0
                 while reads < 200 or newest < first + 20:
                     reading = reader.read()
-                    number = check_is_one(reading.status)
+                    number = number_of_whole_status(reading.status)
                     assert number >= max(newest, first), "time went backward"
                     assert reading.is_writer_alive
                     newest, reads = number, reads + 1
@@ -123,7 +123,7 @@ def test_a_killed_writer_never_leaves_a_mixture(tmp_path: Path) -> None:
             data = path.read_bytes()
             torn += any(data[start + 7] % 2 for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES))
             last = reader.read()
-            assert check_is_one(last.status) >= newest
+            assert number_of_whole_status(last.status) >= newest
             assert not last.is_writer_alive and last.is_stale()
             boots.add(last.origin.boot_id)
             first += 1_000_000
@@ -134,7 +134,7 @@ def test_a_killed_writer_never_leaves_a_mixture(tmp_path: Path) -> None:
 def test_a_stopped_writer_is_recognised_by_its_age(tmp_path: Path) -> None:
     """After SIGSTOP, also during a publication, the page can be read and its age grows; SIGCONT renews it."""
     path = tmp_path / "status"
-    with writing(path, 1) as process, PageReader(str(path)) as reader:
+    with publishing_process(path, 1) as process, PageReader(str(path)) as reader:
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         stopped = reader.read()
@@ -142,7 +142,7 @@ def test_a_stopped_writer_is_recognised_by_its_age(tmp_path: Path) -> None:
         later = reader.read()
 
         assert later.status == stopped.status
-        assert check_is_one(later.status) > 0
+        assert number_of_whole_status(later.status) > 0
         assert later.age_ms is not None and later.age_ms > 100
         assert later.is_writer_alive, "expected a stopped process to count as alive"
 
@@ -204,8 +204,8 @@ def test_publications_alternate_and_the_newest_is_read(tmp_path: Path) -> None:
     page = writer(path, 1)
     with PageReader(str(path)) as reader:
         for number in range(2, 8):
-            page.publish(at(number))
-            assert reader.read().status == at(number)
+            page.publish(status_number(number))
+            assert reader.read().status == status_number(number)
     page.close()
 
 
@@ -217,9 +217,9 @@ def test_overtaken_reader_reads_again(
 ) -> None:
     """However often the writer publishes during a read, the reader returns one whole publication."""
     path = tmp_path / "status"
-    page = PageWriter(str(path), new_origin("b", "0"), numbered(1))
+    page = PageWriter(str(path), new_origin("b", "0"), distinct_status(1))
     for number in range(2, first + 1):
-        page.publish(numbered(number))
+        page.publish(distinct_status(number))
     reads, read = [0], os.pread
 
     def overtaken(descriptor: int, length: int, start: int) -> bytes:
@@ -229,16 +229,16 @@ def test_overtaken_reader_reads_again(
         head = read(descriptor, position, 0)
         newest = reads[0] * 10
         for number in range(newest, newest + count):
-            page.publish(numbered(number))
+            page.publish(distinct_status(number))
         return head + read(descriptor, length - position, position)
 
     monkeypatch.setattr(os, "pread", overtaken)
     with PageReader(str(path)) as reader:
-        assert check_is_one(reader.read().status) > 0
+        assert number_of_whole_status(reader.read().status) > 0
     page.close()
 
 
-def numbered(number: int) -> Status:
+def distinct_status(number: int) -> Status:
     """Return a publication whose mixture with another one can be detected."""
     numbers: dict[str, Any] = dict.fromkeys(EQUAL, number)
     return Status(published_boottime_ns=0, phase=Phase.SERVING, last_error=str(number), **numbers)
@@ -248,26 +248,26 @@ def test_damage_to_both_copies_is_an_error(tmp_path: Path) -> None:
     """A flipped bit gives the previous publication; with both copies damaged the reader raises an error."""
     path = tmp_path / "status"
     page = writer(path, 1)
-    page.publish(at(2))
+    page.publish(status_number(2))
     newest, older = HEADER_BYTES, HEADER_BYTES + COPY_BYTES
     with PageReader(str(path)) as reader:
-        flip(path, newest + 40)
-        assert reader.read().status == at(1)
+        flip_bit(path, newest + 40)
+        assert reader.read().status == status_number(1)
 
-        flip(path, older + 40)
+        flip_bit(path, older + 40)
         with pytest.raises(PageTorn, match="no whole publication in 100 attempts"):
             reader.read()
 
-        flip(path, newest + 40)
-        assert reader.read().status == at(2)
+        flip_bit(path, newest + 40)
+        assert reader.read().status == status_number(2)
 
-        flip(path, 100)
+        flip_bit(path, 100)
         with pytest.raises(PageDamaged, match="CRC of its header"):
             reader.read()
     page.close()
 
 
-def flip(path: Path, position: int) -> None:
+def flip_bit(path: Path, position: int) -> None:
     with path.open("r+b") as file:
         file.seek(position)
         [byte] = file.read(1)
@@ -323,20 +323,20 @@ def test_reader_recovers_after_errors(tmp_path: Path) -> None:
         reader.read()
     page = writer(path)
 
-    assert reader.read().status == at(1)
+    assert reader.read().status == status_number(1)
     path.unlink()
     with pytest.raises(PageNotFound):
         reader.read()
     page.close()
     writer(path, 3).close()
-    assert reader.read().status == at(3)
+    assert reader.read().status == status_number(3)
     reader.close()
 
 
 def test_running_writer_is_not_replaced(tmp_path: Path) -> None:
     """A second process is refused and changes nothing until the writer ends; readers do not matter."""
     path = tmp_path / "status"
-    with writing(path, 1) as process, PageReader(str(path)) as reader:
+    with publishing_process(path, 1) as process, PageReader(str(path)) as reader:
         before = reader.read().origin
 
         with pytest.raises(PageInUse, match=str(path)):
@@ -365,7 +365,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: 
             writer(path, 2)
 
     with PageReader(str(path)) as reader:
-        assert reader.read().status == at(1)
+        assert reader.read().status == status_number(1)
     assert os.listdir(tmp_path) == ["status"]
     with pytest.raises(FileNotFoundError, match="nowhere"):
         writer(tmp_path / "nowhere" / "status")
@@ -375,7 +375,7 @@ def test_a_publication_that_fails_costs_only_itself(tmp_path: Path, monkeypatch:
     """Wherever a publication fails, the previous one can be read, and the next one succeeds."""
     path = tmp_path / "status"
     page = writer(path, 1)
-    page.publish(at(2))
+    page.publish(status_number(2))
     write, failing = os.pwrite, [0]
 
     def fail_at(descriptor: int, data: bytes, position: int) -> int:
@@ -389,11 +389,11 @@ def test_a_publication_that_fails_costs_only_itself(tmp_path: Path, monkeypatch:
         for step in (1, 2, 5, 2, 19):
             failing[0] = step
             with pytest.raises(OSError, match="Input/output error"):
-                page.publish(at(3))
-            assert reader.read().status == at(2)
+                page.publish(status_number(3))
+            assert reader.read().status == status_number(2)
         failing[0] = 0
-        page.publish(at(4))
-        assert reader.read().status == at(4)
+        page.publish(status_number(4))
+        assert reader.read().status == status_number(4)
     page.close()
 
 
@@ -413,7 +413,7 @@ def test_publication_becomes_stale_unless_its_phase_is_final(
 ) -> None:
     """Two seconds without a publication are too long in every phase but the final ones."""
     path = tmp_path / "status"
-    page = PageWriter(str(path), new_origin("b", "0"), at(1, phase))
+    page = PageWriter(str(path), new_origin("b", "0"), status_number(1, phase))
     with PageReader(str(path), clock=lambda: Moment((1 + age_ms) * 1_000_000, 0)) as reader:
         reading = reader.read()
 
@@ -425,7 +425,7 @@ def test_a_page_from_before_a_reboot_has_no_age(tmp_path: Path) -> None:
     """Boot-time clocks of two boots are not compared: such a page is stale."""
     path = tmp_path / "status"
     origin = replace(new_origin("b", "0"), machine_boot_id=uuid.uuid4())
-    page = PageWriter(str(path), origin, at(1))
+    page = PageWriter(str(path), origin, status_number(1))
     with PageReader(str(path), clock=lambda: Moment(2_000_000, 0)) as reader:
         reading = reader.read()
 

@@ -129,10 +129,10 @@ def test_flipped_bits_raise_only_protocol_errors(codec: Codec) -> None:
     packed = compress_body(BODY, codec)
     for place in range(len(packed)):
         for bit in (1, 16, 128):
-            spoilt = bytearray(packed)
-            spoilt[place] ^= bit
+            damaged = bytearray(packed)
+            damaged[place] ^= bit
             try:
-                inflate_body(bytes(spoilt), codec.flags, 1_000_000)
+                inflate_body(bytes(damaged), codec.flags, 1_000_000)
             except RemoteProtocolError:
                 continue
 

@@ -20,7 +20,7 @@ FRAMES = [
 STREAM = b"".join(encode_frame(frame.header, frame.body, frame.serialization) for frame in FRAMES)
 
 
-def head(total: int, type_and_header: int) -> bytes:
+def frame_head(total: int, type_and_header: int) -> bytes:
     return struct.pack(">II", total, type_and_header)
 
 
@@ -75,14 +75,14 @@ def test_a_frame_at_the_limit_passes_and_one_byte_more_does_not() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (head(0xFFFFFFFF, 0)[:4], "exceeds the limit"),
-        (head(0, 0)[:4], "cannot hold"),
-        (head(3, 0)[:4], "cannot hold"),
-        (head(20, 17), "cannot hold a header of 17"),
-        (head(4, 1), "cannot hold a header of 1"),
-        (head(2 << 20, (1 << 20) + 1), "header of 1048577 bytes exceeds"),
-        (head(20, 2 << 24), "unknown header serialization 2"),
-        (head(20, 0xFF000000), "unknown header serialization 255"),
+        (frame_head(0xFFFFFFFF, 0)[:4], "exceeds the limit"),
+        (frame_head(0, 0)[:4], "cannot hold"),
+        (frame_head(3, 0)[:4], "cannot hold"),
+        (frame_head(20, 17), "cannot hold a header of 17"),
+        (frame_head(4, 1), "cannot hold a header of 1"),
+        (frame_head(2 << 20, (1 << 20) + 1), "header of 1048577 bytes exceeds"),
+        (frame_head(20, 2 << 24), "unknown header serialization 2"),
+        (frame_head(20, 0xFF000000), "unknown header serialization 255"),
         (b"GET / HTTP/1.1\r\n", "exceeds the limit"),
         (b"\x16\x03\x01\x02\x00", "exceeds the limit"),
     ],
@@ -99,7 +99,7 @@ def test_good_frames_before_a_bad_one_are_delivered() -> None:
     frames = []
 
     with pytest.raises(RemoteProtocolError):
-        for frame in FrameReader().feed(STREAM + head(0, 0)):
+        for frame in FrameReader().feed(STREAM + frame_head(0, 0)):
             frames.append(frame)
 
     assert frames == FRAMES

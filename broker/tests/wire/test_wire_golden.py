@@ -83,11 +83,11 @@ def frames(*request_codes: int, reply: bool, codes: set[int] | None = None, with
     return [pytest.param(golden, id=golden.name) for golden in chosen]
 
 
-EVERY = pytest.mark.parametrize("golden", [pytest.param(golden, id=golden.name) for golden in INDEX])
+EACH_FRAME = pytest.mark.parametrize("golden", [pytest.param(golden, id=golden.name) for golden in INDEX])
 
 MINIMAL_CLIENT_CODES = {11, 12, 14, 15, 17, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 46, 105, 310, 320, 325}
 SERVER_CODES = {39, 40, 326}
-"""What a broker asks its clients."""
+"""Requests that a broker sends to its clients."""
 
 EMPTY_ATTRIBUTES = b"\0\x0aattributes" + bytes(4)
 """A field with an empty value: Java writes one when it creates a topic, and reads it as no field at all."""
@@ -180,7 +180,7 @@ def test_recording_is_complete(client: str, serialization: str) -> None:
     ), "expected a lite pull: code 361 of the 5.x client, or code 11 with a flag of the 4.9 client"
 
 
-@EVERY
+@EACH_FRAME
 def test_a_captured_frame_decodes(golden: Golden) -> None:
     """Every frame is one command, with the code and the role that the recorder noted."""
     frame = only_frame(golden.raw)
@@ -196,7 +196,7 @@ def test_a_captured_frame_decodes(golden: Golden) -> None:
     assert command.language == "JAVA"
 
 
-@EVERY
+@EACH_FRAME
 def test_a_captured_frame_decodes_in_pieces(golden: Golden) -> None:
     """The decoded command does not depend on how the bytes arrive."""
     raw = golden.raw
@@ -209,7 +209,7 @@ def test_a_captured_frame_decodes_in_pieces(golden: Golden) -> None:
     assert reader.buffered_bytes == 0
 
 
-@EVERY
+@EACH_FRAME
 def test_captured_commands_round_trip(golden: Golden) -> None:
     """A captured command encoded again in either form is equivalent; only the binary form has no empty texts."""
     command = golden.command()

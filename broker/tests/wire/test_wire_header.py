@@ -126,7 +126,7 @@ def test_too_many_fields_are_refused_in_both_forms() -> None:
             decode_header(data, serialization, limits)
 
 
-def binary(*, remark_bytes: int = 0, ext: bytes = b"", ext_bytes: int | None = None, language: int = 0) -> bytes:
+def binary_header(*, remark_bytes: int = 0, ext: bytes = b"", ext_bytes: int | None = None, language: int = 0) -> bytes:
     fixed = struct.pack(">hBhiii", 10, language, 399, 5, 0, remark_bytes)
     return fixed + struct.pack(">i", len(ext) if ext_bytes is None else ext_bytes) + ext
 
@@ -135,19 +135,19 @@ def binary(*, remark_bytes: int = 0, ext: bytes = b"", ext_bytes: int | None = N
     "data",
     [
         b"",
-        binary()[:16],
-        binary()[:20],
-        binary(remark_bytes=-1),
-        binary(remark_bytes=1000),
-        binary(ext_bytes=-1),
-        binary(ext_bytes=1),
-        binary(ext=b"\x00"),
-        binary(ext=b"\x00\x05ab"),
-        binary(ext=b"\xff\xffab"),
-        binary(ext=b"\x00\x01a\x7f\xff\xff\xff"),
-        binary(ext=b"\x00\x01a\xff\xff\xff\xff"),
-        binary(ext=b"\x00\x01\xff\x00\x00\x00\x01v"),
-        binary(ext=b"\x00\x01a\x00\x00\x00\x01\xff"),
+        binary_header()[:16],
+        binary_header()[:20],
+        binary_header(remark_bytes=-1),
+        binary_header(remark_bytes=1000),
+        binary_header(ext_bytes=-1),
+        binary_header(ext_bytes=1),
+        binary_header(ext=b"\x00"),
+        binary_header(ext=b"\x00\x05ab"),
+        binary_header(ext=b"\xff\xffab"),
+        binary_header(ext=b"\x00\x01a\x7f\xff\xff\xff"),
+        binary_header(ext=b"\x00\x01a\xff\xff\xff\xff"),
+        binary_header(ext=b"\x00\x01\xff\x00\x00\x00\x01v"),
+        binary_header(ext=b"\x00\x01a\x00\x00\x00\x01\xff"),
     ],
     ids=["empty", "cut", "no-map", "remark-negative", "remark-long", "map-negative", "map-long", "name-cut",
          "name-long", "name-huge", "value-long", "value-negative", "name-not-utf8", "value-not-utf8"],
@@ -160,7 +160,7 @@ def test_invalid_lengths_in_a_binary_header_are_refused(data: bytes) -> None:
 
 def test_an_unknown_language_is_other() -> None:
     """A language unknown to this version is no error."""
-    assert decode_header(binary(language=99), BINARY).language == "OTHER"
+    assert decode_header(binary_header(language=99), BINARY).language == "OTHER"
 
 
 @given(st.binary(max_size=120), st.sampled_from([JSON, BINARY]))
@@ -234,6 +234,6 @@ def test_request_ids_differ() -> None:
 
 def test_a_header_in_a_frame_is_decoded_by_the_frames_type() -> None:
     """JSON bytes in a frame marked as binary are refused, and vice versa."""
-    for serialization, data in ((BINARY, b'{"code":10}'), (JSON, binary())):
+    for serialization, data in ((BINARY, b'{"code":10}'), (JSON, binary_header())):
         with pytest.raises(RemoteProtocolError):
             decode_command(Frame(serialization, data, b""))

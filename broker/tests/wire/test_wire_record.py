@@ -54,7 +54,7 @@ def messages(draw: st.DrawFn) -> StoredMessage:
     )
 
 
-def record(**fields: object) -> bytearray:
+def small_record(**fields: object) -> bytearray:
     """Return a small good record."""
     return bytearray(encode_record(StoredMessage(topic="topic", queue_id=3, body=b"body", **fields)))  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def test_consecutive_records_are_decoded(batch: list[StoredMessage]) -> None:
 
 def test_the_layout_is_javas() -> None:
     """The bytes of a small record are compared by hand: lengths, magic, offsets and their positions."""
-    data = record(queue_offset=7, physical_offset=4096, store_timestamp_ms=99, properties_bytes=b"a\x01b\x02")
+    data = small_record(queue_offset=7, physical_offset=4096, store_timestamp_ms=99, properties_bytes=b"a\x01b\x02")
 
     assert len(data) == 91 + 4 + 5 + 4
     assert struct.unpack_from(">ii", data, 0) == (len(data), -626843481)
@@ -116,8 +116,8 @@ def test_values_that_fit_no_record_are_a_local_error(fields: dict[str, object]) 
         encode_record(StoredMessage(**({"topic": "t", "queue_id": 0, "body": b""} | fields)))  # type: ignore[arg-type]
 
 
-def changed(position: int, layout: str, *values: int) -> bytearray:
-    data = record(physical_offset=1000)
+def changed_record(position: int, layout: str, *values: int) -> bytearray:
+    data = small_record(physical_offset=1000)
     struct.pack_into(layout, data, position, *values)
     return data
 
@@ -128,23 +128,23 @@ def changed(position: int, layout: str, *values: int) -> bytearray:
         (bytearray(), RecordFault.END),
         (bytearray(7), RecordFault.END),
         (bytearray(200), RecordFault.END),
-        (changed(4, ">i", 12345), RecordFault.MAGIC),
-        (changed(0, ">i", 0), RecordFault.LENGTH),
-        (changed(0, ">i", -1), RecordFault.LENGTH),
-        (changed(0, ">i", 90), RecordFault.LENGTH),
-        (changed(0, ">i", 101), RecordFault.LENGTH),
-        (changed(0, ">i", 99), RecordFault.LENGTH),
-        (changed(84, ">i", -1), RecordFault.LENGTH),
-        (changed(84, ">i", 5), RecordFault.LENGTH),
-        (changed(84, ">i", 0x7FFFFFFF), RecordFault.LENGTH),
-        (changed(92, ">B", 6), RecordFault.LENGTH),
-        (changed(92, ">B", 255), RecordFault.LENGTH),
-        (changed(98, ">h", 1), RecordFault.LENGTH),
-        (changed(98, ">h", -1), RecordFault.LENGTH),
-        (changed(36, ">i", FLAG_BORN_HOST_V6), RecordFault.LENGTH),
-        (changed(28, ">q", 1001), RecordFault.OFFSET),
-        (changed(88, ">B", 0), RecordFault.CRC),
-        (changed(8, ">i", 1), RecordFault.CRC),
+        (changed_record(4, ">i", 12345), RecordFault.MAGIC),
+        (changed_record(0, ">i", 0), RecordFault.LENGTH),
+        (changed_record(0, ">i", -1), RecordFault.LENGTH),
+        (changed_record(0, ">i", 90), RecordFault.LENGTH),
+        (changed_record(0, ">i", 101), RecordFault.LENGTH),
+        (changed_record(0, ">i", 99), RecordFault.LENGTH),
+        (changed_record(84, ">i", -1), RecordFault.LENGTH),
+        (changed_record(84, ">i", 5), RecordFault.LENGTH),
+        (changed_record(84, ">i", 0x7FFFFFFF), RecordFault.LENGTH),
+        (changed_record(92, ">B", 6), RecordFault.LENGTH),
+        (changed_record(92, ">B", 255), RecordFault.LENGTH),
+        (changed_record(98, ">h", 1), RecordFault.LENGTH),
+        (changed_record(98, ">h", -1), RecordFault.LENGTH),
+        (changed_record(36, ">i", FLAG_BORN_HOST_V6), RecordFault.LENGTH),
+        (changed_record(28, ">q", 1001), RecordFault.OFFSET),
+        (changed_record(88, ">B", 0), RecordFault.CRC),
+        (changed_record(8, ">i", 1), RecordFault.CRC),
         (bytearray(struct.pack(">ii", 100, BLANK_MAGIC)) + bytearray(92), RecordFault.BLANK),
         (bytearray(struct.pack(">ii", 8, BLANK_MAGIC)), RecordFault.BLANK),
         (bytearray(struct.pack(">ii", 7, BLANK_MAGIC)), RecordFault.LENGTH),
@@ -162,7 +162,7 @@ def test_check_record_names_the_fault(data: bytearray, fault: RecordFault) -> No
 
 def test_truncated_record_is_never_accepted() -> None:
     """A torn tail of any length is never accepted as a message."""
-    data = record(physical_offset=1000)
+    data = small_record(physical_offset=1000)
 
     assert check_record(data, 0, physical_offset=1000).is_good
     assert not any(check_record(data[:length], 0, physical_offset=1000).is_good for length in range(len(data)))
@@ -184,7 +184,7 @@ def test_check_record_never_raises(data: bytes, position: int, physical_offset: 
 @given(st.integers(0, 99), st.integers(0, 255))
 def test_a_changed_byte_never_gives_a_record_of_another_length(position: int, value: int) -> None:
     """The check returns for any changed byte. Without a seal it detects changes of the body, but not of every field."""
-    data = record(physical_offset=1000)
+    data = small_record(physical_offset=1000)
     data[position] = value
 
     check = check_record(data, 0, physical_offset=1000)
@@ -211,7 +211,7 @@ def test_scan_of_arbitrary_bytes_terminates(batch: list[StoredMessage], tail: by
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_kind_of_buffer_is_read(kind: type) -> None:
     """bytes, bytearray and memoryview give the same message, with fields that outlive the buffer."""
-    decoded = decode_record(kind(bytes(record(properties_bytes=b"a\x01b\x02"))))
+    decoded = decode_record(kind(bytes(small_record(properties_bytes=b"a\x01b\x02"))))
 
     assert (type(decoded.body), type(decoded.properties_bytes)) == (bytes, bytes)
     assert decoded.properties == {"a": "b"}
@@ -221,7 +221,7 @@ def test_copy_parses_its_own_properties() -> None:
     """A copy with other properties does not return those of the original."""
     from dataclasses import replace
 
-    message = decode_record(record(properties_bytes=b"a\x01b\x02"))
+    message = decode_record(small_record(properties_bytes=b"a\x01b\x02"))
     assert message.properties == {"a": "b"}
 
     assert replace(message, properties_bytes=b"c\x01d\x02").properties == {"c": "d"}

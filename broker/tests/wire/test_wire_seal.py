@@ -36,12 +36,12 @@ PROPERTIES = b"KEYS\x01k\x02TAGS\x01a\x02"
 HOST_V6 = encode_host("2001:db8::1", 40_000)
 
 
-def small(**fields: object) -> StoredMessage:
+def small_message(**fields: object) -> StoredMessage:
     fields = {"topic": "t", "queue_id": 3, "body": b"body", "properties_bytes": PROPERTIES} | fields
     return StoredMessage(**fields)  # type: ignore[arg-type]
 
 
-def flipped(record: bytes, bit: int) -> bytes:
+def flip_bit(record: bytes, bit: int) -> bytes:
     changed = bytearray(record)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
@@ -75,7 +75,7 @@ def test_terminated_properties_are_unchanged(data: bytes) -> None:
 
 def test_unterminated_pair_is_terminated_before_the_seal() -> None:
     """RocketMQ may leave the last separator out; a seal right after the value would be part of the value."""
-    record = encode_record(small(properties_bytes=b"a\x01b"), is_sealed=True)
+    record = encode_record(small_message(properties_bytes=b"a\x01b"), is_sealed=True)
 
     assert decode_record(record).properties.keys() == {"a", RECORD_CRC}
     assert decode_record(record).properties["a"] == "b"
@@ -85,10 +85,10 @@ def test_unterminated_pair_is_terminated_before_the_seal() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        small(),
-        small(body=b"", properties_bytes=b""),
-        small(topic="t" * 128),
-        small(born_host=HOST_V6, store_host=HOST_V6),
+        small_message(),
+        small_message(body=b"", properties_bytes=b""),
+        small_message(topic="t" * 128),
+        small_message(born_host=HOST_V6, store_host=HOST_V6),
     ],
     ids=["v1", "without body or properties", "v2", "ipv6"],
 )
@@ -101,8 +101,8 @@ def test_any_flipped_bit_of_a_sealed_record_is_found(message: StoredMessage, kin
     passed = [
         bit
         for bit in range(len(record) * 8)
-        if check_record(kind(flipped(record, bit)), 0, physical_offset=4096, is_sealed=True).is_good
-        or check_record(kind(flipped(record, bit)), 0, is_sealed=True).is_good
+        if check_record(kind(flip_bit(record, bit)), 0, physical_offset=4096, is_sealed=True).is_good
+        or check_record(kind(flip_bit(record, bit)), 0, is_sealed=True).is_good
     ]
 
     assert passed == []
@@ -113,11 +113,11 @@ def test_without_a_seal_most_fields_can_change_undetected() -> None:
 
     The unsealed record stands for RocketMQ's, where nothing better can be required.
     """
-    record = encode_record(small(physical_offset=4096))
+    record = encode_record(small_message(physical_offset=4096))
     passing = {
         bit // 8
         for bit in range(len(record) * 8)
-        if check_record(flipped(record, bit), 0, physical_offset=4096).is_good
+        if check_record(flip_bit(record, bit), 0, physical_offset=4096).is_good
     }
 
     body_start = 88
@@ -136,7 +136,7 @@ def test_without_a_seal_most_fields_can_change_undetected() -> None:
 @pytest.mark.parametrize("length", range(1, 60))
 def test_sealed_record_torn_after_its_body_is_refused(length: int) -> None:
     """The last bytes of a record read as zeros: without the seal most of these pass, with it none does."""
-    record = encode_record(small(properties_bytes=PROPERTIES * 3), is_sealed=True)
+    record = encode_record(small_message(properties_bytes=PROPERTIES * 3), is_sealed=True)
 
     torn = record[:-length] + bytes(length)
 
@@ -160,7 +160,7 @@ def test_missing_or_foreign_seal_is_refused_where_required(properties: bytes) ->
 
     Where no seal is required it is ignored.
     """
-    record = encode_record(small(properties_bytes=properties))
+    record = encode_record(small_message(properties_bytes=properties))
 
     check = check_record(record, 0, is_sealed=True)
 
@@ -171,7 +171,7 @@ def test_missing_or_foreign_seal_is_refused_where_required(properties: bytes) ->
 
 def test_stale_copy_before_the_seal_is_ignored() -> None:
     """The seal is identified by its position at the very end."""
-    record = encode_record(small(properties_bytes=seal(b"some other record") + PROPERTIES), is_sealed=True)
+    record = encode_record(small_message(properties_bytes=seal(b"some other record") + PROPERTIES), is_sealed=True)
 
     assert check_record(record, 0, is_sealed=True).is_good
     assert decode_record(record).properties[RECORD_CRC] == seal(record[:-SEAL_BYTES])[9:-1].decode()
@@ -184,23 +184,23 @@ def long_properties(length: int) -> bytes:
 @pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX - 20, SEALED_PROPERTIES_MAX - 19, SEALED_PROPERTIES_MAX])
 def test_seal_that_just_fits_is_written_and_required(length: int) -> None:
     """Up to 32747 bytes of properties leave space for the seal, which is then required."""
-    record = encode_record(small(properties_bytes=long_properties(length)), is_sealed=True)
+    record = encode_record(small_message(properties_bytes=long_properties(length)), is_sealed=True)
 
     assert decode_record(record).properties_bytes.endswith(seal(record[:-SEAL_BYTES]))
     assert check_record(record, 0, is_sealed=True).is_good
     for bit in (0, 8 * 12, 8 * 100, 8 * (len(record) - 30), 8 * (len(record) - 5)):
-        assert not check_record(flipped(record, bit), 0, is_sealed=True).is_good
+        assert not check_record(flip_bit(record, bit), 0, is_sealed=True).is_good
 
 
 @pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX + 1, PROPERTIES_BYTES_MAX])
 def test_record_with_maximum_properties_has_no_seal(length: int) -> None:
     """RocketMQ allows 32767 bytes of properties, so nothing is refused; only the body's CRC is checked."""
-    record = encode_record(small(properties_bytes=long_properties(length)), is_sealed=True)
+    record = encode_record(small_message(properties_bytes=long_properties(length)), is_sealed=True)
 
     assert decode_record(record).properties_bytes == long_properties(length)
     assert check_record(record, 0, is_sealed=True).is_good
-    assert check_record(flipped(record, 8 * 89), 0, is_sealed=True).fault is RecordFault.CRC
-    assert check_record(flipped(record, 8 * 300), 0, is_sealed=True).is_good, (
+    assert check_record(flip_bit(record, 8 * 89), 0, is_sealed=True).fault is RecordFault.CRC
+    assert check_record(flip_bit(record, 8 * 300), 0, is_sealed=True).is_good, (
         "expected the known limit: only the body is covered"
     )
 
@@ -210,7 +210,7 @@ def test_separator_is_added_only_if_it_fits(length: int) -> None:
     """A missing separator is added if it fits; in any case the check accepts what the encoder wrote."""
     properties = long_properties(length)[:-1] + b"x"
 
-    record = encode_record(small(properties_bytes=properties), is_sealed=True)
+    record = encode_record(small_message(properties_bytes=properties), is_sealed=True)
 
     assert len(terminate_properties(properties)) == min(length + 1, PROPERTIES_BYTES_MAX)
     assert decode_record(record).properties_bytes == terminate_properties(properties)

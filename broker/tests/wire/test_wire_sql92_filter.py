@@ -24,15 +24,15 @@ from gantry_wire.sql92 import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sql92-verdicts.jsonl"
-LETTERS = {True: "T", False: "F", None: "U"}
+VERDICT_LETTERS = {True: "T", False: "F", None: "U"}
 
 
 # ------- Apache's verdicts
 
 
-def letter(sql: SqlFilter, message: dict[str, str]) -> str:
+def evaluate_to_letter(sql: SqlFilter, message: dict[str, str]) -> str:
     try:
-        return LETTERS[sql.evaluate(message)]
+        return VERDICT_LETTERS[sql.evaluate(message)]
     except EvaluationFault:
         return "X"
 
@@ -44,7 +44,7 @@ def differences() -> list[str]:
         case = json.loads(line)
         try:
             sql = SqlFilter(case["expression"])
-            ours = "".join(letter(sql, message) for message in case["messages"])
+            ours = "".join(evaluate_to_letter(sql, message) for message in case["messages"])
         except ExpressionFault:
             ours = "refused"
         if ours != case["verdicts"]:
@@ -95,7 +95,7 @@ def pythons_int(text: str) -> int:
 def test_comparison_with_apache_detects_a_wrong_rule(
     monkeypatch: pytest.MonkeyPatch, module: object, name: str, other: Callable[..., object]
 ) -> None:
-    """Counter-test: with one rule changed the results differ from the recorded ones."""
+    """The twin: with one rule changed the results differ from the recorded ones."""
     monkeypatch.setattr(module, name, other)
 
     assert differences() != []
@@ -140,9 +140,9 @@ def test_properties_of_a_record_are_read_in_place() -> None:
             assert stored is not None
             assert parse_properties(stored).items() >= pairs.items()
 
-    spoilt = bytearray(record)
-    spoilt[-2 - len(stored or "") :] = b"\x7f\xff" + bytes(len(stored or ""))
-    assert stored_properties(bytes(spoilt), 0) is None
+    damaged = bytearray(record)
+    damaged[-2 - len(stored or "") :] = b"\x7f\xff" + bytes(len(stored or ""))
+    assert stored_properties(bytes(damaged), 0) is None
 
 
 def test_empty_property_of_a_record_counts_as_absent() -> None:

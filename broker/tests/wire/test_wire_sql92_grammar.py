@@ -10,11 +10,11 @@ from gantry_wire.sql92 import (
     SqlFilter,
 )
 
-HERE = {"a": "5", "b": "abc", "c": "10", "TAGS": "red"}
+PROPERTIES = {"a": "5", "b": "abc", "c": "10", "TAGS": "red"}
 
 
-def verdict(expression: str, **properties: str) -> bool | None:
-    return SqlFilter(expression).evaluate(properties or HERE)
+def evaluate(expression: str, **properties: str) -> bool | None:
+    return SqlFilter(expression).evaluate(properties or PROPERTIES)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def verdict(expression: str, **properties: str) -> bool | None:
 )
 def test_operators_bind_as_in_rocketmq(expression: str, wanted: bool) -> None:
     """OR binds weakest, then AND, equality, comparisons, and signs with NOT: `NOT a = TRUE` compares (NOT a)."""
-    assert verdict(expression) is wanted
+    assert evaluate(expression) is wanted
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_operators_bind_as_in_rocketmq(expression: str, wanted: bool) -> None:
 )  # fmt: skip
 def test_spelling_variants_are_accepted(expression: str) -> None:
     """Keywords may have any case, names keep theirs; blanks and comments may be anywhere between tokens."""
-    assert verdict(expression) is True
+    assert evaluate(expression) is True
 
 
 @pytest.mark.parametrize(
@@ -128,15 +128,15 @@ def test_text_after_an_expression_is_ignored_and_reported(expression: str, ignor
 
 def test_two_hyphens_without_an_end_of_line_are_signs() -> None:
     """A line comment ends with its line; without that it is no comment."""
-    assert verdict("a = --5") is True
-    assert verdict("a = --5\n6") is False
+    assert evaluate("a = --5") is True
+    assert evaluate("a = --5\n6") is False
 
 
 def test_quotes_are_doubled() -> None:
     """A quote within a text is doubled, and every other character is literal."""
-    assert verdict("b = 'it''s -- /* a text */'", b="it's -- /* a text */") is True
-    assert verdict("b = ''''", b="'") is True
-    assert verdict("b = ''", b="") is True
+    assert evaluate("b = 'it''s -- /* a text */'", b="it's -- /* a text */") is True
+    assert evaluate("b = ''''", b="'") is True
+    assert evaluate("b = ''", b="") is True
 
 
 def test_fault_gives_the_position() -> None:
@@ -153,10 +153,10 @@ def test_fault_gives_the_position() -> None:
 def test_filter_of_the_maximum_size_is_accepted() -> None:
     """A list of a thousand texts is accepted, and so is a deep or long filter up to the limits."""
     texts = ",".join(f"'{number}'" for number in range(1_000))
-    assert verdict(f"a IN ({texts})") is True
-    assert verdict("(" * NESTING_MAX + "a = 5" + ")" * NESTING_MAX) is True
-    assert verdict("NOT " * (NESTING_MAX - 1) + "(a = 6)") is (NESTING_MAX % 2 == 0)
-    assert verdict(" OR ".join(["a = 6"] * (EXPRESSION_TOKENS_MAX // 4))) is False
+    assert evaluate(f"a IN ({texts})") is True
+    assert evaluate("(" * NESTING_MAX + "a = 5" + ")" * NESTING_MAX) is True
+    assert evaluate("NOT " * (NESTING_MAX - 1) + "(a = 6)") is (NESTING_MAX % 2 == 0)
+    assert evaluate(" OR ".join(["a = 6"] * (EXPRESSION_TOKENS_MAX // 4))) is False
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,6 @@ def test_the_deepest_filter_of_nested_kinds_is_evaluated() -> None:
     expression = "a = 5"
     for _ in range(NESTING_MAX - 1):
         expression = f"({expression}) IS NULL"
-    assert verdict(expression) is False
+    assert evaluate(expression) is False
     with pytest.raises(ExpressionFault, match="nested more than"):
         SqlFilter(f"({expression}) IS NULL IS NULL")

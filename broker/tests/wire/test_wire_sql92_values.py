@@ -10,7 +10,7 @@ from gantry_wire.sql92.numbers import compare_doubles, parse_double, parse_whole
 T, F, U, X = True, False, None, "cannot be judged"
 
 
-def verdict(expression: str, **properties: str) -> bool | str | None:
+def evaluate(expression: str, **properties: str) -> bool | str | None:
     try:
         return SqlFilter(expression).evaluate(properties)
     except EvaluationFault:
@@ -29,7 +29,7 @@ def verdict(expression: str, **properties: str) -> bool | str | None:
 )  # fmt: skip
 def test_missing_property_is_unknown(expression: str, wanted: bool | None) -> None:
     """Unknown on the left of `=` gives unknown, on the right false; two unknowns are equal; searches give false."""
-    assert verdict(expression, a="5") is wanted
+    assert evaluate(expression, a="5") is wanted
 
 
 @pytest.mark.parametrize(
@@ -42,24 +42,24 @@ def test_missing_property_is_unknown(expression: str, wanted: bool | None) -> No
 )  # fmt: skip
 def test_logic_has_three_values(left: str, right: str, conjunction: bool | None, disjunction: bool | None) -> None:
     """A false operand decides AND and a true one decides OR, whether or not another is unknown."""
-    assert verdict(f"{left} AND {right}") is conjunction
-    assert verdict(f"{left} OR {right}") is disjunction
-    assert verdict(f"TRUE AND {left} AND {right}") is conjunction
-    assert verdict(f"FALSE OR {left} OR {right}") is disjunction
+    assert evaluate(f"{left} AND {right}") is conjunction
+    assert evaluate(f"{left} OR {right}") is disjunction
+    assert evaluate(f"TRUE AND {left} AND {right}") is conjunction
+    assert evaluate(f"FALSE OR {left} OR {right}") is disjunction
 
 
 def test_not_of_unknown_is_unknown() -> None:
     """NOT inverts true and false, and keeps unknown."""
-    assert [verdict(f"NOT {word}") for word in ("TRUE", "FALSE", "NULL")] == [F, T, U]
+    assert [evaluate(f"NOT {word}") for word in ("TRUE", "FALSE", "NULL")] == [F, T, U]
 
 
 def test_decided_operator_does_not_evaluate_its_right() -> None:
     """Evaluation is from left to right and stops when the result is known; an earlier fault decides."""
-    assert verdict("a = 'x' OR a > 5", a="x") is T
-    assert verdict("a = 'y' AND a > 5", a="x") is F
-    assert verdict("a > 5 OR a = 'x'", a="x") is X
-    assert verdict("n > 5 AND a > 5", a="x") is X
-    assert verdict("n > -(a > 5)", a="x") is U
+    assert evaluate("a = 'x' OR a > 5", a="x") is T
+    assert evaluate("a = 'y' AND a > 5", a="x") is F
+    assert evaluate("a > 5 OR a = 'x'", a="x") is X
+    assert evaluate("n > 5 AND a > 5", a="x") is X
+    assert evaluate("n > -(a > 5)", a="x") is U
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_decided_operator_does_not_evaluate_its_right() -> None:
 )  # fmt: skip
 def test_text_must_be_a_number_of_the_same_type(text: str, verdicts: tuple[object, ...]) -> None:
     """A text compared with an Integer, Long or Double must be one; otherwise the message cannot be evaluated."""
-    assert verdict("4 < a", a=text) is verdicts[0]
-    assert verdict("a > 4", a=text) is verdicts[0]
-    assert verdict("a <> 2147483649", a=text) is (X if verdicts[1] is X else T)
-    assert verdict("a > 4.5", a=text) is verdicts[2]
+    assert evaluate("4 < a", a=text) is verdicts[0]
+    assert evaluate("a > 4", a=text) is verdicts[0]
+    assert evaluate("a <> 2147483649", a=text) is (X if verdicts[1] is X else T)
+    assert evaluate("a > 4.5", a=text) is verdicts[2]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_text_must_be_a_number_of_the_same_type(text: str, verdicts: tuple[objec
 )  # fmt: skip
 def test_numbers_are_compared(expression: str, wanted: object) -> None:
     """Two texts are equal by their characters, and ordered as Doubles; -property is never a number."""
-    assert verdict(expression, a="5", b="x", c="4.0", d="9007199254740992") is wanted
+    assert evaluate(expression, a="5", b="x", c="4.0", d="9007199254740992") is wanted
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_numbers_are_compared(expression: str, wanted: object) -> None:
 )  # fmt: skip
 def test_properties_as_conditions(expression: str, wanted: object) -> None:
     """A property alone is false with any value; as the left of `= TRUE` its text is compared."""
-    assert verdict(expression, a="TrUe", b="x") is wanted
+    assert evaluate(expression, a="TrUe", b="x") is wanted
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_properties_as_conditions(expression: str, wanted: object) -> None:
 )  # fmt: skip
 def test_texts_are_searched(expression: str, wanted: object) -> None:
     """An empty search text gives false without evaluating the operand, with NOT too; case matters."""
-    assert verdict(expression, b="abc") is wanted
+    assert evaluate(expression, b="abc") is wanted
 
 
 def test_only_a_true_result_matches() -> None:
@@ -174,9 +174,9 @@ def test_not_a_number_is_the_greatest() -> None:
         for high, right in enumerate(ordered):
             order = compare_doubles(left, right)
             assert (order > 0) - (order < 0) == (low > high) - (low < high)
-    assert verdict("a < b", a="-0.0", b="0.0") is T
-    assert verdict("a > 1e300", a="NaN") is T
-    assert verdict("a >= b", a="NaN", b="NaN") is T
+    assert evaluate("a < b", a="-0.0", b="0.0") is T
+    assert evaluate("a > 1e300", a="NaN") is T
+    assert evaluate("a >= b", a="NaN", b="NaN") is T
 
 
 def test_whole_numbers_of_any_length() -> None:

@@ -1,6 +1,6 @@
 """Access control with Java clients: permitted and denied operations, with and without accounts.
 
-    both servers guarded    a named account plays ordinary scenarios, with a permission for each of its topics and
+    both servers guarded    a named account runs ordinary scenarios, with a permission for each of its topics and
                             groups by name; then clients with wrong credentials or missing permissions; then
                             changed accounts
     name server open        the same denials, now all of them by the broker with code 16
@@ -27,6 +27,7 @@ SCENARIOS = ("sync", "async", "batch", "ordered", "litepull", "retry", "dlq", "t
 UNSUPPORTED_SCENARIOS = {"5.3.3": ("request",)}
 """This client counts a request as answered when it is sent (`RequestResponseFuture`), and reports a timeout."""
 DENIALS = ("acl",)
+"""The scenarios whose requests must be denied."""
 FOREIGN = "interop_foreign"
 CLUSTER = "InteropCluster"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -59,7 +60,9 @@ class GuardedServers:
     user: Account
     admin: Account
     is_name_server_guarded: bool = True
+    """Whether the name server requires accounts, too."""
     mode: str = "V1"
+    """The setting `aclMode`: `V1` accepts the signatures of Java clients, `STRICT` refuses them."""
 
     @property
     def accounts(self) -> Path:
@@ -157,7 +160,7 @@ class AclReport:
         }
 
 
-def play(
+def run_scenarios(
     nursery: Nursery,
     clients: Sequence[str],
     options: drivers.DriverOptions,
@@ -165,7 +168,7 @@ def play(
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
 ) -> AclReport:
-    """Play the scenarios with one pair of servers, the denials with it and another, and `strict` with a third."""
+    """Run the scenarios with one pair of servers, the denials with it and another, and `strict` with a third."""
     user, admin = Account.new("named"), Account.new("admin")
     verdicts: list[drivers.Verdict] = []
     denials: list[drivers.Verdict] = []
@@ -182,7 +185,7 @@ def play(
         for client in clients:
             home = directory / f"home-{name}-{client}"
             chosen = [one for one in asked if one not in UNSUPPORTED_SCENARIOS.get(client, ())]
-            for one in drivers.play(nursery, client, chosen, guarded.add_accounts(options), home, report):
+            for one in drivers.run_scenarios(nursery, client, chosen, guarded.add_accounts(options), home, report):
                 (verdicts if one.scenario in scenarios else denials).append(one)
         for child in reversed(children):
             child.stop()

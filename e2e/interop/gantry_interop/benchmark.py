@@ -34,6 +34,7 @@ class BenchmarkReport:
     """The figures that the two programs printed."""
 
     seconds: float
+    """The run time of the producer."""
     send_rates: list[int] = field(default_factory=list)
     send_average_ms: list[float] = field(default_factory=list)
     send_failed: int = 0
@@ -41,6 +42,7 @@ class BenchmarkReport:
     consume_rates: list[int] = field(default_factory=list)
     consume_failed: int = 0
     broken: list[str] = field(default_factory=list)
+    """The checks that failed, as text."""
 
     @property
     def kept(self) -> bool:

@@ -46,8 +46,11 @@ class Target:
     """The servers to which the Java programs connect."""
 
     kind: str
+    """`gantry` or `apache`: whose servers are started."""
     name_server: str | None
+    """The address of a running name server; None: servers are started."""
     keep: bool
+    """Whether the store of started servers is kept."""
     settings: dict[str, str] = field(default_factory=dict)
     is_measured: bool = False
     host: str = "127.0.0.1"
@@ -195,7 +198,7 @@ def main(
         scenario_seconds_max=scenario_seconds,
         extra=("--gantry", f"{sys.executable} -m gantry_cli") if target["kind"] == "gantry" else (),
     )
-    sys.exit(_play(_read_target(target), chosen_clients, chosen, options))
+    sys.exit(_run_scenarios(_read_target(target), chosen_clients, chosen, options))
 
 
 def _read_target(options: dict[str, object]) -> Target:
@@ -203,7 +206,7 @@ def _read_target(options: dict[str, object]) -> Target:
     return Target(str(options["kind"]), None if name_server is None else str(name_server), bool(options["keep"]))
 
 
-def _play(target: Target, clients: list[str], scenarios: list[str], options: drivers.DriverOptions) -> int:
+def _run_scenarios(target: Target, clients: list[str], scenarios: list[str], options: drivers.DriverOptions) -> int:
     console = report.console()
     directory = new_run_directory("scenarios")
     verdicts: list[drivers.Verdict] = []
@@ -211,7 +214,7 @@ def _play(target: Target, clients: list[str], scenarios: list[str], options: dri
         java.build()
         with Nursery(directory / "logs") as nursery, _start_target(target, directory, nursery, console) as name_server:
             for client in clients:
-                verdicts += drivers.play(
+                verdicts += drivers.run_scenarios(
                     nursery,
                     client,
                     scenarios,
@@ -271,15 +274,15 @@ def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
     """Migrate from Apache's broker with `gantry migrate` while Java clients send and consume."""
     console = report.console()
     directory = new_run_directory("migrate")
-    plan = migration_report.large(mib, poll_ms)
+    plan = migration_report.large_plan(mib, poll_ms)
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = migration.MigrationRun(plan, nursery, directory / "play").run()
+            found = migration.MigrationRun(plan, nursery, directory / "run").run()
     console.print(found.command_output, *found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
     if not keep:
-        shutil.rmtree(directory / "play", ignore_errors=True)
+        shutil.rmtree(directory / "run", ignore_errors=True)
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if found.kept else 1)
 
@@ -301,7 +304,7 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
     with harness_errors(console):
         java.build()
         plans = [plan for plan in PLANS if plan.client in chosen and (plan.is_mixed or not mixed)]
-        reports = failover.play_all(plans, directory, lambda one: report.show_failover(console, one), keep=keep)
+        reports = failover.run_all(plans, directory, lambda one: report.show_failover(console, one), keep=keep)
     report.show_failovers(console, reports)
     report.write_results(directory / "results.json", {"failovers": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
@@ -310,16 +313,16 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
 
 @main.command("flows")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
-@click.option("--stories", default="delays,locks", show_default=True, help="Scenarios to run, separated by commas.")
-def flows_command(clients: str, stories: str) -> None:
+@click.option("--scenarios", default="delays,locks", show_default=True, help="Scenarios to run, separated by commas.")
+def flows_command(clients: str, scenarios: str) -> None:
     """Test delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
     console = report.console()
     directory = new_run_directory("flows")
     chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
-    chosen_scenarios = _parse_choices(stories, ("delays", "locks"), "scenario")
+    chosen_scenarios = _parse_choices(scenarios, ("delays", "locks"), "scenario")
     with harness_errors(console):
         java.build()
-        reports = flows.play_all(chosen, chosen_scenarios, directory, lambda one: report.show_flow(console, one))
+        reports = flows.run_all(chosen, chosen_scenarios, directory, lambda one: report.show_flow(console, one))
     report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)
@@ -335,9 +338,9 @@ def flows_command(clients: str, stories: str) -> None:
 def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> None:
     """Test Java clients with servers that have only an IPv6 address: routes, records, ids, every copy of a message."""
     chosen = _parse_choices(clients, tuple(java.CLIENT_MODULES), "client")
-    played = _parse_choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
+    chosen_scenarios = _parse_choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
     options = drivers.DriverOptions("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
-    sys.exit(_play(replace(_read_target(target), host="::1"), chosen, played, options))
+    sys.exit(_run_scenarios(replace(_read_target(target), host="::1"), chosen, chosen_scenarios, options))
 
 
 @main.command("tls")
@@ -352,7 +355,9 @@ def tls_command(clients: str, count: int) -> None:
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = tls.play(nursery, chosen, options, directory, lambda one: report.show_progress(console, one))
+            found = tls.run_scenarios(
+                nursery, chosen, options, directory, lambda one: report.show_progress(console, one)
+            )
     report.show_verdicts(console, found.verdicts)
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
@@ -370,7 +375,7 @@ def config_command(clients: str) -> None:
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = live_config.play(
+            found = live_config.run_scenarios(
                 nursery, chosen, options, directory, lambda one: report.show_progress(console, one)
             )
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
@@ -395,7 +400,7 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = acl.play(
+            found = acl.run_scenarios(
                 nursery, chosen, options, directory, lambda one: report.show_progress(console, one),
                 _parse_choices(scenarios, acl.SCENARIOS, "scenario"),
             )  # fmt: skip

@@ -20,7 +20,7 @@ from gantry_interop.processes import Child, Nursery
 SCENARIOS = (
     "sync", "async", "oneway", "batch", "compressed", "tags", "sql", "ordered", "broadcast", "litepull", "restart",
     "rebalance", "threads64", "retry", "dlq", "transactions", "request", "trace", "queries", "refusals",
-    "depth", "codecs", "namespaces", "headers", "settings", "offsets",
+    "retrylimits", "codecs", "namespaces", "headers", "settings", "offsets",
 )  # fmt: skip
 IPV6_SCENARIOS = ("ipv6", "sync", "batch", "ordered", "litepull", "transactions", "request")
 """The scenarios for servers that have only an IPv6 address."""
@@ -36,10 +36,13 @@ class DriverOptions:
     retry_count: int
     seed: int
     levels: str
+    """The broker's `messageDelayLevel`."""
     run: str
+    """A name that makes the topics and groups of this run different from those of other runs."""
     scenario_seconds_max: float = 300.0
     heap_mib: int = 768
     extra: Sequence[str] = ()
+    """Further options of the driver."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """System properties of the virtual machine."""
 
@@ -67,6 +70,7 @@ class Verdict:
     client: str
     scenario: str
     kept: bool
+    """Whether every check of the scenario passed."""
     sent: int = 0
     failed: int = 0
     received: int = 0
@@ -76,13 +80,15 @@ class Verdict:
     duplicates: int = 0
     seconds: float = 0.0
     broken: list[str] = field(default_factory=list)
+    """The checks that failed, as text."""
     details: dict[str, Any] = field(default_factory=dict)
+    """Further results of the scenario, by name."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def play(
+def run_scenarios(
     nursery: Nursery,
     client: str,
     scenarios: Sequence[str],

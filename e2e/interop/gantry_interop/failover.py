@@ -26,7 +26,7 @@ from gantry_interop import drivers
 from gantry_interop.broker_group import BrokerGroup, Member
 from gantry_interop.errors import InteropError
 from gantry_interop.failover_plans import FailoverReport, Plan
-from gantry_interop.history import ClientHistory, Judgement, Place, judge, places
+from gantry_interop.history import ClientHistory, Judgement, Place, judge, numbers_by_place
 from gantry_interop.processes import Nursery, wait_until
 
 SENDERS = 8
@@ -82,7 +82,7 @@ class _FailoverRun:
             ),
         )  # fmt: skip
         home = self._directory / "home"
-        return drivers.play(self._nursery, self._plan.client, ["failover"], options, home)[0]
+        return drivers.run_scenarios(self._nursery, self._plan.client, ["failover"], options, home)[0]
 
     @property
     def _topic(self) -> str:
@@ -126,12 +126,12 @@ class _FailoverRun:
         new = group[moved["number"]]
         tail: dict[Place, int] = {}
         if not plan.is_restart:
-            tail = places(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
+            tail = numbers_by_place(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
             self._bring_back(old, new, moved["epoch"])
         self._wait_for_lines("new deliveries", "seen", 1, driver, RECOVERY_SECONDS_MAX)
         time.sleep(plan.load_seconds)
         self._settle(new)
-        final = places(new.store, self._topic)
+        final = numbers_by_place(new.store, self._topic)
         judgement = judge(self._history, final, tail, killed_us=int(killed * 1e6), ordered_us=ordered_us)
         self._record_results(judgement, killed, ordered, len(set(tail.values()) - set(final.values())))
 
@@ -167,7 +167,7 @@ class _FailoverRun:
         wait_until("the end of the senders", lambda: self._history.read().attempts is not None, RECOVERY_SECONDS_MAX)
         slaves = self._plan.members - 1
         wait_until("all slaves caught up", lambda: self._are_caught_up(slaves), CONSUMED_SECONDS_MAX)
-        there = set(places(new.store, self._topic).values())
+        there = set(numbers_by_place(new.store, self._topic).values())
         wanted = there & {one.number for one in self._history.answered} | {one.number for one in self._history.deferred}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
         while not wanted <= {one.number for one in self._history.read().seen} and time.monotonic() < deadline:
@@ -206,20 +206,20 @@ def _begin_of(store: Path, epoch: int) -> int:
     return next(int(one["start"]) for one in epochs if one["epoch"] == epoch)
 
 
-def play(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
+def run_failover(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
     """Run one failover in a directory of its own."""
     return _FailoverRun(plan, nursery, directory).run()
 
 
-def play_or_report(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
+def run_or_report(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
     """Run one failover; report one that cannot be run as broken, so that the next one still runs."""
     try:
-        return play(plan, nursery, directory)
+        return run_failover(plan, nursery, directory)
     except InteropError as error:
         return FailoverReport(plan, broken=[f"the run ended early: {error}"])
 
 
-def play_all(
+def run_all(
     plans: Collection[Plan], directory: Path, report: Callable[[FailoverReport], None], *, keep: bool
 ) -> list[FailoverReport]:
     """Run all of these failovers, each in its own directory; logs and histories are kept, stores only with ``keep``."""
@@ -227,7 +227,7 @@ def play_all(
     for number, plan in enumerate(plans):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
-            reports.append(play_or_report(plan, nursery, place))
+            reports.append(run_or_report(plan, nursery, place))
         report(reports[-1])
         for store in () if keep else place.glob("store-*"):
             shutil.rmtree(store, ignore_errors=True)

@@ -102,7 +102,9 @@ class FailoverReport:
 
     plan: Plan
     broken: list[str] = field(default_factory=list)
+    """The guarantees that were violated, as text."""
     answered: int = 0
+    """Attempts to send that were acknowledged (answered 0)."""
     per_second: int = 0
     """Acknowledgements per second before the kill."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 NAMES: Final = ("a", "b", "c", "price", "TAGS", "_x", "$y", "A", "not1", "a_1$")
-WHOLES: Final = (
+INTEGERS: Final = (
     "0", "1", "2", "5", "10", "100", "007", "5L", "5l", "0L", "2147483647", "2147483648", "9223372036854775807",
     "9223372036854775808", "9223372036854775807L", "9007199254740993", "99999999999999999999", "10l",
 )  # fmt: skip
@@ -43,12 +43,12 @@ SEARCHES: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 BLANKS: Final = (
     " ", " ", " ", " ", "  ", "\t", "\n", "\r\n", "\x0c", " /* c */ ", " /* ** */ ", " -- c\n", "--c\r",
 )  # fmt: skip
-STRAYS: Final = (
+STRAY_WORDS: Final = (
     "!", "#", "*", "/", "%", ";", "\"", "?", "@", "[", "\xe9", "\u212a", "\x00", "'", "/*", "--", "==", "!=", "&&",
     ".", ",", ")", "(", "+", "-", "NOT", "AND", "NULL", "IS", "IN", "LIKE", "BETWEEN", "x", "1", "'x'", "TRUE", "<",
     ">", "=",
 )  # fmt: skip
-CORNERS: Final = (
+TYPE_CASES: Final = (
     "a > 5", "a = 5", "a <> 2147483648", "a <= 4.5", "a = 5.0", "5 > a", "-9223372036854775807 < a", "0.5 >= a",
     "a < b", "b <= a", "a BETWEEN -1 AND 9.5", "a = TRUE", "TRUE = a", "a = b", "a STARTSWITH '5'", "a ENDSWITH '5'",
     "a IN ('5', '')",
@@ -71,7 +71,7 @@ def corner_cases() -> list[Case]:
     """Return every relation with every difficult value."""
     messages = [{"a": value, "b": other} for value in VALUES for other in ("5", "-0.0", "NaN")]
     plain = [{"a": value} for value in VALUES]
-    return [Case(one, tuple(messages if "b" in one.split() else plain)) for one in CORNERS]
+    return [Case(one, tuple(messages if "b" in one.split() else plain)) for one in TYPE_CASES]
 
 
 @final
@@ -81,6 +81,7 @@ class Cases:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._is_wild = False
+        """Whether the present expression may have operands of any kind."""
 
     def __iter__(self) -> Iterator[Case]:
         while True:
@@ -157,7 +158,7 @@ class Cases:
             return self._operand(depth)
         if rng.random() < 0.2:
             return [self._name()]
-        number = [rng.choice(WHOLES if rng.random() < 0.6 else FRACTIONS)]
+        number = [rng.choice(INTEGERS if rng.random() < 0.6 else FRACTIONS)]
         return ["-", *number] if rng.random() < 0.2 else number
 
     def _operand(self, depth: int) -> list[str]:
@@ -166,7 +167,7 @@ class Cases:
             case 0 | 1 | 2:
                 return [self._name()]
             case 3:
-                return [rng.choice(WHOLES)]
+                return [rng.choice(INTEGERS)]
             case 4:
                 return [rng.choice(FRACTIONS)]
             case 5:
@@ -195,13 +196,13 @@ class Cases:
             place = rng.randrange(len(words) + 1)
             match rng.randrange(5):
                 case 0:
-                    words.insert(place, rng.choice(STRAYS))
+                    words.insert(place, rng.choice(STRAY_WORDS))
                 case 1:
                     words[place : place + 1] = []
                 case 2:
                     words[place:place] = words[place : place + 2]
                 case 3:
-                    words[place : place + 1] = [rng.choice(STRAYS)]
+                    words[place : place + 1] = [rng.choice(STRAY_WORDS)]
                 case _:
                     words = words[:place]
         return words

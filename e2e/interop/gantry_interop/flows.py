@@ -38,19 +38,20 @@ class Plan:
     """The scenario and the fault of one run."""
 
     scenario: Literal["delays", "locks"]
-    event: Literal["restart", "failover"]
+    fault: Literal["restart", "failover"]
+    """What happens to the brokers, as described above."""
     client: str
     load_seconds: float = 8.0
 
     @property
     def name(self) -> str:
-        return f"{self.scenario} through a {self.event}"
+        return f"{self.scenario} through a {self.fault}"
 
 
 PLANS = tuple(
-    Plan(scenario, event, client)
+    Plan(scenario, fault, client)
     for scenario in ("delays", "locks")
-    for event in ("restart", "failover")
+    for fault in ("restart", "failover")
     for client in java.CLIENT_MODULES
 )
 
@@ -61,7 +62,9 @@ class FlowReport:
 
     plan: Plan
     broken: list[str] = field(default_factory=list)
+    """The rules of `flows_judge` that were violated, as text."""
     counts: dict[str, int] = field(default_factory=dict)
+    """Counts of messages and deliveries by their names, as `counts` of the history returns them."""
 
     @property
     def kept(self) -> bool:
@@ -85,18 +88,19 @@ class _OneBroker:
         self._peer = peers.start("gantry", nursery, self._layout)
         self._broker = self._peer.broker
         self.address = self._peer.address
-        self.events: tuple[Callable[[], None], ...] = (self._crash, self._stop)
+        self.faults: tuple[Callable[[], None], ...] = (self._crash, self._restart_cleanly)
+        """The functions that inject the faults, in their order."""
 
     def _crash(self) -> None:
         self._broker.kill()
         self._broker = peers.start_broker("gantry", self._nursery, self._layout)
 
-    def _stop(self) -> None:
-        self._broker.stop(peers.ORDERLY_SECONDS_MAX)
+    def _restart_cleanly(self) -> None:
+        self._broker.stop(peers.CLEAN_STOP_SECONDS_MAX)
         self._broker = peers.start_broker("gantry", self._nursery, self._layout)
 
     def stop(self) -> None:
-        self._broker.stop(peers.ORDERLY_SECONDS_MAX)
+        self._broker.stop(peers.CLEAN_STOP_SECONDS_MAX)
         self._peer.name_server.stop()
 
 
@@ -110,7 +114,7 @@ class _ThreeBrokers:
         self._group.start()
         self._group.begin(1)
         self.address = self._group.address
-        self.events: tuple[Callable[[], None], ...] = (self._fail_over,)
+        self.faults: tuple[Callable[[], None], ...] = (self._fail_over,)
 
     def _fail_over(self) -> None:
         old = self._group[1]
@@ -133,7 +137,7 @@ class _FlowRun:
         self._directory = directory
         self._commands = directory / "commands"
         self._commands.mkdir(parents=True)
-        self._brokers = (_OneBroker if plan.event == "restart" else _ThreeBrokers)(nursery, directory)
+        self._brokers = (_OneBroker if plan.fault == "restart" else _ThreeBrokers)(nursery, directory)
         self._history: FlowHistory = (DelayHistory if plan.scenario == "delays" else LockHistory)(self._commands)
         self._report = FlowReport(plan)
 
@@ -145,9 +149,9 @@ class _FlowRun:
         time.sleep(self._plan.load_seconds)
         if self._plan.scenario == "locks":
             self._kill_a_consumer(clients)
-        for event in self._brokers.events:
+        for fault in self._brokers.faults:
             before = self._history.read().deliveries
-            event()
+            fault()
             wait_until(
                 "deliveries afterwards",
                 lambda seen=before: self._history.read().deliveries > seen,  # type: ignore[misc]
@@ -198,7 +202,7 @@ class _FlowRun:
             time.sleep(0.5)
 
 
-def play(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
+def run_flow(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
     """Run one plan in its own directory; a plan that cannot be run is reported as broken."""
     try:
         return _FlowRun(plan, nursery, directory).run()
@@ -206,7 +210,7 @@ def play(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
         return FlowReport(plan, broken=[f"the run ended early: {error}"])
 
 
-def play_all(
+def run_all(
     clients: Collection[str], scenarios: Collection[str], directory: Path, report: Callable[[FlowReport], None]
 ) -> list[FlowReport]:
     """Run the plans of these clients and scenarios; logs and histories are kept, stores are not."""
@@ -215,7 +219,7 @@ def play_all(
     for number, plan in enumerate(chosen):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
-            reports.append(play(plan, nursery, place))
+            reports.append(run_flow(plan, nursery, place))
         report(reports[-1])
         for store in (*place.glob("store-*"), place / "peer" / "store"):
             shutil.rmtree(store, ignore_errors=True)

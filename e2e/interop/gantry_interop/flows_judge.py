@@ -26,12 +26,13 @@ SHOWN_MAX: Final = 3
 
 
 class FlowHistory(Protocol):
-    """The interface of a scenario's history."""
+    """The interface of a scenario's history: the lines that its Java clients wrote, and the checks of them."""
 
     @property
     def deliveries(self) -> int: ...
 
     is_sent: bool
+    """Whether the sender has ended."""
 
     def read(self) -> Self: ...
     def is_complete(self) -> bool: ...
@@ -71,10 +72,13 @@ class Delivery(NamedTuple):
     """One delivery to a listener."""
 
     times: int
+    """The failure count in the message (`reconsumeTimes`)."""
     is_retry: bool
     at_us: int
     physical: int
-    is_taken: bool
+    """The offset of its record in the log."""
+    is_consumed: bool
+    """Whether the listener consumed it; otherwise it failed."""
 
 
 @final
@@ -83,26 +87,29 @@ class DelayHistory:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "history.txt"
-        self.put: dict[int, AcknowledgedSend] = {}
-        self.got: dict[int, list[Delivery]] = {}
-        self.unsure = 0
+        self.acknowledged: dict[int, AcknowledgedSend] = {}
+        """The acknowledged send of each message, by its number."""
+        self.delivered: dict[int, list[Delivery]] = {}
+        """The deliveries of each message, by its number; -1 is a message that was never sent."""
+        self.unknown_results = 0
+        """The number of sends whose result is unknown."""
         self.is_sent = False
 
     @property
     def deliveries(self) -> int:
-        return sum(len(found) for found in self.got.values())
+        return sum(len(found) for found in self.delivered.values())
 
     def read(self) -> DelayHistory:
-        self.put, self.got, self.unsure = {}, defaultdict(list), 0
+        self.acknowledged, self.delivered, self.unknown_results = {}, defaultdict(list), 0
         for words in _lines(self._path):
             match words:
-                case ["put", number, level, began, _]:
-                    self.put[int(number)] = AcknowledgedSend(int(level), int(began))
-                case ["got", number, times, is_retry, at, physical, is_taken]:
-                    one = Delivery(int(times), is_retry == "1", int(at), int(physical), is_taken == "1")
-                    self.got[int(number)].append(one)
-                case ["unsure", *_]:
-                    self.unsure += 1
+                case ["ok", number, level, began, _]:
+                    self.acknowledged[int(number)] = AcknowledgedSend(int(level), int(began))
+                case ["seen", number, times, is_retry, at, physical, is_consumed]:
+                    one = Delivery(int(times), is_retry == "1", int(at), int(physical), is_consumed == "1")
+                    self.delivered[int(number)].append(one)
+                case ["unknown", *_]:
+                    self.unknown_results += 1
                 case ["sent", _]:
                     self.is_sent = True
                 case _:
@@ -110,18 +117,20 @@ class DelayHistory:
         return self
 
     def _lost(self) -> list[object]:
-        return [number for number in self.put if not any(one.is_taken for one in self.got.get(number, ()))]
+        return [
+            number for number in self.acknowledged if not any(one.is_consumed for one in self.delivered.get(number, ()))
+        ]
 
     def is_complete(self) -> bool:
         return not self._lost()
 
     def counts(self) -> dict[str, int]:
-        wanted = sum(1 + failures_of(number) for number in self.got)
+        wanted = sum(1 + failures_of(number) for number in self.delivered)
         return {
-            "acknowledged": len(self.put),
-            "unsure": self.unsure,
-            "delayed": sum(one.level > 0 for one in self.put.values()),
-            "retries": sum(one.is_retry for found in self.got.values() for one in found),
+            "acknowledged": len(self.acknowledged),
+            "unknown": self.unknown_results,
+            "delayed": sum(one.level > 0 for one in self.acknowledged.values()),
+            "retries": sum(one.is_retry for found in self.delivered.values() for one in found),
             "twice": self.deliveries - wanted,
             "latest_delay_ms": max((late for late in self._lateness()), default=0) // 1000,
         }
@@ -129,19 +138,19 @@ class DelayHistory:
     def _lateness(self) -> list[int]:
         """Return how late each delayed message was delivered first; negative values were early."""
         return [
-            min(one.at_us for one in self.got[number]) - put.began_us - delay_us(put.level)
-            for number, put in self.put.items()
-            if put.level and number in self.got
+            min(one.at_us for one in self.delivered[number]) - sent.began_us - delay_us(sent.level)
+            for number, sent in self.acknowledged.items()
+            if sent.level and number in self.delivered
         ]
 
     def broken(self) -> list[str]:
         early = [late for late in self._lateness() if late < 0]
-        never_sent = [-1] if -1 in self.got else []
+        never_sent = [-1] if -1 in self.delivered else []
         restarted_counts: list[object] = []
         wrong_counts: list[object] = []
         early_retries: list[object] = []
         extra_failures: list[object] = []
-        for number, found in self.got.items():
+        for number, found in self.delivered.items():
             first: dict[int, int] = {}
             for one in sorted(found, key=lambda one: one.at_us):
                 if one.is_retry and one.times == 0:
@@ -186,6 +195,7 @@ class LockHistory:
         """The number of the message, by (queue, offset)."""
 
         self.taken: dict[int, list[OrderedDelivery]] = {}
+        """The deliveries of each queue, by their time."""
         self.is_sent = False
 
     @property

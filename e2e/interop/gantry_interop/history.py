@@ -107,7 +107,7 @@ class ClientHistory:
         return min((one.at_us for one in self.seen if one.number in new), default=None)
 
 
-def walk(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
+def read_log(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
     """Yield every record of a log from ``begin`` on, the offset of a record, up to the first data that is no record."""
     for path in sorted((store / "commitlog").iterdir()):
         base = int(path.name)
@@ -125,9 +125,9 @@ def walk(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
             position += check.size
 
 
-def places(store: Path, topic: str, begin: int = 0) -> dict[Place, int]:
+def numbers_by_place(store: Path, topic: str, begin: int = 0) -> dict[Place, int]:
     """Return the message at each place of the log from ``begin`` on. Its number is in its flag, for any body."""
-    return {(one.queue_id, one.queue_offset): one.flag for one in walk(store, begin) if one.topic == topic}
+    return {(one.queue_id, one.queue_offset): one.flag for one in read_log(store, begin) if one.topic == topic}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from typing import Any
 from gantry_interop import drivers, peers
 from gantry_interop.processes import Child, Nursery
 
-BEFORE, AFTER = "change", "changed"
+CHANGE_SCENARIO, CHECK_SCENARIO = "change", "changed"
+"""The driver's scenarios: one changes settings, one checks them after the restart."""
+
 AUDIT = " gantry.audit {"
 NO_PERMISSION = 16
 FORBIDDEN = {"broker": ("storePathRootDir", "aclFile", "noSuchSetting"), "nameserver": ("kvConfigPath",)}
@@ -51,7 +53,7 @@ class ConfigReport:
         }
 
 
-def play(
+def run_scenarios(
     nursery: Nursery,
     clients: Sequence[str],
     options: drivers.DriverOptions,
@@ -66,9 +68,9 @@ def play(
     seen = 0
     for client in clients:
         logs: list[Child] = []
-        for scenario in (BEFORE, AFTER):
+        for scenario in (CHANGE_SCENARIO, CHECK_SCENARIO):
             peer = peers.start("gantry", nursery, layout)
-            verdicts += drivers.play(nursery, client, (scenario,), known, directory / f"home-{client}", report)
+            verdicts += drivers.run_scenarios(nursery, client, (scenario,), known, directory / f"home-{client}", report)
             peer.stop()
             logs += [peer.broker, peer.name_server]
         lines = list(_audit_lines(logs))

@@ -25,7 +25,7 @@ from typing import final
 from gantry_client import Admin, FetchStatus, Message, Producer, ProducerSettings, PullConsumer
 from gantry_interop import drivers, peers, probe
 from gantry_interop.errors import InteropError
-from gantry_interop.history import ClientHistory, places
+from gantry_interop.history import ClientHistory, numbers_by_place
 from gantry_interop.migration_report import MigrationReport, Plan, longest_gap
 from gantry_interop.processes import Nursery, wait_until
 
@@ -46,8 +46,9 @@ class MigrationRun:
 
     def __init__(self, plan: Plan, nursery: Nursery, directory: Path) -> None:
         self.report = MigrationReport(plan)
-        self.home = directory / "ours"
-        self.theirs = peers.Layout(
+        self.gantry_directory = directory / "ours"
+        """The data directory that `gantry migrate` creates."""
+        self.apache_layout = peers.Layout(
             directory / "java",
             settings={
                 "mappedFileSizeCommitLog": str(plan.file_bytes),
@@ -55,7 +56,7 @@ class MigrationRun:
                 **plan.settings,
             },
         )
-        self.ours = peers.Layout(directory / "unused", name_server_override=self.theirs.name_server)
+        self.gantry_layout = peers.Layout(directory / "unused", name_server_override=self.apache_layout.name_server)
         self._plan = plan
         self._nursery = nursery
         self._directory = directory
@@ -67,7 +68,7 @@ class MigrationRun:
 
     def run(self) -> MigrationReport:
         """Run the migration. Raises ``InteropError`` if it cannot be run; faults are in the report."""
-        apache = peers.start("apache", self._nursery, self.theirs)
+        apache = peers.start("apache", self._nursery, self.apache_layout)
         try:
             return self._run_steps(apache)
         finally:
@@ -100,7 +101,7 @@ class MigrationRun:
             report.broken.append(
                 f"{missing} messages from before the migration are not read, and {both} are read twice"
             )
-        apache.broker.stop(peers.ORDERLY_SECONDS_MAX)
+        apache.broker.stop(peers.CLEAN_STOP_SECONDS_MAX)
         self._compare(apache)
         return report
 
@@ -116,14 +117,14 @@ class MigrationRun:
 
     def _drive(self) -> drivers.Verdict:
         options = drivers.DriverOptions(
-            name_server=self.theirs.name_server, count=0, retry_count=0, seed=1, levels="1s", run="m",
+            name_server=self.apache_layout.name_server, count=0, retry_count=0, seed=1, levels="1s", run="m",
             scenario_seconds_max=1_200.0,
             extra=(
                 *("--directory", str(self._commands), "--poll-ms", str(self._plan.poll_ms)),
                 *("--threads", str(self._plan.senders), "--queues", "4", "--body-bytes", "1024"),
             ),
         )  # fmt: skip
-        return drivers.play(self._nursery, CLIENT, ["failover"], options, self._directory / "home")[0]
+        return drivers.run_scenarios(self._nursery, CLIENT, ["failover"], options, self._directory / "home")[0]
 
     @property
     def topic(self) -> str:
@@ -133,9 +134,9 @@ class MigrationRun:
     def command(self, *words: str) -> list[str]:
         """Return the command line of `gantry migrate` for this run."""
         return [
-            *(sys.executable, "-m", "gantry_cli", "migrate", "-n", self.theirs.name_server),
-            *("--broker", "broker-a", "--data", str(self.home)),
-            *("--host", "127.0.0.1", "--port", str(self.ours.broker_port)),
+            *(sys.executable, "-m", "gantry_cli", "migrate", "-n", self.apache_layout.name_server),
+            *("--broker", "broker-a", "--data", str(self.gantry_directory)),
+            *("--host", "127.0.0.1", "--port", str(self.gantry_layout.broker_port)),
             *("--linger", str(self._plan.linger_seconds), "-o", "waitTimeMillsInSendQueue=5000"),
             *words,
         ]
@@ -145,7 +146,7 @@ class MigrationRun:
         dry_run = subprocess.run(self.command("--dry-run"), capture_output=True, text=True, timeout=60, check=False)
         if dry_run.returncode != 0 or "BLOCKED" in dry_run.stdout or "Plan:" not in dry_run.stdout:
             raise InteropError(f"the dry run ended with {dry_run.returncode}: {dry_run.stdout}{dry_run.stderr}")
-        if self.home.exists():
+        if self.gantry_directory.exists():
             self.report.broken.append("the dry run created files")
 
     def _migrate(self) -> None:
@@ -156,7 +157,7 @@ class MigrationRun:
         self.report.command_output = child.log.read_text()
         if code != 0:
             raise InteropError(f"gantry migrate ended with {code}: {self.report.command_output}")
-        record = json.loads((self.home / "migration.json").read_text())
+        record = json.loads((self.gantry_directory / "migration.json").read_text())
         if record["phase"] != "DONE":
             raise InteropError(f"gantry migrate ended with the record {record}")
         self.report.pause_ms, self.report.copied_bytes = record["pause_ms"], record["end"]
@@ -176,7 +177,7 @@ class MigrationRun:
         history, report = self._history, self.report
         report.answered, report.unknown = len(history.answered), dict(history.unknown)
         seen = {one.number for one in history.seen}
-        there = places(self.home / "store", self.topic)
+        there = numbers_by_place(self.gantry_directory / "store", self.topic)
         lost = [one for one in history.answered if there.get(one.place) != one.number]
         unseen = wanted - seen
         vanished = [one for one in history.seen if there.get(one.place) != one.number]
@@ -194,7 +195,10 @@ class MigrationRun:
         """Check that the new log begins with the old one byte for byte, and that routes lead to the new broker."""
         end, size = self.report.copied_bytes, self._plan.file_bytes
         for base in range(0, end, size):
-            names = [root / "commitlog" / f"{base:020d}" for root in (self.theirs.store, self.home / "store")]
+            names = [
+                root / "commitlog" / f"{base:020d}"
+                for root in (self.apache_layout.store, self.gantry_directory / "store")
+            ]
             length = min(size, end - base)
             if not _begin_alike(names[0], names[1], length):
                 self.report.broken.append(f"the logs differ in the file at {base}")
@@ -208,10 +212,10 @@ class MigrationRun:
         gate, count = asyncio.Semaphore(SENDING_AT_ONCE), 0
         body = random.Random(1).randbytes(self._plan.body_bytes)
         total = self._plan.before_bytes // self._plan.body_bytes
-        async with Admin(self.theirs.name_server) as admin:
+        async with Admin(self.apache_layout.name_server) as admin:
             await admin.topics.create(OLD_TOPIC, queues=OLD_QUEUES)
         plain = ProducerSettings(compress_above_bytes=1 << 30, send_timeout_ms=30_000)
-        async with Producer(self.theirs.name_server, "before-p", settings=plain) as producer:
+        async with Producer(self.apache_layout.name_server, "before-p", settings=plain) as producer:
 
             async def send(number: int) -> None:
                 async with gate:
@@ -238,11 +242,11 @@ class MigrationRun:
 
     def stop_gantry(self) -> None:
         """Stop the new broker, which is not a child process and may have been paused by a test."""
-        pid = find_process(self.home)
+        pid = find_process(self.gantry_directory)
         if pid:
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGTERM)
-            wait_until("the end of the new broker", lambda: find_process(self.home) != pid, 60.0)
+            wait_until("the end of the new broker", lambda: find_process(self.gantry_directory) != pid, 60.0)
 
 
 def find_process(home: Path) -> int:

@@ -40,6 +40,7 @@ class MigrationReport:
 
     plan: Plan
     broken: list[str] = field(default_factory=list)
+    """The guarantees that were violated, as text."""
     before_messages: int = 0
     copied_bytes: int = 0
     """The end of the old log."""
@@ -52,6 +53,7 @@ class MigrationReport:
     """The longest time without an answer 0 that the Java producer saw in the whole run."""
 
     answered: int = 0
+    """Attempts to send that were acknowledged (answered 0)."""
     unknown: dict[str, int] = field(default_factory=dict)
     """The attempts to send whose result is unknown, by reason: the message may be stored."""
 
@@ -84,7 +86,7 @@ class MigrationReport:
         ]
 
 
-def large(mib: int, poll_ms: int) -> Plan:
+def large_plan(mib: int, poll_ms: int) -> Plan:
     """Return a plan with RocketMQ's own file size, and a log that does not fit into a cache by chance."""
     return Plan(
         before_bytes=mib << 20,

@@ -25,7 +25,8 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 
 READY_SECONDS_MAX = 240.0
 PORTS = 5
-ORDERLY_SECONDS_MAX = 240.0
+"""The number of consecutive ports of a peer, from `Layout.first_port` on."""
+CLEAN_STOP_SECONDS_MAX = 240.0
 """A Java broker waits for its dispatcher before it ends."""
 AUTO_CREATE_TOPIC = "TBW102"
 
@@ -49,9 +50,12 @@ class Layout:
     advertised_host: str = "127.0.0.1"
     settings: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+    """System properties of Apache's processes."""
     name_server_seen_by_broker_host: str | None = None
+    """The host under which the broker finds the name server, if a proxy is between them."""
     name_server_override: str | None = None
     is_measured: bool = False
+    """Whether speed is measured, so that Java runs with default options."""
     first_port: int = field(default_factory=lambda: free_port_run(PORTS))
 
     @property
@@ -97,7 +101,7 @@ class Peer:
 
     def stop(self) -> None:
         """Stop both cleanly: the broker flushes, removes its `abort` marker, and unregisters."""
-        self.broker.stop(ORDERLY_SECONDS_MAX)
+        self.broker.stop(CLEAN_STOP_SECONDS_MAX)
         self.name_server.stop()
 
     def crash(self) -> None:

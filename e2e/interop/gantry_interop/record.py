@@ -1,9 +1,9 @@
 """Records golden frames: frames that Java clients and Apache's servers really write, one per file.
 
-A proxy is between every client and every server. The tours make each client send every kind of request, in JSON
-and in binary headers; the first frame of every kind is kept. A kind is the pair of peers, the direction, the form of
-the header, the request code, the answer's code, whether an answer is expected, and a variant for requests with several
-forms (`variant_of`).
+A proxy is between every client and every server. Tours (`Tour.java`, `AdminTour.java`) make each client send every kind
+of request, with JSON and with binary headers; the first frame of every kind is kept. A kind is the pair of peers, the
+direction, the form of the header, the request code, the answer's code, whether an answer is expected, and a variant for
+requests with several forms (`variant_of`).
 
 Frames are not edited. Answers with a configuration contain the path of the run's directory, which is in `/tmp`, and not
 in the clone, so that no path of a user gets into the frames.
@@ -53,7 +53,9 @@ class Kind:
     """The properties that distinguish a frame from all others that were kept."""
 
     party: str
+    """The client of the connection, one of `PARTIES`."""
     service: str
+    """The server behind the proxy: `name server` or `broker`."""
     serialization: str
     to_server: bool
     request_code: int
@@ -93,7 +95,7 @@ class Kind:
 
 @dataclass
 class Recorder:
-    """Keeps the first frame of each kind."""
+    """Keeps the first frame of each kind, in `kept`."""
 
     kept: dict[Kind, WireFrame] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -22,6 +22,7 @@ PROGRAM = java.Program(java.REFERENCE, "dev.gantry.interop.StoreTool", heap_mib=
 
 
 End = Literal["clean", "halt"]
+"""How Java ends: it closes the store, or halts the virtual machine without closing it."""
 
 
 @dataclass(frozen=True)

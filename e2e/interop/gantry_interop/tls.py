@@ -1,7 +1,7 @@
 """Java clients over TLS while the servers' certificates are replaced.
 
 Gantry's name server and broker enforce TLS and require client certificates; the broker registers over TLS.
-Unmodified clients with a certificate of the authority play ordinary scenarios while a thread repeatedly replaces the
+Unmodified clients with a certificate of the authority run ordinary scenarios while a thread repeatedly replaces the
 certificates in the servers' files. No operation may fail and no message may be lost or altered, and new connections
 must see more than one certificate. Then clients with one fault each connect, and must be refused. At the end other
 servers that require no certificate serve a client without one.
@@ -29,7 +29,7 @@ from gantry_interop.processes import Child, Nursery, wait_until
 SCENARIOS = ("sync", "async", "batch", "compressed", "ordered", "litepull", "restart", "threads64")
 REPLACE_SECONDS = 5.0
 """The interval is longer than the three seconds between the servers' checks, so that every certificate is loaded."""
-UNKNOWN_SECONDS_MAX = 60.0
+INVALID_SECONDS_MAX = 60.0
 ANONYMOUS_SCENARIOS = ("sync", "ordered")
 OPENSSL_SECONDS_MAX = 120.0
 EXTENSIONS = "subjectAltName=IP:127.0.0.1,DNS:localhost\nauthorityKeyIdentifier=keyid\n"
@@ -143,21 +143,21 @@ class TlsReport:
     """The results of all TLS scenarios."""
 
     verdicts: list[drivers.Verdict]
-    unknown: list[drivers.Verdict]
+    invalid: list[drivers.Verdict]
     """The verdicts of clients with one fault; the scenario names the fault."""
     certificates_seen: int
     """The number of different certificates that new connections to the broker received."""
 
     @property
     def kept(self) -> bool:
-        are_unknown_refused = bool(self.unknown) and not any(one.kept or one.received for one in self.unknown)
-        return all(one.kept for one in self.verdicts) and are_unknown_refused and self.certificates_seen > 1
+        are_invalid_refused = bool(self.invalid) and not any(one.kept or one.received for one in self.invalid)
+        return all(one.kept for one in self.verdicts) and are_invalid_refused and self.certificates_seen > 1
 
     def lines(self) -> list[str]:
-        refused = sum(not one.kept and not one.received for one in self.unknown)
+        refused = sum(not one.kept and not one.received for one in self.invalid)
         return [
             f"{self.certificates_seen} certificates on new connections (expected: more than 1)",
-            f"{refused} of {len(self.unknown)} invalid clients were refused (expected: all)",
+            f"{refused} of {len(self.invalid)} invalid clients were refused (expected: all)",
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -165,11 +165,11 @@ class TlsReport:
             "kept": self.kept,
             "certificates_seen": self.certificates_seen,
             "verdicts": [one.as_json() for one in self.verdicts],
-            "unknown": [one.as_json() for one in self.unknown],
+            "invalid": [one.as_json() for one in self.invalid],
         }
 
 
-def play(
+def run_scenarios(
     nursery: Nursery,
     clients: Sequence[str],
     options: drivers.DriverOptions,
@@ -177,7 +177,7 @@ def play(
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
 ) -> TlsReport:
-    """Play all scenarios with one pair of servers, and those of clients without a certificate with another.
+    """Run all scenarios with one pair of servers, and those of clients without a certificate with another.
 
     `options` gets their addresses. Ends the servers.
     """
@@ -190,11 +190,11 @@ def play(
     refused: list[drivers.Verdict] = []
     with _replace_certificates(authority, client_pair, layout.broker_port) as serials:
         for client in clients:
-            verdicts += drivers.play(nursery, client, scenarios, known, directory / f"home-{client}", report)
+            verdicts += drivers.run_scenarios(nursery, client, scenarios, known, directory / f"home-{client}", report)
     for client in clients:
-        refused += _play_invalid_clients(nursery, client, known, authority, client_pair, directory)
+        refused += _run_invalid_clients(nursery, client, known, authority, client_pair, directory)
     _stop(children)
-    verdicts += _play_anonymous(nursery, clients, options, authority, servers, directory, report)
+    verdicts += _run_anonymous(nursery, clients, options, authority, servers, directory, report)
     return TlsReport(verdicts, refused, len(serials))
 
 
@@ -208,26 +208,26 @@ def invalid_client_properties(authority: Authority, client: Pair, other: Authori
     }
 
 
-def _play_invalid_clients(
+def _run_invalid_clients(
     nursery: Nursery, client: str, known: drivers.DriverOptions, authority: Authority, pair: Pair, directory: Path
 ) -> list[drivers.Verdict]:
     other = Authority(directory / f"other-{client}").create()
     found: list[drivers.Verdict] = []
     for number, (wrong, properties) in enumerate(invalid_client_properties(authority, pair, other).items()):
         options = replace(
-            known, count=10, properties=properties, scenario_seconds_max=UNKNOWN_SECONDS_MAX,
+            known, count=10, properties=properties, scenario_seconds_max=INVALID_SECONDS_MAX,
             run=f"{known.run}-invalid-{number}",
         )  # fmt: skip
-        verdicts = drivers.play(nursery, client, ("sync",), options, directory / f"home-invalid-{client}")
+        verdicts = drivers.run_scenarios(nursery, client, ("sync",), options, directory / f"home-invalid-{client}")
         found += [replace(one, scenario=wrong) for one in verdicts]
     return found
 
 
-def _play_anonymous(
+def _run_anonymous(
     nursery: Nursery, clients: Sequence[str], options: drivers.DriverOptions, authority: Authority, servers: Pair,
     directory: Path, report: Callable[[drivers.Verdict], None],
 ) -> list[drivers.Verdict]:  # fmt: skip
-    """Play with servers that present certificates but require none."""
+    """Run scenarios with servers that present certificates but require none."""
     layout = peers.Layout(directory / "peer-anonymous")
     children = start(nursery, layout, authority, servers, requires_client_certificates=False)
     anonymous = replace(
@@ -236,7 +236,7 @@ def _play_anonymous(
     found: list[drivers.Verdict] = []
     for client in clients:
         home = directory / f"home-anonymous-{client}"
-        found += drivers.play(nursery, client, ANONYMOUS_SCENARIOS, anonymous, home, report)
+        found += drivers.run_scenarios(nursery, client, ANONYMOUS_SCENARIOS, anonymous, home, report)
     _stop(children)
     return [replace(one, scenario=f"{one.scenario}, anonymous") for one in found]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from api_server import ApiServer
-from gantry_bench.operator_cluster import GROUPS, LEASES, SETS, StandInCluster
+from gantry_bench.operator_cluster import GROUPS, LEASES, STATEFUL_SETS, StandInCluster
 from gantry_bench.operator_run import group_spec
 from gantry_bench.operator_sidecars import StandInSidecars
 from operator_world.kopf_hosted import Run, kopf_runs
@@ -139,7 +139,7 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             wait_for("events are recorded", lambda: {"MasterNamed", "MasterPromoted"} <= reasons(server, "orders"))
             wait_for("the reason is recorded", has_event(server, "little", "NotApplied"))
             assert conditions(server, "little")["Applied"] == "False"
-            assert not any(name.startswith("little") for name in items(server, SETS))
+            assert not any(name.startswith("little") for name in items(server, STATEFUL_SETS))
             change(server, metadata={"annotations": {"gantry.dev/fence": "x"}})
             wait_for("an invalid request is recorded", has_event(server, "orders", "InvalidRequest"))
             change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})

@@ -4,8 +4,8 @@
         [--merge-at MS] [--merge-only]
 
 It runs the shipped job, in which only `crash_points.hit` is replaced by a function that counts and kills. A line in
-`GANTRY_KILLS` records the kill, so that a crash by another cause is not mistaken for it. `--merge-at` sets the time for
-compaction, so that a day that is not over counts as closed.
+the file that `GANTRY_KILLS` names records the kill, so that a crash by another cause is not mistaken for it.
+`--merge-at` sets the time for compaction, so that a day that is not over counts as closed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 
 KILLS: Final = "GANTRY_KILLS"
+"""The variable of the environment with the file to which a process writes before it kills itself."""
+
 WORKER: Final = "GANTRY_WORKER_CRASH"
+"""The variable of the environment with the crash point of the workers, as NAME:TIMES."""
 
 
 class Killer:
-    """Counts the hits of one crash point, and kills this process."""
+    """Counts the hits of one crash point, and kills this process at the n-th. `crash_at` is NAME:TIMES."""
 
     def __init__(self, crash_at: str) -> None:
         self._point, _, times = crash_at.partition(":")

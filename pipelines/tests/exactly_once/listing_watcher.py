@@ -69,7 +69,11 @@ class ListingWatcher:
             threading.Thread(target=self._watch, args=(count,)) for count in (count_by_pyarrow, count_by_duckdb)
         ]
         self.listings = 0
+        """The number of complete listings with the expected rows."""
+
         self.listed_again = 0
+        """The number of listings in which a file was deleted before it was read."""
+
         self.findings: list[str] = []
 
     def __enter__(self) -> Self:

@@ -23,6 +23,7 @@ from gantry_client import ClientError, ClientSettings, Message, Producer, Produc
 BATCH: Final = 200
 SENDERS: Final = 4
 PAUSE_S: Final = 0.2
+"""The pause after a failed send."""
 
 
 def body_of(number: int) -> bytes:
@@ -72,7 +73,7 @@ class Load:
             self.acknowledged += len(known)
 
 
-async def obey(name_server: str, topic: str, path: Path) -> None:
+async def serve_requests(name_server: str, topic: str, path: Path) -> None:
     """Read totals from standard input, one a line, and answer when each is acknowledged, until the end of input."""
     settings = ProducerSettings(retries=0, send_timeout_ms=10_000)
     client = ClientSettings(route_poll_interval_ms=500)
@@ -92,7 +93,7 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--acknowledged", type=Path, required=True)
     given = parser.parse_args()
-    asyncio.run(obey(given.name_server, given.topic, given.acknowledged))
+    asyncio.run(serve_requests(given.name_server, given.topic, given.acknowledged))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / folder) for folder in ("broker/tests", "e2e/histories", "pipelines/tests")]
 
-from sink_kills.suite import ALL, Kill, Verdict, scene  # noqa: E402 - the path comes first
+from sink_kills.suite import ALL, Kill, Verdict, running_suite  # noqa: E402 - the path comes first
 
 KILLS_MIN = 20
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 async def _run(folder: Path, kills: list[Kill], rows: int, batches: int, seed: int) -> Verdict:
-    async with scene(folder, rows_each=rows, seed=seed) as suite:
+    async with running_suite(folder, rows_each=rows, seed=seed) as suite:
         return await suite.run(kills, batches)
 
 

@@ -1,6 +1,6 @@
 """Kills of a transactional sink: a Spark program and a group of brokers, of which processes are killed at bad moments.
 
-    lives of the program ---- with orders: which process dies at which point, or at which time
+    runs of the program ----- with orders: which process dies at which crash point, or at which time
     brokers (sync, 2) ------- the master is killed, its slave promoted, the old one comes back as a slave
     in the end -------------- every row of the files is in the topic once, as an ordinary consumer reads it
 
@@ -34,8 +34,8 @@ from gantry_client import Admin, ClientError, PullConsumer
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = HERE / "program.py"
 TOPIC: Final = "Delivered"
-LIFE_S: Final = 1800.0
-BROKERS_S: Final = 180.0
+RUN_TIMEOUT_S: Final = 1800.0
+BROKERS_TIMEOUT_S: Final = 180.0
 POLL_S: Final = 0.05
 SETTINGS: Final = {
     "brokerRole": "SYNC_MASTER",
@@ -57,6 +57,7 @@ class Kill(NamedTuple):
     """driver: all processes of the program. committer: the process in which Spark commits; the query fails and is
     started again in its session. worker: one that runs a task. broker: the master."""
     point: str
+    """A crash point of `pyspark_rocketmq.sink.crash_points`, or `random` for a random moment."""
     nth: int = 1
 
     def __str__(self) -> str:
@@ -94,7 +95,9 @@ class Verdict:
     unexpected: list[str] = field(default_factory=list)
     kills: list[str] = field(default_factory=list)
     not_reached: list[str] = field(default_factory=list)
-    lives: int = 0
+    """The kills whose crash point was not hit before the program ended."""
+    runs: int = 0
+    """The number of times that the program was started."""
     seconds: float = 0.0
 
     @property
@@ -102,9 +105,7 @@ class Verdict:
         return not (self.lost or self.duplicated or self.unexpected)
 
     def __str__(self) -> str:
-        summary = (
-            f"{self.rows} rows, {len(self.kills)} kills, {self.lives} lives of the program, {self.seconds:.0f} s: "
-        )
+        summary = f"{self.rows} rows, {len(self.kills)} kills, {self.runs} runs of the program, {self.seconds:.0f} s: "
         faults = [
             f"{len(found)} {name} (the first: {found[0]})"
             for name, found in (("LOST", self.lost), ("DUPLICATED", self.duplicated), ("UNEXPECTED", self.unexpected))
@@ -135,13 +136,13 @@ class Suite:
         try:
             for kill in kills:
                 print(f"-- {kill}", flush=True)
-                async with asyncio.timeout(LIFE_S):
+                async with asyncio.timeout(RUN_TIMEOUT_S):
                     if not await self._execute_kill(kill):
                         self.verdict.not_reached.append(str(kill))
             await self._finish()
         finally:
             if self._process is not None:
-                await end_tree(self._process)
+                await kill_tree(self._process)
         await self._verify(batches)
         self.verdict.seconds = time.monotonic() - began
         return self.verdict
@@ -177,19 +178,19 @@ class Suite:
             await self._kill_broker()
         if kill.what == "driver":
             self._process = None
-            await end_tree(process)
+            await kill_tree(process)
         return True
 
     async def _finish(self) -> None:
         self._give_order(None)
         process = self._process or await self._start()
-        async with asyncio.timeout(LIFE_S):
+        async with asyncio.timeout(RUN_TIMEOUT_S):
             code = await process.wait()
         self._process = None
-        assert code == 0, f"the last life ended with {code}: see {self._folder}/program.log"
+        assert code == 0, f"the last run ended with {code}: see {self._folder}/program.log"
 
     async def _start(self) -> asyncio.subprocess.Process:
-        self.verdict.lives += 1
+        self.verdict.runs += 1
         with (self._folder / "program.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, str(PROGRAM), self._group.name_server_address, TOPIC, str(self._folder / "source"),
@@ -210,7 +211,7 @@ class Suite:
         for name in ("order", *(file.name for file in self._orders.iterdir())):  # the order is removed first
             (self._orders / name).unlink(missing_ok=True)
         if kill is not None and kill.point != "random":
-            action = {"driver": "halt", "committer": "die", "worker": "die", "broker": "tell"}[kill.what]
+            action = {"driver": "wait", "committer": "die", "worker": "die", "broker": "continue"}[kill.what]
             (self._orders / "new").write_text(f"{kill.point} {kill.nth} {action}")
             (self._orders / "new").rename(self._orders / "order")
 
@@ -221,7 +222,7 @@ class Suite:
     async def _kill_broker(self) -> None:
         old = self._supervisor.master
         await old.kill()
-        async with asyncio.timeout(BROKERS_S):
+        async with asyncio.timeout(BROKERS_TIMEOUT_S):
             while True:
                 try:
                     await self._supervisor.promote_among(self._group.others(old))
@@ -230,10 +231,10 @@ class Suite:
                     await asyncio.sleep(POLL_S)
         await old.process.start()
         await self._supervisor.order_to_follow([old])
-        await self._supervisor.wait_until_caught_up(BROKERS_S)
+        await self._supervisor.wait_until_caught_up(BROKERS_TIMEOUT_S)
 
     async def _verify(self, batches: int) -> None:
-        found = Counter(await delivered(self._group.name_server_address))
+        found = Counter(await read_bodies(self._group.name_server_address))
         wanted = {f"{batch}-{number}" for batch in range(batches) for number in range(self._rows_each)}
         verdict = self.verdict
         verdict.rows = len(wanted)
@@ -242,7 +243,7 @@ class Suite:
         verdict.unexpected = sorted(found.keys() - wanted)
 
 
-async def delivered(name_server: str) -> list[str]:
+async def read_bodies(name_server: str) -> list[str]:
     """Return all bodies of the topic."""
     bodies: list[str] = []
     async with PullConsumer(name_server, "readers") as consumer:
@@ -255,7 +256,7 @@ async def delivered(name_server: str) -> list[str]:
     return bodies
 
 
-async def end_tree(process: asyncio.subprocess.Process) -> None:
+async def kill_tree(process: asyncio.subprocess.Process) -> None:
     """Kill a process and all its descendants with kill -9: Spark's worker daemon is in its own process group."""
     victims = [*descendants(process.pid), process.pid]
     for pid in reversed(victims):  # the virtual machine before its workers
@@ -282,7 +283,7 @@ def descendants(pid: int) -> list[int]:
 
 
 @asynccontextmanager
-async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Suite]:
+async def running_suite(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Suite]:
     """Start brokers and a topic, or continue in the folder of an earlier run."""
     async with AsyncExitStack() as stack:
         network = stack.enter_context(Network(2, is_isolated=False))
@@ -292,7 +293,7 @@ async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Sui
         await group.start()
         supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=1))
         await (supervisor.promote_first() if is_new else supervisor.promote_most_complete())
-        await supervisor.wait_until_caught_up(BROKERS_S)
+        await supervisor.wait_until_caught_up(BROKERS_TIMEOUT_S)
         if is_new:
             await make_topic(group.name_server_address)
         yield Suite(folder, group, supervisor, rows_each=rows_each, seed=seed)
@@ -300,7 +301,7 @@ async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Sui
 
 async def make_topic(name_server: str) -> None:
     """Create the topic as soon as the name server lists the master."""
-    async with Admin(name_server) as admin, asyncio.timeout(BROKERS_S):
+    async with Admin(name_server) as admin, asyncio.timeout(BROKERS_TIMEOUT_S):
         while True:
             with suppress(ClientError):
                 await admin.topics.create(TOPIC, queues=4)

@@ -14,7 +14,7 @@ from pathlib import Path
 from gantry_pipelines import spark_session
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line for the test that waits for it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -27,13 +27,13 @@ def main(options: dict[str, str], folder: Path, cores: int) -> None:
     frame = spark.readStream.format("rocketmq").options(**options).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     query = (writer.trigger(availableNow=True) if ends else writer).start(str(folder / "rows"))
-    seen = -1
+    last_batch = -1
     while not query.awaitTermination(1):
         last = query.lastProgress
-        if last is not None and last["batchId"] > seen and last["numInputRows"]:
-            seen = last["batchId"]
-            say(f"batch {seen}")
-    say("ended")
+        if last is not None and last["batchId"] > last_batch and last["numInputRows"]:
+            last_batch = last["batchId"]
+            print_line(f"batch {last_batch}")
+    print_line("ended")
     spark.stop()
 
 

@@ -13,11 +13,11 @@ import pyarrow.dataset as ds
 
 COLUMNS: Final = ("topic", "broker", "queue", "offset", "body")
 
-Seen = Counter[tuple[str, str, int, int, bytes]]
+RowCounts = Counter[tuple[str, str, int, int, bytes]]
 """Number of occurrences of each row."""
 
 
-def by_pyarrow(root: Path) -> Seen:
+def by_pyarrow(root: Path) -> RowCounts:
     """Read the folder with pyarrow."""
     (root / "data").mkdir(parents=True, exist_ok=True)
     partitions = ds.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive")
@@ -27,7 +27,7 @@ def by_pyarrow(root: Path) -> Seen:
     return _counted(dataset.to_table(columns=list(COLUMNS)))
 
 
-def by_duckdb(root: Path) -> Seen:
+def by_duckdb(root: Path) -> RowCounts:
     """Read the folder with DuckDB."""
     pattern = f"{root}/data/**/*.parquet"
     connection = duckdb.connect()
@@ -45,9 +45,9 @@ def by_duckdb(root: Path) -> Seen:
     return Counter(rows)
 
 
-READERS: Final[dict[str, Callable[[Path], Seen]]] = {"pyarrow": by_pyarrow, "duckdb": by_duckdb}
+READERS: Final[dict[str, Callable[[Path], RowCounts]]] = {"pyarrow": by_pyarrow, "duckdb": by_duckdb}
 
 
-def _counted(table: pa.Table) -> Seen:
+def _counted(table: pa.Table) -> RowCounts:
     columns = [table.column(name).to_pylist() for name in COLUMNS]
     return Counter(zip(*columns, strict=True))

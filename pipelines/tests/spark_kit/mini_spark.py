@@ -37,16 +37,17 @@ class Query:
     checkpoint: str
     format: ArchiveFormat
     driver: str = ""
-    """NAME:TIMES of the crash point at which the driver is killed."""
+    """NAME:TIMES of the crash point at which the driver is killed; empty: it is not killed."""
     worker: str = ""
+    """The same for a worker."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run_process(self) -> int:
         """Run in a process of its own, and return the exit code."""
-        return exit_code_of(live, self, DEADLINE_S)
+        return exit_code_of(run_driver, self, DEADLINE_S)
 
 
-def live(query: Query) -> None:
+def run_driver(query: Query) -> None:
     """Run the driver, in its own process."""
     os.environ.update(query.environment)
     if query.driver:
@@ -69,15 +70,15 @@ def live(query: Query) -> None:
                 planned.write_text(json.dumps(end))
             if not done.exists():
                 tasks = [pickle.dumps((reader, one)) for one in reader.partitions(start, end)]
-                writer.commit("mini", number, [file_of(row) for task in tasks for row in _task(query, task)])
+                writer.commit("mini", number, [file_of(row) for task in tasks for row in _run_task(query, task)])
                 done.touch()
             start, number = end, number + 1
         reader.stop()
 
 
-def _task(query: Query, pickled: bytes) -> list[dict[str, Any]]:
+def _run_task(query: Query, pickled: bytes) -> list[dict[str, Any]]:
     answers = CONTEXT.SimpleQueue()
-    process: Any = CONTEXT.Process(target=_work, args=(query, pickled, answers))
+    process: Any = CONTEXT.Process(target=_run_worker, args=(query, pickled, answers))
     process.start()
     process.join(DEADLINE_S)
     if process.exitcode != 0:
@@ -86,7 +87,7 @@ def _task(query: Query, pickled: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def _work(query: Query, pickled: bytes, answers: Any) -> None:
+def _run_worker(query: Query, pickled: bytes, answers: Any) -> None:
     """Run a task in a worker, in its own process."""
     os.environ.update(query.environment)
     if query.worker:

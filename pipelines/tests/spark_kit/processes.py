@@ -48,14 +48,14 @@ class Group:
     sent: list[Sent] = field(default_factory=list)
 
     @property
-    def urls(self) -> tuple[str, ...]:
+    def sidecar_urls(self) -> tuple[str, ...]:
         return tuple(one.url for one in self.sidecars)
 
     def settings(self, transport: TransportKind = TransportKind.AUTO, **more: Any) -> ReadSettings:
         """Return settings for a reader of this group, with long timeouts for a busy machine."""
         given: dict[str, Any] = {"name_servers": self.name_server, "transport": transport, "patience_ms": 60_000}
         if transport in (TransportKind.HTTP, TransportKind.AUTO):
-            given["sidecars"] = self.urls[:1]
+            given["sidecars"] = self.sidecar_urls[:1]
         return ReadSettings(**given | more)
 
     def send(
@@ -149,9 +149,9 @@ def group(folder: Path, *, slaves: int = 1, with_sidecars: bool = True, **conf: 
 
 def _sidecars(stores: list[Path], stack: ExitStack) -> Iterator[SidecarChild]:
     ports = free_ports(len(stores))
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
-    for store, port, url in zip(stores, ports, urls, strict=True):
-        peers = [part for peer in urls if peer != url for part in ("--peer", peer)]
+    sidecar_urls = [f"http://127.0.0.1:{port}" for port in ports]
+    for store, port, url in zip(stores, ports, sidecar_urls, strict=True):
+        peers = [part for peer in sidecar_urls if peer != url for part in ("--peer", peer)]
         sidecar = SidecarChild(
             store, "--open-reads", "--log-listen", "127.0.0.1:0", "--log-rate", "0", *peers, listen=f"127.0.0.1:{port}"
         )

@@ -78,17 +78,7 @@ class Log:
         return self.files[physical // size], physical % size
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The description of an injected fault."""
-
-    name: str
-    text: str
-    copies: tuple[int, ...]
-
-
-def put(log: Log, root: Path, physical: int, data: bytes) -> None:
+def overwrite(log: Log, root: Path, physical: int, data: bytes) -> None:
     """Overwrite bytes of a log, within one file."""
     path, position = log.file_at(physical)
     with open(root / "commitlog" / path.name, "r+b") as file:
@@ -103,7 +93,7 @@ def flip(log: Log, root: Path, rng: random.Random, low: int, high: int) -> str:
     """Flip one bit of a byte in `[low, high)`."""
     at = rng.randrange(low, high)
     bit = 1 << rng.randrange(8)
-    put(log, root, at, bytes([log.data[at] ^ bit]))
+    overwrite(log, root, at, bytes([log.data[at] ^ bit]))
     return f"bit {bit} of byte {at}"
 
 
@@ -137,13 +127,13 @@ def zero_tail(log: Log, root: Path, rng: random.Random) -> str:
     """Overwrite the end of the log with zeros, as after a lost write."""
     path, _ = log.file_at(log.end - 1)
     at = rng.randrange(max(int(path.name), log.end - 40_000), log.end)
-    put(log, root, at, bytes(log.end - at))
+    overwrite(log, root, at, bytes(log.end - at))
     return f"zeros from {at} to the end"
 
 
 def zero_middle(log: Log, root: Path, rng: random.Random) -> str:
-    at, length = _piece(log, rng, rng.choice((512, 4_096, 20_000)))
-    put(log, root, at, bytes(length))
+    at, length = _random_range(log, rng, rng.choice((512, 4_096, 20_000)))
+    overwrite(log, root, at, bytes(length))
     return f"{length} zeros at {at}"
 
 
@@ -159,11 +149,11 @@ def swap_chunks(log: Log, root: Path, rng: random.Random) -> str:
     """Swap two blocks, as a misdirected write or a faulty copy does."""
     length = rng.choice((512, 4_096, 32_768))
     while True:
-        one, _ = _piece(log, rng, length)
-        other, _ = _piece(log, rng, length)
+        one, _ = _random_range(log, rng, length)
+        other, _ = _random_range(log, rng, length)
         if abs(one - other) >= length:
-            put(log, root, one, log.data[other : other + length])
-            put(log, root, other, log.data[one : one + length])
+            overwrite(log, root, one, log.data[other : other + length])
+            overwrite(log, root, other, log.data[one : one + length])
             return f"{length} bytes at {one} and {other} have changed places"
 
 
@@ -174,7 +164,7 @@ def swap_records(log: Log, root: Path, rng: random.Random) -> str:
         by_size.setdefault(one.size, []).append(one)
     pair = rng.sample(rng.choice([ones for ones in by_size.values() if len(ones) > 1]), 2)
     for one, other in (pair, pair[::-1]):
-        put(log, root, one.physical, log.data[other.physical : other.physical + other.size])
+        overwrite(log, root, one.physical, log.data[other.physical : other.physical + other.size])
     return f"the records at {pair[0].physical} and {pair[1].physical} have changed places"
 
 
@@ -187,7 +177,7 @@ def other_record(log: Log, root: Path, rng: random.Random) -> str:
     fields = {name: getattr(message, name) for name in message.__dataclass_fields__ if not name.startswith("_")}
     record = encode_record(type(message)(**{**fields, "body": body, "properties_bytes": properties}), is_sealed=True)
     assert len(record) == one.size, "the other record has another length"
-    put(log, root, one.physical, record)
+    overwrite(log, root, one.physical, record)
     return f"another whole record at {one.physical}"
 
 
@@ -197,7 +187,7 @@ def flip_filler(log: Log, root: Path, rng: random.Random) -> str:
     return flip(log, root, rng, begin, end)
 
 
-def _piece(log: Log, rng: random.Random, length: int) -> tuple[int, int]:
+def _random_range(log: Log, rng: random.Random, length: int) -> tuple[int, int]:
     """Draw a range of offsets within one file of the log."""
     size = log.files[0].stat().st_size
     while True:
@@ -219,7 +209,7 @@ def _units(root: Path) -> list[tuple[Path, int]]:
     return found
 
 
-def _put_unit(place: tuple[Path, int], data: bytes, position: int = 0) -> str:
+def _overwrite_unit(place: tuple[Path, int], data: bytes, position: int = 0) -> str:
     path, number = place
     with open(path, "r+b") as file:
         file.seek(number * UNIT_BYTES + position)
@@ -232,35 +222,35 @@ def _unit(place: tuple[Path, int]) -> bytes:
 
 
 def lose_unit(log: Log, root: Path, rng: random.Random) -> str:
-    return "no " + _put_unit(rng.choice(_units(root)), bytes(UNIT_BYTES))
+    return "no " + _overwrite_unit(rng.choice(_units(root)), bytes(UNIT_BYTES))
 
 
 def filler_unit(log: Log, root: Path, rng: random.Random) -> str:
-    return "a filler for " + _put_unit(rng.choice(_units(root)), bytes(8) + b"\x7f\xff\xff\xff" + bytes(8))
+    return "a filler for " + _overwrite_unit(rng.choice(_units(root)), bytes(8) + b"\x7f\xff\xff\xff" + bytes(8))
 
 
 def misdirect_unit(log: Log, root: Path, rng: random.Random) -> str:
     """Point a unit to another valid record of any queue."""
     one, other = rng.sample(_units(root), 2)
-    return "another place in " + _put_unit(one, _unit(other)[:12])
+    return "another place in " + _overwrite_unit(one, _unit(other)[:12])
 
 
 def wrong_size(log: Log, root: Path, rng: random.Random) -> str:
     place = rng.choice(_units(root))
     size = int.from_bytes(_unit(place)[8:12], "big") + rng.choice((-1, 1, 256))
-    return "another size in " + _put_unit(place, size.to_bytes(4, "big"), 8)
+    return "another size in " + _overwrite_unit(place, size.to_bytes(4, "big"), 8)
 
 
 def wrong_tags(log: Log, root: Path, rng: random.Random) -> str:
     places = [one for one in _units(root) if one[0].parent.parent.name != "SCHEDULE_TOPIC_XXXX"]
     place = rng.choice(places)
-    return "other tags in " + _put_unit(place, bytes([_unit(place)[19] ^ (1 << rng.randrange(8))]), 19)
+    return "other tags in " + _overwrite_unit(place, bytes([_unit(place)[19] ^ (1 << rng.randrange(8))]), 19)
 
 
 def swap_units(log: Log, root: Path, rng: random.Random) -> str:
     one, other = rng.sample(_units(root), 2)
     first, second = _unit(one), _unit(other)
-    return "changed places: " + _put_unit(one, second) + ", " + _put_unit(other, first)
+    return "changed places: " + _overwrite_unit(one, second) + ", " + _overwrite_unit(other, first)
 
 
 def cut_queue(log: Log, root: Path, rng: random.Random) -> str:
@@ -282,12 +272,12 @@ def stray_unit(log: Log, root: Path, rng: random.Random) -> str:
     units = _units(root)
     last = dict(units)
     path = rng.choice([one for one in last if (last[one] + 2) * UNIT_BYTES <= one.stat().st_size])
-    return "one more: " + _put_unit((path, last[path] + 1), _unit(rng.choice(units)))
+    return "one more: " + _overwrite_unit((path, last[path] + 1), _unit(rng.choice(units)))
 
 
-Plant = Callable[[Log, Path, random.Random], str]
+Injection = Callable[[Log, Path, random.Random], str]
 
-LOG_FAULTS: Final[dict[str, Plant]] = {
+LOG_FAULTS: Final[dict[str, Injection]] = {
     "flip-body": flip_body,
     "flip-header": flip_header,
     "flip-properties": flip_properties,
@@ -300,7 +290,7 @@ LOG_FAULTS: Final[dict[str, Plant]] = {
     "other-record": other_record,
     "flip-filler": flip_filler,
 }
-UNIT_FAULTS: Final[dict[str, Plant]] = {
+UNIT_FAULTS: Final[dict[str, Injection]] = {
     "lose-unit": lose_unit,
     "filler-unit": filler_unit,
     "misdirect-unit": misdirect_unit,
@@ -312,13 +302,13 @@ UNIT_FAULTS: Final[dict[str, Plant]] = {
     "stray-unit": stray_unit,
 }
 FAULTS: Final = LOG_FAULTS | UNIT_FAULTS
-UNDECIDED: Final = "other-record"
+EITHER_COPY: Final = "other-record"
 """Of two valid records it is unknown which one is right: a finding on either copy is accepted."""
 ON_BOTH: Final = ("flip-body", "flip-header", "flip-properties", "zero-middle")
 """Faults that are also injected into both copies alike, so that the checksums of the copies agree."""
 
 
-def plant(name: str, log: Log, roots: Iterable[Path], seed: int) -> str:
+def inject(name: str, log: Log, roots: Iterable[Path], seed: int) -> str:
     """Inject the same fault into each of the stores, and return its description."""
     texts = {FAULTS[name](log, root, random.Random(seed)) for root in roots}
     return " | ".join(sorted(texts))
@@ -335,8 +325,8 @@ def changed_records(log: Log, root: Path) -> list[Stored]:
     size = log.files[0].stat().st_size if log.files[0].exists() else len(log.data) // len(log.files)
     parts: list[bytes] = []
     for path in log.files:
-        spoilt = root / "commitlog" / path.name
-        data = spoilt.read_bytes() if spoilt.exists() else b""
+        damaged = root / "commitlog" / path.name
+        data = damaged.read_bytes() if damaged.exists() else b""
         parts.append(data + bytes(size - len(data)))
     now = b"".join(parts)
     return [one for one in log.records if now[one.physical : one.physical + one.size] !=
@@ -348,8 +338,8 @@ def changed_units(clean: Path, root: Path) -> set[tuple[str, int, int]]:
     found: set[tuple[str, int, int]] = set()
     for path in sorted((clean / "consumequeue").glob("*/*/*")):
         was = path.read_bytes()
-        spoilt = root / path.relative_to(clean)
-        now = (spoilt.read_bytes() if spoilt.exists() else b"").ljust(len(was), b"\0")
+        damaged = root / path.relative_to(clean)
+        now = (damaged.read_bytes() if damaged.exists() else b"").ljust(len(was), b"\0")
         for at in range(0, len(was), UNIT_BYTES):
             if was[at : at + UNIT_BYTES] != now[at : at + UNIT_BYTES]:
                 found.add((path.parent.parent.name, int(path.parent.name), (int(path.name) + at) // UNIT_BYTES))
@@ -365,10 +355,10 @@ def unit_places(findings: Iterable[Finding], copy: int) -> set[tuple[str, int, i
     }  # fmt: skip
 
 
-def wrongs(findings: list[Finding], log: Log, clean: Path, spoilt: dict[int, Path]) -> list[str]:
+def audit_errors(findings: list[Finding], log: Log, clean: Path, damaged: dict[int, Path]) -> list[str]:
     """Return the errors of an audit: faults that it has not found, and findings without a fault."""
     errors: list[str] = []
-    for copy, root in spoilt.items():
+    for copy, root in damaged.items():
         records = {(one.physical, one.topic, one.queue, one.offset) for one in changed_records(log, root)}
         named = {(one.physical, one.topic, one.queue, one.offset) for one in findings
                  if one.replica == copy and one.kind in LOG_KINDS and one.kind is not FindingKind.FILLER}  # fmt: skip
@@ -384,5 +374,5 @@ def wrongs(findings: list[Finding], log: Log, clean: Path, spoilt: dict[int, Pat
         ):
             errors.append(f"copy {copy}: its fault is in no record and no unit, and was not found")
     errors += [f"another finding: {one}" for one in findings
-             if one.replica not in spoilt or one.kind in (FindingKind.GAP, FindingKind.TWICE)]  # fmt: skip
+             if one.replica not in damaged or one.kind in (FindingKind.GAP, FindingKind.TWICE)]  # fmt: skip
     return errors

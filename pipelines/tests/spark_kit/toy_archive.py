@@ -16,15 +16,15 @@ from gantry_pipelines.archive.writer import ArchiveWriter
 from pyspark_rocketmq.model import QueueRange
 
 
-def archived(log: ToyLog, root: Path) -> Storage:
+def archive_log(log: ToyLog, root: Path) -> Storage:
     """Archive the whole log in one batch."""
     storage = Folder(str(root))
     with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS)) as writer:
-        enter(log, writer)
+        archive_new_messages(log, writer)
     return storage
 
 
-def enter(log: ToyLog, writer: ArchiveWriter, batch: int = 0) -> list[ArchivedFile]:
+def archive_new_messages(log: ToyLog, writer: ArchiveWriter, batch: int = 0) -> list[ArchivedFile]:
     """Archive the new messages of the log in another batch, and return the new files."""
     ends = writer.manifest.ends()
     ranges = [QueueRange(queue, ends.get(queue, 0), end) for queue, end in log.ends.items()]

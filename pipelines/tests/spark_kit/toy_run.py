@@ -1,8 +1,8 @@
 """Archive runs without Spark: batches are planned and recorded as by Spark, everything else is the shipped code.
 
-A `Life` is one process. It opens the archive, completes the batch that was planned and not done, then new batches up to
-the end of the log, and may kill itself with SIGKILL at a crash point. `without` removes one guard, so that a test can
-show that its absence is detected."""
+A `ToyRun` is one process. It opens the archive, completes the batch that was planned and not done, then new batches up
+to the end of the log, and may kill itself with SIGKILL at a crash point. `removed_guard` removes one guard, so that a
+test can show that its absence is detected."""
 
 from __future__ import annotations
 
@@ -38,17 +38,23 @@ DEADLINE_S: Final = 120
 
 
 @dataclass(frozen=True)
-class Life:
-    """The work of one process."""
+class ToyRun:
+    """The work of one process: an archive run over a toy log, and how it ends."""
 
     root: str
     log: ToyLog
     rows_max: int | None = None
+    """The maximum number of rows of a batch; None: no limit."""
     crash_at: tuple[str, int] | None = None
-    without: str = ""
+    """The crash point at whose n-th hit the process kills itself, and n."""
+    removed_guard: str = ""
+    """A key of `GUARDS`; empty: nothing is removed."""
     is_compacting: bool = False
+    """Whether the days that are over are compacted after the batches."""
     expire_days: int | None = None
+    """The age in days from which days are deleted; None: none are."""
     now_ms: int = 0
+    """The time for compaction and expiry, in milliseconds since 1970."""
     destination: str = ""
     """Address of the archive in an object store; empty: the archive is in `root`. The checkpoint is beside `root`."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -57,12 +63,12 @@ class Life:
 
     def run_process(self) -> int:
         """Run in a process of its own, and return the exit code."""
-        return exit_code_of(live, self)
+        return exit_code_of(run_toy, self)
 
 
-def exit_code_of(target: Callable[[Any], None], life: object, deadline_s: float = DEADLINE_S) -> int:
+def exit_code_of(target: Callable[[Any], None], toy_run: object, deadline_s: float = DEADLINE_S) -> int:
     """Run a function in a process of its own, and return the exit code."""
-    process: Any = CONTEXT.Process(target=target, args=(life,))
+    process: Any = CONTEXT.Process(target=target, args=(toy_run,))
     process.start()
     process.join(deadline_s)
     assert process.exitcode is not None, "the process did not end"
@@ -70,35 +76,35 @@ def exit_code_of(target: Callable[[Any], None], life: object, deadline_s: float 
     return code
 
 
-def live(life: Life) -> None:
-    """Do the work of a life, in its own process."""
-    if life.crash_at is not None:
-        setattr(crash_points, "hit", _Killer(*life.crash_at).hit)  # noqa: B010 - it is a function for types
-    if life.without:
-        GUARDS[life.without]()
-    checkpoint = Path(f"{life.root}-checkpoint")
+def run_toy(toy_run: ToyRun) -> None:
+    """Do the work of a toy run, in its own process."""
+    if toy_run.crash_at is not None:
+        setattr(crash_points, "hit", _Killer(*toy_run.crash_at).hit)  # noqa: B010 - it is a function for types
+    if toy_run.removed_guard:
+        GUARDS[toy_run.removed_guard]()
+    checkpoint = Path(f"{toy_run.root}-checkpoint")
     checkpoint.mkdir(parents=True, exist_ok=True)
-    os.environ.update(life.environment)
-    storage = storage_of(life.destination or life.root)
-    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), acquire_lock(storage, life.takeover_s)) as writer:
+    os.environ.update(toy_run.environment)
+    storage = storage_of(toy_run.destination or toy_run.root)
+    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), acquire_lock(storage, toy_run.takeover_s)) as writer:
         number = 0
-        starts = dict.fromkeys(life.log.ends, 0) | writer.manifest.ends() if not any(checkpoint.iterdir()) else {}
+        starts = dict.fromkeys(toy_run.log.ends, 0) | writer.manifest.ends() if not any(checkpoint.iterdir()) else {}
         while True:
             planned, done = checkpoint / f"{number}.planned", checkpoint / f"{number}.done"
             if not planned.exists():
-                ends = planned_ends(starts, life.log.ends, life.rows_max)
+                ends = planned_ends(starts, toy_run.log.ends, toy_run.rows_max)
                 if ends == starts:
                     break
-                planned.write_text(json.dumps([_words(starts), _words(ends)]))
-            starts, ends = (_read(one) for one in json.loads(planned.read_text()))
+                planned.write_text(json.dumps([_to_json(starts), _to_json(ends)]))
+            starts, ends = (_from_json(one) for one in json.loads(planned.read_text()))
             if not done.exists():
-                _batch(life, writer, number, starts, ends)
+                _batch(toy_run, writer, number, starts, ends)
                 done.touch()
             starts, number = ends, number + 1
-        if life.is_compacting:
-            list(compact(writer, CompactionRules(1 << 30, 0), Packing(), life.now_ms))
-        if life.expire_days is not None:
-            list(expire(writer, life.expire_days, life.now_ms))
+        if toy_run.is_compacting:
+            list(compact(writer, CompactionRules(1 << 30, 0), Packing(), toy_run.now_ms))
+        if toy_run.expire_days is not None:
+            list(expire(writer, toy_run.expire_days, toy_run.now_ms))
 
 
 def acquire_lock(storage: Storage, takeover_s: float) -> lock.WriterLock:
@@ -115,18 +121,18 @@ def planned_ends(
     starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], rows_max: int | None
 ) -> dict[QueueId, int]:
     """Return the end of a batch as the source plans it."""
-    whole = [QueueRange(queue, starts.get(queue, 0), end) for queue, end in sorted(ends.items())]
-    limited = whole if rows_max is None else limit_rows(whole, rows_max)
-    return {one.queue: one.end for one in align_to_grid(limited, whole, GRID_ROWS)}
+    all_ranges = [QueueRange(queue, starts.get(queue, 0), end) for queue, end in sorted(ends.items())]
+    limited = all_ranges if rows_max is None else limit_rows(all_ranges, rows_max)
+    return {one.queue: one.end for one in align_to_grid(limited, all_ranges, GRID_ROWS)}
 
 
 def _batch(
-    life: Life, writer: ArchiveWriter, number: int, starts: dict[QueueId, int], ends: dict[QueueId, int]
+    toy_run: ToyRun, writer: ArchiveWriter, number: int, starts: dict[QueueId, int], ends: dict[QueueId, int]
 ) -> None:
     have = read_manifest(writer.storage).ends()
     ranges = [QueueRange(queue, max(begin, have.get(queue, 0)), ends[queue]) for queue, begin in starts.items()]
     cut = [piece for one in ranges for piece in split_on_grid(one, GRID_ROWS)]
-    files = list(write_files(life.log.batches(cut), cut, writer.storage, writer.format, Packing()))
+    files = list(write_files(toy_run.log.batches(cut), cut, writer.storage, writer.format, Packing()))
     writer.commit("query", number, files)
 
 
@@ -151,18 +157,18 @@ def days_later_ms(day: str, days: int) -> int:
     return day_end_ms(day, "UTC") + days * 24 * 3_600_000
 
 
-def _words(offsets: dict[QueueId, int]) -> list[list[Any]]:
+def _to_json(offsets: dict[QueueId, int]) -> list[list[Any]]:
     return [[queue.topic, queue.broker, queue.number, offset] for queue, offset in offsets.items()]
 
 
-def _read(words: list[list[Any]]) -> dict[QueueId, int]:
+def _from_json(words: list[list[Any]]) -> dict[QueueId, int]:
     return {QueueId(topic, broker, number): offset for topic, broker, number, offset in words}
 
 
 # -- guards that can be removed ----------------------------------------------------------------------------------------
 
 
-def seen_at_once() -> None:
+def without_staging() -> None:
     """Workers write files under their final names, and a start removes no file after the end of the manifest."""
 
     def finish(self: Folder, local: Path, path: str) -> str:
@@ -176,17 +182,17 @@ def seen_at_once() -> None:
     _replace(ArchiveWriter, "_remove_strays", lambda _self: None)
 
 
-def left_staged() -> None:
+def without_publishing() -> None:
     """A start does not publish staged files."""
     _replace(ArchiveWriter, "_publish_staged", lambda _self: None)
 
 
-def left_half_exchanged() -> None:
+def without_completing() -> None:
     """A start does not complete exchanges of folders."""
     _replace(ArchiveWriter, "_finish_exchanges", lambda _self: None)
 
 
-def exchanged_in_steps() -> None:
+def without_atomic_exchange() -> None:
     """A compacted day replaces the old one file by file."""
 
     def exchange(self: Folder, one: str, other: str) -> None:
@@ -209,8 +215,9 @@ def _replace(owner: type, name: str, value: object) -> None:
 
 
 GUARDS: Final = {
-    "staging": seen_at_once,
-    "publishing": left_staged,
-    "completing": left_half_exchanged,
-    "exchange": exchanged_in_steps,
+    # The functions that remove a guard, by its name.
+    "staging": without_staging,
+    "publishing": without_publishing,
+    "completing": without_completing,
+    "exchange": without_atomic_exchange,
 }

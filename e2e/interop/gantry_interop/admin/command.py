@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 
 from gantry_interop import report
-from gantry_interop.admin import page, plan, play, samples, scene, verdicts
-from gantry_interop.admin.play import Compared
+from gantry_interop.admin import page, plan, plan_runner, samples, scene, verdicts
+from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.verdicts import Verdict
 from gantry_interop.errors import harness_errors
 from gantry_interop.paths import new_run_directory
@@ -33,7 +33,7 @@ def admin_command(record: bool) -> None:
     directory = new_run_directory("admin")
     start = time.time()
     with harness_errors(console), Nursery(directory / "logs") as nursery:
-        known, compared = play.play(nursery, directory, lambda one: _show(console, one))
+        known, compared = plan_runner.run_plan(nursery, directory, lambda one: _show(console, one))
     planned = plan.commands()
     found = verdicts.judge([name for name in known if name in planned], compared, plan.ABSENT)
     faults = [*verdicts.find_plan_faults(known, planned), *_find_broken(found, record)]
@@ -44,7 +44,7 @@ def admin_command(record: bool) -> None:
     verdicts.write(found, directory / "results.json")
     if record:
         verdicts.write(found)
-        samples.write(samples.of(compared, scene.window(start)))
+        samples.write(samples.choose(compared, scene.window(start)))
         page.write(found, len(plan.ALL))
     counted = ", ".join(f"{count} {word}" for word, count in verdicts.count_by_word(found).items())
     console.print(f"{len(known)} commands: {counted}", highlight=False)

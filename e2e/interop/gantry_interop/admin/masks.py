@@ -28,7 +28,7 @@ SEAL: Final = re.compile(r"(?<=__CRC32#=)\d{10}\b")
 """The checksum of a record, which covers the time and the server's port."""
 REFUSAL: Final = re.compile(r"(\bCODE: \d+ +DESC: )\S.*?(?= BROKER: |$)", re.MULTILINE)
 """A refusal has a code, which programs act on, and a text for people, which each server words itself."""
-HINT: Final = re.compile(
+HELP_HINT: Final = re.compile(
     r"\n?(?:See (?:https?://\S+) for further details\.|For more information, please visit the url, \S+)"
 )
 """A reference for further reading, which the client adds to an error unless the server has done so."""
@@ -70,14 +70,16 @@ class Quirk:
 
 
 @dataclass(frozen=True)
-class Common:
+class CommonRows:
     """Rows that each server has partly for itself: rows that both have are compared, and there must be enough of
     them."""
 
     key: str
     """A pattern whose first group names a row."""
     rows_min: int
+    """A side with fewer compared rows has an error line instead of a silent success."""
     why: str
+    """The reason why each server has some rows of its own."""
 
     def of(self, one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
         """Return the rows of one side that have no key, or one that the other has too; add an error line if too few."""
@@ -111,7 +113,7 @@ def normalize(
     text = MILLISECONDS.sub(lambda found: "<ms>" if int(found[0]) in window else found[0], text)
     text = HEX_ID.sub("<id>", text)
     text = SEAL.sub("<crc>", text)
-    text = REFUSAL.sub(r"\1<words>", HINT.sub("", text))
+    text = REFUSAL.sub(r"\1<words>", HELP_HINT.sub("", text))
     text = CLIENT_ADDRESS.sub("<client address>", text)
     for mask in masks:
         text = mask.without_values(text)

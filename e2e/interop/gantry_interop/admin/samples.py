@@ -13,7 +13,7 @@ from typing import Final
 
 from gantry_interop.admin import plan
 from gantry_interop.admin.masks import Window, normalize
-from gantry_interop.admin.play import Compared
+from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.steps import Step
 
 SAMPLES: Final = Path(__file__).with_name("samples.json")
@@ -41,7 +41,7 @@ class Sample:
         return normalize(self.text if text is None else text, self.facts, window, self.step.masks, self.step.quirks)
 
 
-def of(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
+def choose(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
     """Yield one sample for each set of rules, of the first successful step with it, and one of a refusal."""
     seen: set[object] = set()
     for one in compared:

@@ -3,8 +3,9 @@
     Step("updateTopic", "-b {broker} -t orders -r 8 -w 8")             a command that runs at both peers
     Step("topicRoute", "-t orders", shows="updateTopic")               a command that shows its effect
 
-A step lists the values that may differ between two equivalent servers (`masks`), and no others may. Names in braces
-stand for facts of a peer: its addresses, its folders, ids of messages that were sent there.
+A step lists the values that may differ between two equivalent servers (`masks`), and no others may; `masks.py` has the
+kinds of rules. Names in braces stand for facts of a peer: its addresses, its folders, ids of messages that were sent
+there.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gantry_interop.admin.masks import Common, Mask, Quirk
+from gantry_interop.admin.masks import CommonRows, Mask, Quirk
 
 COMMAND_SECONDS_MAX: Final = 60
 LOG_END: Final = "endRound"
-LATE: Final = "RemotingTimeoutException"
+"""The end of the last line that `startMonitoring` logs in one round."""
+TOOL_TIMEOUT_ERROR: Final = "RemotingTimeoutException"
 """The error of the tool if a busy machine is slower than its timeout. A command that changes nothing is run again."""
 TRIES_MAX: Final = 3
-READS: Final = (
+READING_COMMANDS: Final = (
     "allocateMQ", "brokerConsumeStats", "brokerStatus", "clusterList", "consumerConnection", "consumerProgress",
     "consumerStatus", "export", "get", "haStatus", "list", "printMsg", "producer", "query", "statsAll", "topic",
 )  # fmt: skip
@@ -34,11 +36,15 @@ class Step:
 
     command: str
     words: str = ""
+    """Its arguments, as typed in a shell."""
     shows: str | None = None
     """The command whose effect this step shows; that command's verdict includes this step."""
     masks: Sequence[Mask] = ()
+    """The values that may differ between the peers."""
     quirks: Sequence[Quirk] = ()
-    common: Common | None = None
+    """The output that is left out of the comparison."""
+    common: CommonRows | None = None
+    """If each peer has rows of its own: the rule that selects the rows to compare."""
     is_unordered: bool = False
     """Whether Apache itself prints these rows in the order of a hash table."""
     output_file: str | None = None
@@ -62,7 +68,7 @@ class Step:
     def is_read(self) -> bool:
         """Whether the step changes nothing. Sending a message again, or consuming one, is a change."""
         acts = self.command.startswith("queryMsg") and (" -s true" in self.words or " -d {watcher}" in self.words)
-        return self.command.startswith(READS) and not acts
+        return self.command.startswith(READING_COMMANDS) and not acts
 
     @property
     def typed(self) -> str:
@@ -70,7 +76,7 @@ class Step:
         return f"{self.command} {self.words}".strip().format_map(_Named())
 
     @property
-    def whys(self) -> tuple[str, ...]:
+    def rule_reasons(self) -> tuple[str, ...]:
         """The reasons for everything that was left out of the comparison."""
         rules = (*self.masks, *self.quirks, *(() if self.common is None else (self.common,)))
         return tuple(rule.why for rule in rules if rule.why)
@@ -98,5 +104,8 @@ class Outcome:
     out: str
     error: str
     exit: int | None
+    """The exit code; None if the command was interrupted."""
     is_cut: bool
+    """Whether the command was interrupted at the end of its time."""
     file: str | None = None
+    """The text of the file or of the log that the command wrote."""

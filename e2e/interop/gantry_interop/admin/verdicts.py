@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gantry_interop.admin.plan.reasons import REASONS
-from gantry_interop.admin.play import Compared
+from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.steps import Absent
 
 Word = Literal["same", "same, except", "differs", "both fail", "not run"]
@@ -44,11 +44,14 @@ class Verdict:
 
     command: str
     word: Word
+    """The result, as described above."""
     steps: int
     """The number of steps on which the verdict is based."""
     steps_same: int
     theirs: str
+    """Whether the command works with Apache's servers: `works`, `fails` or `not run`."""
     ours: str
+    """The same with Gantry's servers; also `partly`."""
     why: tuple[str, ...]
     """What was left out of the comparison and why, or why the command is not run, or why it differs."""
     differences: tuple[Difference, ...] = ()
@@ -72,7 +75,7 @@ def _judge(command: str, compared: Sequence[Compared]) -> Verdict:
     different = [one for one in steps if not one.is_same]
     works_there = [one for one in own if not one.is_theirs_failed and not _is_usage(one)]
     works_here = [one for one in works_there if not one.is_ours_failed]
-    whys = dict.fromkeys(why for one in steps for why in one.step.whys)
+    whys = dict.fromkeys(why for one in steps for why in one.step.rule_reasons)
     meant = [one for one in different if one.step.deviation is not None]
     word: Word = "same"
     if different:

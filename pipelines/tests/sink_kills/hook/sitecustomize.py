@@ -3,9 +3,9 @@
 The folder in `SINK_KILLS` contains the order, `point count action`; a file with one byte for each hit of its point, by
 any process since the order was given; and `reached`, as soon as the order was executed, which happens once.
 
-    halt    wait until the process is killed: everything that was started stays in its current state
-    die     kill -9 of this process alone
-    tell    continue; the suite acts elsewhere
+    wait      wait until the process is killed: everything that was started stays in its current state
+    die       kill -9 of this process alone
+    continue  only report that the point is reached; the suite kills another process
 """
 
 import os
@@ -38,7 +38,7 @@ def hit(point: str) -> None:
         return
     if action == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    while action == "halt":
+    while action == "wait":
         time.sleep(60)
 
 

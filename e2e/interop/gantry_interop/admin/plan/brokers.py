@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantry_interop.admin.masks import Common, Mask
-from gantry_interop.admin.plan.values import CLUSTER, LOG_END, METRICS, MONITOR_ITSELF, TOTALS
+from gantry_interop.admin.masks import CommonRows, Mask
+from gantry_interop.admin.plan.values import (
+    CLUSTER_LOAD,
+    CLUSTER_TOTALS,
+    LOG_END_OFFSET,
+    METRICS_OF_BROKER,
+    OWN_CLIENT_OF_MONITOR,
+)
 from gantry_interop.admin.steps import Step
 
-SETTINGS: Final = Common(
+SETTINGS: Final = CommonRows(
     r"(\w+) +=", 60, "each broker has settings that the other lacks; the common settings are compared"
 )
 _NUMBER: Final = r"\d+(?:\.\d+(?:E-?\d+)?)?"
 PORTS: Final = (Mask("port", r"^(?:listenPort|haListenPort) += +(?P<value>\d+) *$"),)
-STATUS: Final = (
+BROKER_STATUS: Final = (
     Mask("rates", rf"^(?:<broker> +)?(?:get|put)\w*Tps *: (?P<value>{_NUMBER}(?: {_NUMBER}){{0,2}}) *$"),
     Mask("share", r"^(?:<broker> +)?\w+DiskRatio *: (?P<value>0\.\d+) *$"),
     Mask("duration", r"runtime +: (?P<value>\[ \d+ days, \d+ hours, \d+ minutes, \d+ seconds \])"),
@@ -30,20 +36,20 @@ STATUS: Final = (
     Mask("count", r"^(?:<broker> +)?(?:msgGetTotalTodayNow|commitLogMaxOffset) *: (?P<value>\d+) *$"),
     Mask("count", r"^(?:<broker> +)?\w+ThreadPoolQueue(?:Capacity|HeadWaitTimeMills|Size) *: (?P<value>\d+) *$"),
 )
-STATUS_ROWS: Final = Common(
+BROKER_STATUS_ROWS: Final = CommonRows(
     r"(?:<broker> +)?(\S+?) *:",
     50,
     "each broker has fields that the other lacks; the common fields are compared",
 )
 
-AFTER: Final = (
-    Step("clusterList", masks=CLUSTER),
-    Step("clusterList", "-m", masks=TOTALS),
-    Step("clusterList", "-c {cluster}", masks=CLUSTER),
-    Step("clusterList", "-c nowhere", masks=CLUSTER),
-    Step("clusterList", "-i 600", masks=CLUSTER, is_endless=True, seconds_max=4),
-    Step("brokerStatus", "-b {broker}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
-    Step("brokerStatus", "-c {cluster}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
+WITH_CLIENTS: Final = (
+    Step("clusterList", masks=CLUSTER_LOAD),
+    Step("clusterList", "-m", masks=CLUSTER_TOTALS),
+    Step("clusterList", "-c {cluster}", masks=CLUSTER_LOAD),
+    Step("clusterList", "-c nowhere", masks=CLUSTER_LOAD),
+    Step("clusterList", "-i 600", masks=CLUSTER_LOAD, is_endless=True, seconds_max=4),
+    Step("brokerStatus", "-b {broker}", is_unordered=True, masks=BROKER_STATUS, common=BROKER_STATUS_ROWS),
+    Step("brokerStatus", "-c {cluster}", is_unordered=True, masks=BROKER_STATUS, common=BROKER_STATUS_ROWS),
     Step("brokerStatus", "-b 127.0.0.1:1"),
     Step("getBrokerConfig", "-b {broker}", is_unordered=True, common=SETTINGS, masks=PORTS),
     Step("getBrokerConfig", "-c {cluster}", is_unordered=True, common=SETTINGS, masks=PORTS),
@@ -52,9 +58,9 @@ AFTER: Final = (
     Step("updateBrokerConfig", "-c {cluster} -a true -k fileReservedTime -v 49"),
     Step("updateBrokerConfig", "-b {broker} -k brokerConfigPath -v /elsewhere"),
     Step("updateBrokerConfig", "-b {broker} -k fileReservedTime"),
-    Step("haStatus", "-b {broker}", masks=LOG_END),
-    Step("haStatus", "-c {cluster}", masks=LOG_END),
-    Step("haStatus", "-b {broker} -i 600", masks=LOG_END, is_endless=True, seconds_max=4),
+    Step("haStatus", "-b {broker}", masks=LOG_END_OFFSET),
+    Step("haStatus", "-c {cluster}", masks=LOG_END_OFFSET),
+    Step("haStatus", "-b {broker} -i 600", masks=LOG_END_OFFSET, is_endless=True, seconds_max=4),
     Step("haStatus"),
     Step("getBrokerEpoch", "-b broker-a"),
     Step("getBrokerEpoch", "-c {cluster}"),
@@ -75,7 +81,9 @@ AFTER: Final = (
     Step("exportMetadata", "-c {cluster} -g -s -f {files}/groups", output_file="groups/metadata.json"),
     Step("exportMetadata", "-b {broker} -t -s -f {files}/broker", output_file="broker/metadata.json"),
     Step("exportConfigs", "-c {cluster} -f {files}/configs", output_file="configs/configs.json"),
-    Step("exportMetrics", "-c {cluster} -f {files}/metrics", output_file="metrics/metrics.json", masks=METRICS),
+    Step(
+        "exportMetrics", "-c {cluster} -f {files}/metrics", output_file="metrics/metrics.json", masks=METRICS_OF_BROKER
+    ),
     Step("exportPopRecord", "-b {broker} -d true"),
     Step("exportPopRecord", "-b {broker}"),
     Step("exportPopRecord", "-c {cluster} -d false"),
@@ -90,6 +98,6 @@ AFTER: Final = (
     Step("topicStatus", "-t orders", shows="cleanUnusedTopic"),
 )
 
-AT_LAST: Final = (
-    Step("startMonitoring", seconds_max=10, logs="[MONITOR]", quirks=(MONITOR_ITSELF,), is_unordered=True),
+FINAL: Final = (
+    Step("startMonitoring", seconds_max=10, logs="[MONITOR]", quirks=(OWN_CLIENT_OF_MONITOR,), is_unordered=True),
 )

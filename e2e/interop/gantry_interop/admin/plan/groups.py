@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from gantry_interop.admin.plan.values import PROGRESS, RUNNING, STACKS, TOOL_ITSELF
+from gantry_interop.admin.plan.values import CONSUME_RATE, OWN_CLIENT_OF_TOOL, RUNNING_INFO, THREAD_LIST
 from gantry_interop.admin.steps import Step
 
 FILES: Final = {
@@ -15,7 +15,7 @@ FILES: Final = {
 
 RETRIES: Final = '{{"type":"EXPONENTIAL","exponentialRetryPolicy":{{"initial":5000,"max":7200000,"multiplier":2}}}}'
 
-BEFORE: Final = (
+BEFORE_CLIENTS: Final = (
     Step("updateSubGroup", "-b {broker} -g watchers"),
     Step("updateSubGroup", "-c {cluster} -g readers -r 5 -q 1"),
     Step("updateSubGroup", "-b {broker} -g careful -s false -m false -d false -o true -q 2 -r 7 -i 1 -w 2 -a false"),
@@ -37,7 +37,7 @@ BEFORE: Final = (
     Step("updateSubGroupList", "-c {cluster} -f {files}/nothing.json"),
 )
 
-AFTER: Final = (
+WITH_CLIENTS: Final = (
     Step("setConsumeMode", "-b {broker} -t orders -g popping -m POP -q 4"),
     Step("setConsumeMode", "-c {cluster} -t orders -g popping -m PULL"),
     Step("setConsumeMode", "-b {broker} -t nobody_made -g popping -m PULL"),
@@ -52,27 +52,27 @@ AFTER: Final = (
     Step("producerConnection", "-g makers -t orders"),
     Step("producerConnection", "-g nobody -t orders"),
     Step("producerConnection", "-g makers -t nobody_made"),
-    Step("producer", "-b {broker}", is_unordered=True, quirks=(TOOL_ITSELF,)),
-    Step("consumerProgress", "-g watchers", settles_seconds=10, masks=PROGRESS),
-    Step("consumerProgress", "-g readers", masks=PROGRESS),
-    Step("consumerProgress", "-g watchers -t orders", masks=PROGRESS),
-    Step("consumerProgress", "-g watchers -s true", masks=PROGRESS),
-    Step("consumerProgress", "-g watchers -t orders -c {cluster}", masks=PROGRESS),
-    Step("consumerProgress", "-g nobody", masks=PROGRESS),
-    Step("consumerProgress", is_unordered=True, masks=PROGRESS),
+    Step("producer", "-b {broker}", is_unordered=True, quirks=(OWN_CLIENT_OF_TOOL,)),
+    Step("consumerProgress", "-g watchers", settles_seconds=10, masks=CONSUME_RATE),
+    Step("consumerProgress", "-g readers", masks=CONSUME_RATE),
+    Step("consumerProgress", "-g watchers -t orders", masks=CONSUME_RATE),
+    Step("consumerProgress", "-g watchers -s true", masks=CONSUME_RATE),
+    Step("consumerProgress", "-g watchers -t orders -c {cluster}", masks=CONSUME_RATE),
+    Step("consumerProgress", "-g nobody", masks=CONSUME_RATE),
+    Step("consumerProgress", is_unordered=True, masks=CONSUME_RATE),
     Step("consumerStatus", "-g watchers"),
-    Step("consumerStatus", "-g watchers -i {watcher}", masks=RUNNING),
-    Step("consumerStatus", "-g watchers -i {watcher} -s", masks=RUNNING, quirks=(STACKS,)),
+    Step("consumerStatus", "-g watchers -i {watcher}", masks=RUNNING_INFO),
+    Step("consumerStatus", "-g watchers -i {watcher} -s", masks=RUNNING_INFO, quirks=(THREAD_LIST,)),
     Step("consumerStatus", "-g watchers -b {broker}"),
     Step("consumerStatus", "-g readers"),
     Step("consumerStatus", "-g watchers -i nobody"),
 )
 
-AT_LAST: Final = (
+FINAL: Final = (
     Step("deleteSubGroup", "-b {broker} -g listed_others"),
     Step("getConsumerConfig", "-g listed_others", shows="deleteSubGroup"),
     Step("deleteSubGroup", "-c {cluster} -g readers -r true"),
-    Step("consumerProgress", "-g readers", shows="deleteSubGroup", masks=PROGRESS),
+    Step("consumerProgress", "-g readers", shows="deleteSubGroup", masks=CONSUME_RATE),
     Step("getConsumerConfig", "-g readers", shows="deleteSubGroup"),
     Step("deleteSubGroup", "-b {broker} -g nobody"),
     Step("deleteSubGroup", "-g readers"),

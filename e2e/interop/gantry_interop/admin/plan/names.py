@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantry_interop.admin.masks import Common, Mask
+from gantry_interop.admin.masks import CommonRows, Mask
 from gantry_interop.admin.plan.values import TOPICS_OF_BROKER
 from gantry_interop.admin.steps import Step
 
 PORT: Final = (Mask("port", r"^listenPort += +(?P<value>\d+) *$"),)
-SETTINGS: Final = Common(
+SETTINGS: Final = CommonRows(
     r"(\w+) +=", 12, "each name server has settings that the other lacks; the common settings are compared"
 )
 
-BEFORE: Final = (
+BEFORE_CLIENTS: Final = (
     Step("updateKvConfig", "-s SPACE -k key -v value"),
     Step("updateKvConfig", "-s SPACE -k key -v 'another value'"),
     Step("updateKvConfig", "-s SPACE -k key"),
@@ -22,7 +22,7 @@ BEFORE: Final = (
     Step("deleteKvConfig", "-s NO_SPACE -k key"),
 )
 
-AFTER: Final = (
+WITH_CLIENTS: Final = (
     Step("wipeWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),
     Step("topicRoute", "-t orders", shows="wipeWritePerm"),
     Step("addWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),

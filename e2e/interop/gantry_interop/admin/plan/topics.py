@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from gantry_interop.admin.plan.values import INNER_NAMES, TOPIC_AS_ROW
+from gantry_interop.admin.plan.values import INTERNAL_TOPIC_NAMES, TOPIC_AS_GROUP_IN_LIST
 from gantry_interop.admin.steps import Step
 
 
@@ -62,11 +62,13 @@ _LISTS: Final = (
     Step("updateTopicList", "-b {broker} -f {files}/nothing.json"),
 )
 
-BEFORE: Final = (*_UPDATES, *_LISTS)
+BEFORE_CLIENTS: Final = (*_UPDATES, *_LISTS)
 
-AFTER: Final = (
-    Step("topicList", is_unordered=True, settles_seconds=10, quirks=(INNER_NAMES,)),
-    Step("topicList", "-c", is_unordered=True, settles_seconds=10, quirks=(TOPIC_AS_ROW, INNER_NAMES)),
+WITH_CLIENTS: Final = (
+    Step("topicList", is_unordered=True, settles_seconds=10, quirks=(INTERNAL_TOPIC_NAMES,)),
+    Step(
+        "topicList", "-c", is_unordered=True, settles_seconds=10, quirks=(TOPIC_AS_GROUP_IN_LIST, INTERNAL_TOPIC_NAMES)
+    ),
     Step("topicRoute", "-t orders"),
     Step("topicRoute", "-t orders -l"),
     Step("topicRoute", "-t nobody_made"),
@@ -96,11 +98,11 @@ AFTER: Final = (
     Step("allocateMQ", "-t nobody_made -i 10.0.0.1"),
 )
 
-AT_LAST: Final = (
+FINAL: Final = (
     Step("deleteTopic", "-c {cluster} -t listed_one"),
     Step("topicRoute", "-t listed_one", shows="deleteTopic"),
     Step("topicStatus", "-t listed_one", shows="deleteTopic"),
-    Step("topicList", is_unordered=True, shows="deleteTopic", quirks=(INNER_NAMES,)),
+    Step("topicList", is_unordered=True, shows="deleteTopic", quirks=(INTERNAL_TOPIC_NAMES,)),
     Step("deleteTopic", "-c {cluster} -t nobody_made"),
     Step("deleteTopic", "-c {cluster} -t SCHEDULE_TOPIC_XXXX"),
     Step("deleteTopic", "-c nowhere -t listed_two"),

@@ -6,69 +6,69 @@ from typing import Final
 
 from gantry_interop.admin.masks import Mask, Quirk
 
-_WHY_OWN: Final = (
+_WHY_TOPIC_AS_GROUP: Final = (
     "Apache's broker lists a topic with a consumer as an additional group (`ConsumerManager.topicGroupTable`)"
 )
-_WHY_INNER: Final = "Apache's broker has internal topics for pop, acting masters and timers"
-_INNER: Final = r"rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
+_WHY_INTERNAL: Final = "Apache's broker has internal topics for pop, acting masters and timers"
+_INTERNAL_TOPIC: Final = r"rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
 
-TOPIC_AS_TRACK: Final = Quirk(
+TOPIC_AS_GROUP_IN_TRACK: Final = Quirk(
     r"MessageTrack \[consumerGroup=([\w-]+), trackType=UNKNOWN, exceptionDesc=(?:(?!MessageTrack).)*?%RETRY%\1\s"
     r"(?:(?!MessageTrack).)*?\)\]",
-    _WHY_OWN,
+    _WHY_TOPIC_AS_GROUP,
 )
-TOPIC_AS_ROW: Final = Quirk(r"^InteropCluster +(\S+) +\1 *\n", _WHY_OWN)
-TOPIC_AS_STATS: Final = Quirk(r"^(\S+) +\1 +\d+ +\d+\.\d\d +\d+\.\d\d +\d+ +\d+ *\n", _WHY_OWN)
-INNER_NAMES: Final = Quirk(rf"^(?:InteropCluster +)?{_INNER} *\n", _WHY_INNER)
-INNER_STATS: Final = Quirk(rf"^{_INNER} +[^\n]*\n", _WHY_INNER)
+TOPIC_AS_GROUP_IN_LIST: Final = Quirk(r"^InteropCluster +(\S+) +\1 *\n", _WHY_TOPIC_AS_GROUP)
+TOPIC_AS_GROUP_IN_STATISTICS: Final = Quirk(r"^(\S+) +\1 +\d+ +\d+\.\d\d +\d+\.\d\d +\d+ +\d+ *\n", _WHY_TOPIC_AS_GROUP)
+INTERNAL_TOPIC_NAMES: Final = Quirk(rf"^(?:InteropCluster +)?{_INTERNAL_TOPIC} *\n", _WHY_INTERNAL)
+INTERNAL_TOPIC_STATISTICS: Final = Quirk(rf"^{_INTERNAL_TOPIC} +[^\n]*\n", _WHY_INTERNAL)
 
-ROUND_TRIP: Final = (Mask("milliseconds", r"^rt=(?P<value>\d+)ms"),)
+ROUND_TRIP_TIME: Final = (Mask("milliseconds", r"^rt=(?P<value>\d+)ms"),)
 SEND_TIMES: Final = (
     Mask("milliseconds", r"^broker-a\s+\d+\s+true\s+(?P<value>\d+)$"),
     Mask("milliseconds", r"^Avg RT: (?P<value>\d+\.\d\d)$"),
     Mask("milliseconds", r"^InteropCluster\s+\S+\s+(?P<value>\d+\.\d\d)\s"),
 )
-COST: Final = (Mask("milliseconds", r"\s(?P<value>\d+ms)\s"),)
-SPENT: Final = (Mask("milliseconds", r"spentTimeMills=(?P<value>\d+)\]"),)
-PROGRESS: Final = (Mask("rate", r"^Consume TPS: (?P<value>\d+\.\d\d)$"),)
-MONITOR_ITSELF: Final = Quirk(
+TRACE_DURATION: Final = (Mask("milliseconds", r"\s(?P<value>\d+ms)\s"),)
+CONSUME_DURATION: Final = (Mask("milliseconds", r"spentTimeMills=(?P<value>\d+)\]"),)
+CONSUME_RATE: Final = (Mask("rate", r"^Consume TPS: (?P<value>\d+\.\d\d)$"),)
+OWN_CLIENT_OF_MONITOR: Final = Quirk(
     r"^\[MONITOR\] +[^\n]*(?:consumerGroup=|ConsumerGroup: )__MONITOR_CONSUMER,[^\n]*\n",
     "only the first logged round is compared, without the tool's own consumer",
 )
 _STATS_ROW: Final = r"^\S+(?: +[A-Za-z]\S*)? +\d+"
-STATS: Final = (
+STATISTICS: Final = (
     Mask("rate", _STATS_ROW + r" +(?P<value>\d+\.\d\d)(?= |$)"),
     Mask("rate", _STATS_ROW + r" +<rate> +(?P<value>\d+\.\d\d)(?= |$)"),
     Mask("count", _STATS_ROW + r"(?: +<rate>)+ +(?P<value>\d+)(?= |$)"),
     Mask("count", _STATS_ROW + r" +<rate> +<rate> +<count> +(?P<value>\d+)(?= |$)"),
 )
-TOOL_ITSELF: Final = Quirk(
+OWN_CLIENT_OF_TOOL: Final = Quirk(
     r"^producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@STREAM,[^\n]*\n",
     "the tool's own client, which is listed only if its first heartbeat arrived in time",
 )
-CLUSTER: Final = (
+CLUSTER_LOAD: Final = (
     Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
     Mask("rate", r"ms\) +(?P<value>\d+\.\d\d)\(\d+,\d+ms\|"),
     Mask("count", r"\) +(?P<value>\d+)-\d+\(\d+\.\dw"),
     Mask("hours", r" (?P<value>\d+\.\d\d) +0\.\d+ +true$"),
     Mask("share", r" (?P<value>0\.\d{2,4}) +true$"),
 )
-TOTALS: Final = (
+CLUSTER_TOTALS: Final = (
     Mask("count", r"^InteropCluster +broker-a +\d+ +\d+ +(?P<value>\d+) +\d+$"),
     Mask("count", r"^InteropCluster +broker-a +\d+ +\d+ +<count> +(?P<value>\d+)$"),
 )
-METRICS: Final = (
+METRICS_OF_BROKER: Final = (
     Mask("share", r'DiskRatio": "(?P<value>0\.\d{1,4})"'),
     Mask("bytes", r'"messageAverageSize": "(?P<value>\d+\.\d+)"'),
 )
-LOG_END: Final = (Mask("offset", r"^#MasterCommitLogMaxOffset\t(?P<value>\d+)$"),)
+LOG_END_OFFSET: Final = (Mask("offset", r"^#MasterCommitLogMaxOffset\t(?P<value>\d+)$"),)
 TOPICS_OF_BROKER: Final = (Mask("count", r"name server\[<names>\] OK, (?P<value>[1-9]\d*)$"),)
-RUNNING: Final = (
+RUNNING_INFO: Final = (
     Mask("time", r"^consumeTimestamp +: (?P<value>\d{14})$"),
     Mask("object", r"@(?P<value>[0-9a-f]{6,8})$"),
     Mask("class", r"Residents\$\$Lambda\$(?P<value>\d+/0x[0-9a-f]+)@"),
     *(Mask("rate", r"^\S+" + r" +<rate>" * place + r" +(?P<value>\d+\.\d\d)(?= |$)") for place in range(5)),
 )
-STACKS: Final = Quirk(
+THREAD_LIST: Final = Quirk(
     r"^[^\n]* TID: \d+ STATE: .*\Z", "the list of threads in the consumer's process, which changes at any time"
 )

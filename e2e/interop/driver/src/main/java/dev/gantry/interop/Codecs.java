@@ -130,7 +130,7 @@ final class Codecs {
     }
 
     private TransactionMQProducer compressingHalves(String codec) throws Exception {
-        return stage.compressing(codec, () -> stage.transactional(new Committing()));
+        return stage.compressing(codec, () -> stage.transactional(new CommittingListener()));
     }
 
     private ConsumeConcurrentlyStatus consume(List<MessageExt> messages, Received received) {

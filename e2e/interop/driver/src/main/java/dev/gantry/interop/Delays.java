@@ -19,9 +19,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Nothing is checked here.
  *
  * <pre>
- * put NUMBER LEVEL BEGAN ENDED              the broker answered 0; level 0 is no delay
- * unsure NUMBER WHY                         any other end of an attempt
- * got NUMBER TIMES RETRY AT OFFSET TAKEN    delivered after so many failures; whether by way of the retry topic, and taken
+ * ok NUMBER LEVEL BEGAN ENDED               the broker answered 0; level 0 is no delay
+ * unknown NUMBER WHY                        any other end of an attempt
+ * seen NUMBER TIMES RETRY AT OFFSET TAKEN   delivered after so many failures; whether by way of the retry topic, and taken
  * sent COUNT                                all senders have ended
  * </pre>
  */
@@ -35,7 +35,7 @@ final class Delays {
     private final History history;
     private final Commands commands;
     private final AtomicInteger next = new AtomicInteger();
-    private final AtomicInteger put = new AtomicInteger();
+    private final AtomicInteger acknowledged = new AtomicInteger();
 
     private Delays(Stage stage, History history, Commands commands) {
         this.stage = stage;
@@ -82,7 +82,7 @@ final class Delays {
         Senders.finish(threads);
         history.write("sent", next.get());
         commands.awaitEnd();
-        stage.outcome.sent = put.get();
+        stage.outcome.sent = acknowledged.get();
     }
 
     private void send(DefaultMQProducer producer) {
@@ -94,13 +94,13 @@ final class Delays {
             try {
                 SendResult result = producer.send(message);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
-                    put.incrementAndGet();
-                    history.write("put", number, levelOf(number), began, History.now());
+                    acknowledged.incrementAndGet();
+                    history.write("ok", number, levelOf(number), began, History.now());
                 } else {
-                    history.write("unsure", number, result.getSendStatus());
+                    history.write("unknown", number, result.getSendStatus());
                 }
             } catch (Exception refused) {
-                history.write("unsure", number, refused.getClass().getSimpleName());
+                history.write("unknown", number, refused.getClass().getSimpleName());
             }
             Commands.sleep(PAUSE_MILLIS);
         }
@@ -110,7 +110,7 @@ final class Delays {
         int number = content.verify(message, Integer.MAX_VALUE);
         boolean isTaken = number < 0 || message.getReconsumeTimes() >= failuresOf(number);
         int retry = message.getProperty("RETRY_TOPIC") == null ? 0 : 1;
-        history.write("got", number, message.getReconsumeTimes(), retry, History.now(), message.getCommitLogOffset(),
+        history.write("seen", number, message.getReconsumeTimes(), retry, History.now(), message.getCommitLogOffset(),
             isTaken ? 1 : 0);
         return isTaken;
     }

@@ -4,10 +4,10 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * Plays scenarios against the brokers of a name server and prints one line of JSON for each.
+ * Runs scenarios against the brokers of a name server and prints one line of JSON for each.
  *
  * <p>Several scenarios share one virtual machine, because on a small machine starting it costs more than a scenario.
- * A scenario that throws has failed; the ones after it are still played. The exit code is 0 only if every check holds.
+ * A scenario that throws has failed; the ones after it are still run. The exit code is 0 only if every check holds.
  */
 public final class Driver {
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -24,16 +24,16 @@ public final class Driver {
         SCENARIOS.put("ordered", Reading::ordered);
         SCENARIOS.put("broadcast", Reading::broadcast);
         SCENARIOS.put("litepull", Reading::litePull);
-        SCENARIOS.put("restart", Sharing::restart);
-        SCENARIOS.put("rebalance", Sharing::rebalance);
+        SCENARIOS.put("restart", ConsumerChanges::restart);
+        SCENARIOS.put("rebalance", ConsumerChanges::rebalance);
         SCENARIOS.put("retry", Retrying::retry);
         SCENARIOS.put("dlq", Retrying::deadLetters);
         SCENARIOS.put("transactions", Transactions::play);
-        SCENARIOS.put("request", Asking::request);
+        SCENARIOS.put("request", RequestReply::request);
         SCENARIOS.put("trace", Tracing::trace);
         SCENARIOS.put("queries", Queries::play);
         SCENARIOS.put("refusals", Refusals::play);
-        SCENARIOS.put("depth", Depth::play);
+        SCENARIOS.put("retrylimits", RetryLimits::play);
         SCENARIOS.put("codecs", Codecs::play);
         SCENARIOS.put("namespaces", Namespaces::play);
         SCENARIOS.put("headers", Headers::play);
@@ -41,8 +41,8 @@ public final class Driver {
         SCENARIOS.put("offsets", Offsets::play);
         SCENARIOS.put("ipv6", Ipv6::play);
         SCENARIOS.put("failover", Failover::play);
-        SCENARIOS.put("change", Configuring::change);
-        SCENARIOS.put("changed", Configuring::changed);
+        SCENARIOS.put("change", LiveConfig::change);
+        SCENARIOS.put("changed", LiveConfig::changed);
         SCENARIOS.put("delays", Delays::play);
         SCENARIOS.put("locks-sender", Locks::send);
         SCENARIOS.put("locks-consumer", Locks::consume);

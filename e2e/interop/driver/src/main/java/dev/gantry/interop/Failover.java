@@ -36,12 +36,12 @@ final class Failover {
     private final AtomicInteger acknowledged = new AtomicInteger();
     private final AtomicInteger received = new AtomicInteger();
     private final AtomicInteger altered = new AtomicInteger();
-    private final Mixture mixture;
+    private final MessageKinds kinds;
 
     private Failover(Stage stage, History history, Commands commands) {
         this.stage = stage;
         this.content = stage.content();
-        this.mixture = stage.options.isMixed() ? new Mixture(content) : null;
+        this.kinds = stage.options.isMixed() ? new MessageKinds(content) : null;
         this.history = history;
         this.commands = commands;
     }
@@ -92,7 +92,7 @@ final class Failover {
 
     private DefaultMQProducer producer() throws MQClientException {
         String group = "producers_of_" + stage.group;
-        DefaultMQProducer producer = mixture == null ? new DefaultMQProducer(group) : mixture.producer(group);
+        DefaultMQProducer producer = kinds == null ? new DefaultMQProducer(group) : kinds.producer(group);
         producer.setNamesrvAddr(stage.options.nameServer());
         producer.setInstanceName("producer-" + stage.options.run());
         if (stage.options.pollMillis() > 0) {
@@ -128,7 +128,7 @@ final class Failover {
         if (number < 0) {
             altered.incrementAndGet();
         }
-        if (number >= 0 && mixture != null && mixture.fails(number)) {
+        if (number >= 0 && kinds != null && kinds.fails(number)) {
             history.write("failed", number, History.now());
             return false;
         }
@@ -143,12 +143,12 @@ final class Failover {
             long began = History.now();
             String failure;
             try {
-                SendResult result = mixture == null
+                SendResult result = kinds == null
                     ? producer.send(content.make(number))
-                    : mixture.send((TransactionMQProducer) producer, number);
+                    : kinds.send((TransactionMQProducer) producer, number);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
                     acknowledged.incrementAndGet();
-                    history.write(mixture == null ? "ok" : Mixture.word(number), number,
+                    history.write(kinds == null ? "ok" : MessageKinds.word(number), number,
                         result.getMessageQueue().getQueueId(), result.getQueueOffset(), began, History.now());
                     continue;
                 }
@@ -156,7 +156,7 @@ final class Failover {
             } catch (Exception refused) {
                 failure = refused.getClass().getSimpleName();
             }
-            history.write(mixture != null && Mixture.isRolledBack(number) ? "rolled_back_unknown" : "unknown", number,
+            history.write(kinds != null && MessageKinds.isRolledBack(number) ? "rolled_back_unknown" : "unknown", number,
                 failure, began, History.now());
             Commands.sleep(FAILURE_PAUSE_MILLIS);
         }

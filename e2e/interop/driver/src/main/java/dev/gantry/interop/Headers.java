@@ -116,7 +116,7 @@ final class Headers {
 
     /** Sends a third singly, a third in one batch, a third as halves of transactions. */
     private SendResult send(DefaultMQProducer producer) throws Exception {
-        TransactionMQProducer transactional = stage.transactional(new Committing());
+        TransactionMQProducer transactional = stage.transactional(new CommittingListener());
         List<Message> batch = new ArrayList<>();
         SendResult last = null;
         for (int number = 0; number < MESSAGES; number++) {

@@ -57,7 +57,7 @@ final class Ipv6 {
     private void run() throws Exception {
         DefaultMQProducer producer = stage.producer();
         stage.createTopic(producer, stage.options.queues());
-        TransactionMQProducer halves = stage.transactional(new Committing());
+        TransactionMQProducer halves = stage.transactional(new CommittingListener());
         String broker = stage.admin().examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next()
             .getBrokerAddrs().get(0L);
         stage.outcome.detail("broker", broker);

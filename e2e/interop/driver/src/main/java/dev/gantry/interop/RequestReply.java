@@ -22,12 +22,12 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * all get it in a callback. A request with a callback chooses its queue by a selector, because the client's other
  * methods call the callback before there is an answer.
  */
-final class Asking {
+final class RequestReply {
     private static final long REQUEST_MILLIS = 20_000;
     private static final long UNANSWERED_MILLIS = 1_000;
     private static final String ANSWERED = "answered";
 
-    private Asking() {
+    private RequestReply() {
     }
 
     static void request(Stage stage) throws Exception {
@@ -60,7 +60,7 @@ final class Asking {
             if (Dialect.WAITS_FOR_ANSWERS && number % 2 == 0) {
                 answers.take(number, question, asking.request(question, REQUEST_MILLIS));
             } else {
-                asking.request(question, Asking::choose, number, answers.callback(number, question), REQUEST_MILLIS);
+                asking.request(question, RequestReply::choose, number, answers.callback(number, question), REQUEST_MILLIS);
             }
         }));
         stage.await(() -> answers.all() == sent.count, answers::all);
@@ -91,7 +91,7 @@ final class Asking {
         stage.createTopic(asking, silent, 1);
         long start = System.nanoTime();
         CompletableFuture<Throwable> end = new CompletableFuture<>();
-        asking.request(new Message(silent, "anybody?".getBytes()), Asking::choose, 0, new RequestCallback() {
+        asking.request(new Message(silent, "anybody?".getBytes()), RequestReply::choose, 0, new RequestCallback() {
             @Override
             public void onSuccess(Message answer) {
                 end.complete(null);

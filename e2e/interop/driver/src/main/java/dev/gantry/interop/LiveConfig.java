@@ -16,9 +16,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * Settings that the admin client changes while broker and name server run, as {@code mqadmin updateBrokerConfig} and
  * {@code updateNamesrvConfig} do.
  *
- * <p>It is played in two parts, {@code change} and {@code changed}; the caller restarts the servers in between.
+ * <p>It has two scenarios, {@code change} and {@code changed}; the caller restarts the servers in between.
  */
-final class Configuring {
+final class LiveConfig {
     private static final String SIZE = "maxMessageSize";
     private static final String SIZE_CHANGED = "100000";
     private static final String TOPICS = "enableAllTopicList";
@@ -37,7 +37,7 @@ final class Configuring {
     private final String broker;
     private int sent;
 
-    private Configuring(Stage stage) throws Exception {
+    private LiveConfig(Stage stage) throws Exception {
         this.stage = stage;
         this.admin = stage.admin();
         this.producer = stage.producer();
@@ -49,27 +49,27 @@ final class Configuring {
 
     /** A change is effective at once; a fixed setting is refused by name, and then no other setting changes. */
     static void change(Stage stage) throws Exception {
-        Configuring play = new Configuring(stage);
-        play.check(play.refusal(LARGE_BYTES) == 0, "a large message is accepted before the change");
-        play.admin.updateBrokerConfig(play.broker, properties(SIZE, SIZE_CHANGED));
-        play.theChangeHolds();
-        play.forbiddenKeysAreRefused();
-        play.admin.updateNameServerConfig(properties(TOPICS, "false"), play.nameServers);
-        play.nameServerIsChanged();
-        play.nameServerRefuses();
-        stage.outcome.sent = play.sent;
+        LiveConfig config = new LiveConfig(stage);
+        config.check(config.refusal(LARGE_BYTES) == 0, "a large message is accepted before the change");
+        config.admin.updateBrokerConfig(config.broker, properties(SIZE, SIZE_CHANGED));
+        config.theChangeHolds();
+        config.forbiddenKeysAreRefused();
+        config.admin.updateNameServerConfig(properties(TOPICS, "false"), config.nameServers);
+        config.nameServerIsChanged();
+        config.nameServerRefuses();
+        stage.outcome.sent = config.sent;
     }
 
     /** After a restart of the servers the change is still effective, and can be reverted. */
     static void changed(Stage stage) throws Exception {
-        Configuring play = new Configuring(stage);
-        play.theChangeHolds();
-        play.nameServerIsChanged();
-        play.admin.updateBrokerConfig(play.broker, properties(SIZE, ""));
-        play.check(play.refusal(LARGE_BYTES) == 0, "a large message is accepted after the change was reverted");
-        play.admin.updateNameServerConfig(properties(TOPICS, "true"), play.nameServers);
-        play.check(!play.admin.fetchAllTopicList().getTopicList().isEmpty(), "topics are listed again");
-        stage.outcome.sent = play.sent;
+        LiveConfig config = new LiveConfig(stage);
+        config.theChangeHolds();
+        config.nameServerIsChanged();
+        config.admin.updateBrokerConfig(config.broker, properties(SIZE, ""));
+        config.check(config.refusal(LARGE_BYTES) == 0, "a large message is accepted after the change was reverted");
+        config.admin.updateNameServerConfig(properties(TOPICS, "true"), config.nameServers);
+        config.check(!config.admin.fetchAllTopicList().getTopicList().isEmpty(), "topics are listed again");
+        stage.outcome.sent = config.sent;
     }
 
     private void theChangeHolds() throws Exception {

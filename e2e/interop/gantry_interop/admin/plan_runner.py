@@ -13,7 +13,7 @@ from gantry_interop import java
 from gantry_interop.admin import guarded, plan, scene
 from gantry_interop.admin.json_process import JsonProcess
 from gantry_interop.admin.masks import normalize
-from gantry_interop.admin.steps import LATE, TRIES_MAX, Outcome, Step
+from gantry_interop.admin.steps import TOOL_TIMEOUT_ERROR, TRIES_MAX, Outcome, Step
 from gantry_interop.processes import Nursery
 
 PAUSE_SECONDS: Final = 1.0
@@ -25,7 +25,9 @@ class Compared:
 
     step: Step
     theirs: tuple[str, ...]
+    """The lines with Apache's servers."""
     ours: tuple[str, ...]
+    """The lines with Gantry's servers."""
     is_theirs_failed: bool
     """Whether the command failed with Apache's servers, for example because they refused it."""
     is_ours_failed: bool
@@ -37,7 +39,7 @@ class Compared:
     @property
     def is_late(self) -> bool:
         """Return whether a server was slower than the tool's timeout."""
-        return any(LATE in line for line in (*self.theirs, *self.ours))
+        return any(TOOL_TIMEOUT_ERROR in line for line in (*self.theirs, *self.ours))
 
     @property
     def is_same(self) -> bool:
@@ -64,15 +66,15 @@ def comparable_lines(outcome: Outcome, side: scene.Side, step: Step, start: floa
     return (*found, *ends, *(["still running"] if outcome.is_cut else []))
 
 
-class Player:
-    """Runs steps at two sides and compares them."""
+class PlanRunner:
+    """Runs steps at two sides, which are prepared servers (`scene.Side`), and compares the outputs."""
 
     def __init__(self, tool: JsonProcess, sides: Sequence[scene.Side], start: float) -> None:
         self._tool = tool
         self._sides = sides
         self._start = start
 
-    def play(self, steps: Iterable[Step], report: Callable[[Compared], None]) -> list[Compared]:
+    def run_steps(self, steps: Iterable[Step], report: Callable[[Compared], None]) -> list[Compared]:
         """Run all of these steps, in order."""
         found = []
         for step in steps:
@@ -102,7 +104,7 @@ class Player:
         return Compared(step, theirs, ours, are_failed[0], are_failed[1], raw=outcomes[0], facts=self._sides[0].facts)
 
 
-def play(
+def run_plan(
     nursery: Nursery, directory: Path, report: Callable[[Compared], None] = lambda one: None
 ) -> tuple[list[str], list[Compared]]:
     """Return the names of mqadmin's own commands, and the results of the whole plan."""
@@ -116,18 +118,18 @@ def play(
         tool = stack.enter_context(JsonProcess(program, directory / "tool-home", directory / "logs" / "tool.log"))
         known = list_commands(tool)
         sides = [guarded.start(kind, nursery, directory / f"{kind}-guarded") for kind in scene.KINDS]
-        found = Player(tool, sides, start).play(plan.ACCOUNTS, report)
+        found = PlanRunner(tool, sides, start).run_steps(plan.ACCOUNTS, report)
         for side in sides:
             side.peer.crash()
         sides = [scene.Side.start(kind, nursery, directory / kind) for kind in scene.KINDS]
-        player = Player(tool, sides, start)
-        found += player.play(plan.BEFORE, report)
+        runner = PlanRunner(tool, sides, start)
+        found += runner.run_steps(plan.BEFORE_CLIENTS, report)
         residents = stack.enter_context(
             JsonProcess(scene.RESIDENTS, directory / "residents-home", directory / "logs" / "residents.log")
         )
         for side in sides:
             side.start_residents(residents)
-        found += player.play(plan.AFTER, report)
+        found += runner.run_steps(plan.WITH_CLIENTS, report)
     return known, found
 
 

@@ -1,4 +1,4 @@
-"""Runs of an archive job, and the ways in which they are killed."""
+"""The process of an archive job, and the plans by which it is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TESTS: Final = Path(__file__).resolve().parents[1]
 POLL_S: Final = 0.05
 
 
-class Death(StrEnum):
+class KillKind(StrEnum):
     """How a run is killed."""
 
     ALL = "driver, JVM and workers, inside a batch"
@@ -49,42 +49,48 @@ MERGE_POINTS: Final = (crash_points.MID_MERGE, crash_points.AFTER_MERGE, crash_p
 class Plan:
     """The plan of one run: how it is killed, and its settings."""
 
-    death: Death
+    kind: KillKind
     point: str = ""
+    """The crash point, if `kind` is `POINT` or `WORKER_POINT`."""
     times: int = 1
+    """The hit of the crash point at which the process is killed, from 1."""
     cores: int = 2
     task_bytes: int = 64 << 20
+    """The maximum size of a Spark task (`archive.taskBytes`)."""
     rows_max: int = 100_000
+    """The maximum number of rows of a batch (`maxRowsPerTrigger`)."""
 
     def __str__(self) -> str:
         where = f" {self.point}:{self.times}" if self.point else ""
         sizes = f"{self.cores} cores, tasks of {self.task_bytes >> 10} KiB, {self.rows_max} rows a batch"
-        return f"{self.death}{where}; {sizes}"
+        return f"{self.kind}{where}; {sizes}"
 
 
 def plans(draw: random.Random, kills: int, messages: int) -> list[Plan]:
     """Return plans with `kills` kills, of all kinds and crash points in turn, each with random settings."""
-    kinds = [(Death.POINT, point) for point in DRIVER_POINTS] + [(Death.WORKER_POINT, point) for point in WORKER_POINTS]
-    kinds += [(death, "") for death in (Death.ALL, Death.DRIVER, Death.JVM, Death.WORKER, Death.EARLY)]
+    kinds = [(KillKind.POINT, point) for point in DRIVER_POINTS] + [
+        (KillKind.WORKER_POINT, point) for point in WORKER_POINTS
+    ]
+    kinds += [(kind, "") for kind in (KillKind.ALL, KillKind.DRIVER, KillKind.JVM, KillKind.WORKER, KillKind.EARLY)]
     draw.shuffle(kinds)
     found: list[Plan] = []
     while len(found) < kills:
-        death, point = kinds[len(found) % len(kinds)]
+        kind, point = kinds[len(found) % len(kinds)]
         times = (
             draw.randint(1, 3)
             if point in (crash_points.AFTER_RECORD, crash_points.MID_BATCH, crash_points.AFTER_DATA)
             else 1
         )
         found.append(
-            Plan(death, point, times, draw.choice((1, 2, 3)), draw.choice((256 << 10, 4 << 20, 64 << 20)),
+            Plan(kind, point, times, draw.choice((1, 2, 3)), draw.choice((256 << 10, 4 << 20, 64 << 20)),
                  max(1, messages // draw.choice((5, 10, 20))))
         )  # fmt: skip
     return found
 
 
 @final
-class Life:
-    """One process of the job with its children, in a session of its own."""
+class JobProcess:
+    """One process of the archive job with its children, in a session of its own. `words` are its arguments."""
 
     def __init__(self, words: list[str], log: Path, kills: Path) -> None:
         self._log: Final = log
@@ -134,7 +140,7 @@ class Life:
         workers = [pid for java in children(self._process.pid, "java") for pid in descendants(java, "pyspark")]
         return _kill_first(workers[-1:])
 
-    def end(self) -> None:
+    def kill_rest(self) -> None:
         """Kill all processes that are left, and wait for the driver."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Retries and dead letters: the consumers of a group choose the number of retries and the delay, or give up; a message
  * that was given up is in the dead letter topic, is sent again by `gantry group resend`, and is consumed.
  */
-final class Depth {
+final class RetryLimits {
     private static final int MESSAGES_MAX = 300;
     private static final int RECONSUME_TIMES_MAX = 2;
     /** A delay that the consumer chooses, longer than the first retry levels. */
@@ -38,7 +38,7 @@ final class Depth {
     private final AtomicInteger again = new AtomicInteger();
     private volatile boolean isHealed;
 
-    private Depth(Stage stage) {
+    private RetryLimits(Stage stage) {
         this.stage = stage;
         content = stage.content();
         sent = new Sent(Math.min(stage.options.retryCount(), MESSAGES_MAX), stage.options.threads());
@@ -61,7 +61,7 @@ final class Depth {
     }
 
     static void play(Stage stage) throws Exception {
-        new Depth(stage).run();
+        new RetryLimits(stage).run();
     }
 
     private void run() throws Exception {

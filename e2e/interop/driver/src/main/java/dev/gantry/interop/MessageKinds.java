@@ -16,14 +16,14 @@ import org.apache.rocketmq.common.message.MessageExt;
  * deliveries that fail the first time. The final place of such a message is not known at its send, so the history
  * records that it must be delivered, or that it must never be delivered.
  */
-final class Mixture implements TransactionListener {
+final class MessageKinds implements TransactionListener {
     private static final int DELAY_LEVEL = 2;
     private static final int FAILS_EVERY = 10;
 
     private final Content content;
     private final Set<Integer> failed = ConcurrentHashMap.newKeySet();
 
-    Mixture(Content content) {
+    MessageKinds(Content content) {
         this.content = content;
     }
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exactly_once import truth
+from exactly_once import log_comparison
 from exactly_once.load import body_of, number_of
-from spark_kit.toy_archive import archived
+from spark_kit.toy_archive import archive_log
 from spark_kit.toy_log import ToyLog
 from spark_kit.toy_log import body_of as toy_body
 
@@ -22,14 +22,16 @@ QUEUE = QueueId("orders", "broker-a", 0)
 def log_of(path: Path, change: Callable[[list[dict[str, object]]], None]) -> Path:
     rows: list[dict[str, object]] = [{"queue": 0, "offset": one, "body": toy_body(QUEUE, one)} for one in range(150)]
     change(rows)
-    pq.write_table(pa.Table.from_pylist(rows, schema=truth.SCHEMA), path)
+    pq.write_table(pa.Table.from_pylist(rows, schema=log_comparison.SCHEMA), path)
     return path
 
 
-@pytest.mark.parametrize("compare", [truth.by_pyarrow, truth.by_duckdb], ids=["pyarrow", "duckdb"])
+@pytest.mark.parametrize(
+    "compare", [log_comparison.compare_with_pyarrow, log_comparison.compare_with_duckdb], ids=["pyarrow", "duckdb"]
+)
 def test_each_reader_finds_every_difference(tmp_path: Path, compare: Callable[[Path, Path], list[str]]) -> None:
     """Equal rows are no finding; an additional, a missing, a duplicate and an altered row each are one."""
-    archived(ToyLog({QUEUE: 150}), tmp_path / "archive")
+    archive_log(ToyLog({QUEUE: 150}), tmp_path / "archive")
     changes: dict[str, Callable[[list[dict[str, object]]], None]] = {
         "more": lambda rows: rows.append({"queue": 0, "offset": 150, "body": b"x"}),
         "fewer": lambda rows: rows.clear(),

@@ -17,11 +17,11 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Progress that survives a consumer: a restart from the committed offset, and queues that change hands. */
-final class Sharing {
+final class ConsumerChanges {
     /** The broker announces a change of the group's consumers; without that a client notices after 20 s. */
     private static final long REBALANCE_MILLIS_MAX = 10_000;
 
-    private Sharing() {
+    private ConsumerChanges() {
     }
 
     /**

@@ -1,10 +1,10 @@
 """Brokers as a sink's driver uses them, in memory: a queue of markers, half messages, and a driver that may die.
 
-    world = World()
-    with pytest.raises(Died):
-        await attempt(world, life=Life(3)).commit(halves)      # it dies before its third call
-    await attempt(world).commit(world.store(rows))          # the work of its successor
-    assert world.delivered == rows
+    brokers = ModelBrokers()
+    with pytest.raises(DriverDied):
+        await make_driver(brokers, calls=CallCounter(3)).commit(halves)      # it dies before its third call
+    await make_driver(brokers).commit(brokers.store(rows))                        # the work of its successor
+    assert brokers.delivered == rows
 
 This module decides nothing. A half message ends once, as in a broker: a repeated request for it changes nothing.
 """
@@ -26,7 +26,7 @@ TOPIC: Final = "T"
 BROKER: Final = "broker-a"
 
 
-class Died(BaseException):
+class DriverDied(BaseException):
     """The driver's process has died. It is not an Exception, so that no handler catches it."""
 
 
@@ -39,13 +39,13 @@ class HalfState(StrEnum):
 
 @final
 @dataclass
-class World:
+class ModelBrokers:
     """The state of the brokers, which outlives every driver."""
 
     markers: list[bytes] = field(default_factory=list)
-    first: int = 0
+    first_marker: int = 0
     """Markers before this one have expired."""
-    hidden: int = 0
+    hidden_markers: int = 0
     """So many of the last markers are not visible until another one is stored, as after a crash."""
     states: dict[int, HalfState] = field(default_factory=dict)
     rows: dict[int, str] = field(default_factory=dict)
@@ -74,64 +74,65 @@ class World:
 
 
 @final
-class Life:
-    """The life of a driver, counted in calls to the brokers.
+class CallCounter:
+    """Counts the calls of one driver to the brokers, and ends the driver at one of them.
 
-    It ends before the n-th call is executed, or before it is answered.
+    The driver dies before call `dies_at_call` is executed or, with `is_executed`, before it is answered; without
+    a number it survives.
     """
 
-    def __init__(self, dies_at: int | None = None, *, is_executed: bool = False) -> None:
-        self._dies_at: Final = dies_at
+    def __init__(self, dies_at_call: int | None = None, *, is_executed: bool = False) -> None:
+        self._dies_at: Final = dies_at_call
         self._is_executed: Final = is_executed
-        self.calls = 0
+        self.count = 0
 
     def begin_call(self) -> None:
-        self.calls += 1
-        if self.calls == self._dies_at and not self._is_executed:
-            raise Died
+        self.count += 1
+        if self.count == self._dies_at and not self._is_executed:
+            raise DriverDied
 
     def end_call(self) -> None:
-        if self.calls == self._dies_at:
-            raise Died
+        if self.count == self._dies_at:
+            raise DriverDied
 
 
 @final
-class WorldQueue:
-    """A `MarkerQueue` on a world."""
+class ModelMarkerQueue:
+    """A `MarkerQueue` of the model brokers."""
 
-    def __init__(self, world: World, life: Life) -> None:
-        self._world: Final = world
-        self._life: Final = life
+    def __init__(self, brokers: ModelBrokers, calls: CallCounter) -> None:
+        self._brokers: Final = brokers
+        self._counter: Final = calls
 
     async def bounds(self) -> tuple[int, int]:
-        self._life.begin_call()
-        bounds = self._world.first, len(self._world.markers) - self._world.hidden
-        self._life.end_call()
+        self._counter.begin_call()
+        bounds = self._brokers.first_marker, len(self._brokers.markers) - self._brokers.hidden_markers
+        self._counter.end_call()
         return bounds
 
     async def read(self, begin: int, end: int) -> dict[int, bytes]:
-        self._life.begin_call()
-        world = self._world
-        assert end <= len(world.markers) - world.hidden, "a hidden marker is read"
-        found = {offset: world.markers[offset] for offset in range(max(begin, world.first), end)}
-        self._life.end_call()
+        self._counter.begin_call()
+        brokers = self._brokers
+        assert end <= len(brokers.markers) - brokers.hidden_markers, "a hidden marker is read"
+        found = {offset: brokers.markers[offset] for offset in range(max(begin, brokers.first_marker), end)}
+        self._counter.end_call()
         return found
 
     async def append(self, body: bytes, keys: tuple[str, ...]) -> int:
-        self._life.begin_call()
-        self._world.markers.append(body)
-        self._world.hidden = 0
-        self._life.end_call()
-        return len(self._world.markers) - 1
+        self._counter.begin_call()
+        self._brokers.markers.append(body)
+        self._brokers.hidden_markers = 0
+        self._counter.end_call()
+        return len(self._brokers.markers) - 1
 
 
 @final
-class WorldTransactionEnder:
-    """A `TransactionEnder` on a world."""
+class ModelTransactionEnder:
+    """A `TransactionEnder` of the model brokers."""
 
-    def __init__(self, world: World, life: Life) -> None:
-        self._world: Final = world
-        self._life: Final = life
+    def __init__(self, brokers: ModelBrokers, calls: CallCounter) -> None:
+        self._brokers: Final = brokers
+        self._counter: Final = calls
 
     async def commit(self, halves: HalfMessageList) -> None:
         gone = [place for place in halves if not self._end(place, HalfState.COMMITTED)]
@@ -142,17 +143,19 @@ class WorldTransactionEnder:
         return sum(self._end(place, HalfState.ROLLED_BACK) for place in halves)
 
     def _end(self, place: HalfMessageRef, state: HalfState) -> bool:
-        self._life.begin_call()
-        is_in_state = self._world.end(place.half_offset, state)
-        self._life.end_call()
+        self._counter.begin_call()
+        is_in_state = self._brokers.end(place.half_offset, state)
+        self._counter.end_call()
         return is_in_state
 
 
-def attempt(
-    world: World, *, batch: int = 0, query: str = QUERY, run: str = "run-1", life: Life | None = None
+def make_driver(
+    brokers: ModelBrokers, *, batch: int = 0, query: str = QUERY, run: str = "run-1", calls: CallCounter | None = None
 ) -> BatchCommit:
     """Return a driver with a batch to commit."""
-    life = life or Life()
+    calls = calls or CallCounter()
     return BatchCommit(
-        BatchDecider(WorldQueue(world, life), query, batch, run), WorldTransactionEnder(world, life), run=run
+        BatchDecider(ModelMarkerQueue(brokers, calls), query, batch, run),
+        ModelTransactionEnder(brokers, calls),
+        run=run,
     )

@@ -18,7 +18,7 @@ TOPICS: Final = (("orders", 900), ("payments", 420), ("clicks", 1600), ("audit_t
 QUEUES: Final = 4
 
 
-def day(folder: Path, *, minutes: int = 540, step_minutes: int = 1, seed: int = 8) -> Tables:
+def write_sample_day(folder: Path, *, minutes: int = 540, step_minutes: int = 1, seed: int = 8) -> Tables:
     """Write the tables as a run does."""
     rng = random.Random(seed)
     tables = Tables(folder)

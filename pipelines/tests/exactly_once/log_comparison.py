@@ -1,8 +1,8 @@
 """Read the log with an ordinary consumer, and compare the archive with it by several readers.
 
 The log is pulled and decoded by `gantry_client`; the archive's source decodes by code of its own, and reads from the
-sidecars if it can. The log becomes a Parquet file (queue, offset, body), and each reader of the archive compares all
-rows with it, both ways.
+sidecars if it can. The log becomes a Parquet file (queue, offset, body), the `log_file` of each comparison. pyarrow,
+DuckDB and Spark read the archive, and compare all rows with this file in both directions.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ def read_log(name_server: str, topic: str, path: Path) -> tuple[int, set[int]]:
     return count, numbers
 
 
-def by_pyarrow(root: Path, truth: Path) -> list[str]:
+def compare_with_pyarrow(root: Path, log_file: Path) -> list[str]:
     """Describe the difference between the archive, read with pyarrow, and the log; empty if they are equal."""
     partitions = ds.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive")
     archive: Any = ds.dataset(str(root / "data"), format="parquet", partitioning=partitions)
     order: Any = [("queue", "ascending"), ("offset", "ascending"), ("body", "ascending")]
     seen = archive.to_table(columns=["queue", "offset", "body"]).sort_by(order).combine_chunks()
-    log = pq.read_table(truth).sort_by(order).combine_chunks()
+    log = pq.read_table(log_file).sort_by(order).combine_chunks()
     if seen.equals(log):
         return []
     return [f"pyarrow sees {seen.num_rows} rows, the log has {log.num_rows}, and they are not the same"]
 
 
-def by_duckdb(root: Path, truth: Path) -> list[str]:
+def compare_with_duckdb(root: Path, log_file: Path) -> list[str]:
     """Describe the difference between the archive, read with DuckDB, and the log; empty if they are equal."""
     connection = duckdb.connect()
     try:
         connection.execute("SET threads=1")
         seen = f"SELECT queue, \"offset\", body FROM read_parquet('{root}/data/**/*.parquet')"
-        log = f"SELECT queue, \"offset\", body FROM read_parquet('{truth}')"
+        log = f"SELECT queue, \"offset\", body FROM read_parquet('{log_file}')"
         counts = [
             connection.execute(f"SELECT count(*) FROM ({query})").fetchall()[0][0]
             for query in (seen, log, f"{seen} EXCEPT ALL {log}", f"{log} EXCEPT ALL {seen}")
@@ -80,14 +80,14 @@ def by_duckdb(root: Path, truth: Path) -> list[str]:
     return [f"DuckDB sees {rows} rows, the log has {wanted}; {more} are too many and {fewer} are missing"]
 
 
-def by_spark(root: Path, truth: Path) -> list[str]:
+def compare_with_spark(root: Path, log_file: Path) -> list[str]:
     """Describe the difference between the archive, read with Spark, and the log; empty if they are equal."""
     from gantry_pipelines import spark_session
 
     session = spark_session("exactly-once", cores=1, conf={"spark.driver.memory": "1g"})
     try:
         seen = session.read.parquet(str(root / "data")).select("queue", "offset", "body")
-        log = session.read.parquet(str(truth)).select("queue", "offset", "body")
+        log = session.read.parquet(str(log_file)).select("queue", "offset", "body")
         rows, wanted = seen.count(), log.count()
         more, fewer = seen.exceptAll(log).count(), log.exceptAll(seen).count()
     finally:
