@@ -22,7 +22,7 @@ from gantry_cluster.local_operator import chart_environment, chart_kubeconfig, l
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.pods import Namespace
 from gantry_cluster.specs import SMALL, TOPIC, TWO_SLAVES
-from operator_world.kopf_hosted import Run, kopf_runs
+from operator_world.kopf_hosted import KopfRun, run_in_kopf
 
 from gantry_operator.main import main, settings_of
 from gantry_operator.settings import OperatorSettings
@@ -103,7 +103,7 @@ def is_kept_longer(group: Group) -> bool:
     return "fileReservedTime=12" in str(found["data"])
 
 
-def first_run(run: Run, namespaces: NamespaceFactory) -> Group:
+def first_run(run: KopfRun, namespaces: NamespaceFactory) -> Group:
     """Create a group, use it, refuse bad input and edit it."""
     group = namespaces.group(SPACE, SMALL)
     assert {"MasterNamed", "MasterPromoted"} <= reasons(group)
@@ -117,7 +117,7 @@ def first_run(run: Run, namespaces: NamespaceFactory) -> Group:
     return group
 
 
-def second_run(run: Run, group: Group, before: tuple[list[str], int]) -> None:
+def second_run(run: KopfRun, group: Group, before: tuple[list[str], int]) -> None:
     """Start with only the existing objects, apply edits made meanwhile, and stop reconciling deleted groups."""
     wait_until("what was edited meanwhile", lambda: is_kept_longer(group), NOTICED_SECONDS_MAX)
     group.wait_healthy()
@@ -138,15 +138,15 @@ def test_operator_runs_in_the_runner_of_kopf(
     def sidecars() -> ForwardedSidecars:
         return ForwardedSidecars(Namespace(operator_cluster, SPACE))
 
-    with kopf_runs(settings, sidecars) as first:
+    with run_in_kopf(settings, sidecars) as first:
         group = first_run(first, namespaces)
-    first.assert_orderly_end()
+    first.check_orderly_end()
     assert lease_holder(operator_cluster) == ""
     before = group.masters(), group.record()["epoch"]
     group.gantry("produce", TOPIC, "alone")
     group.apply(KEPT_LONGER)
 
-    with kopf_runs(settings, sidecars) as second:
+    with run_in_kopf(settings, sidecars) as second:
         second_run(second, group, before)
-    second.assert_orderly_end()
+    second.check_orderly_end()
     print(f"RESULT kopf runner: {len(first.lines)} and {len(second.lines)} lines, exit codes 0 and 0")

@@ -102,7 +102,7 @@ async def serve(tmp_path: Path, member: FakeMember) -> AsyncIterator[Callable[[]
 
 @pytest.mark.parametrize("is_one", [True, False], ids=["one-connection", "twin"])
 async def test_checked_order_never_reaches_another_process(serve: Callable[[], ControlServer], is_one: bool) -> None:
-    """The order goes to the process that reported its status; the control case reaches a later process."""
+    """The order goes to the process that reported its status; the twin reaches a later process."""
     server = serve()
     await server.start()
     async with OrderClient(server.path, is_one_connection=is_one) as client:

@@ -184,7 +184,7 @@ def test_missing_rights_are_named_and_the_rest_is_shown(scene: Scene) -> None:
 
 
 def test_no_exec_runs_no_program_in_pods(scene: Scene) -> None:
-    """The control case without --no-exec asks all sidecars."""
+    """The twin without --no-exec asks all sidecars."""
     left = scene.kubectl("status", "orders", "--no-exec")
     assert scene.kubelet.ran == [] and "excluded by --no-exec" in left.stdout
 
@@ -196,7 +196,7 @@ def test_no_exec_runs_no_program_in_pods(scene: Scene) -> None:
 
 
 def obey(scene: Scene, member: int, epoch: int, answered: threading.Event | None = None) -> None:
-    """Act as the operator: write the Lease, remove the order, write the status; the control case writes it late."""
+    """Act as the operator: write the Lease, remove the order, write the status; the twin writes it late."""
     deadline = time.monotonic() + PATIENCE_S
     while "gantry.dev/promote" not in scene.annotations():
         assert time.monotonic() < deadline
@@ -223,7 +223,7 @@ def test_promote_waits_until_the_status_names_the_new_master(scene: Scene) -> No
 
 @pytest.mark.verify
 def test_outdated_status_would_be_used_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control case: a command that reads the status right after the removal names the wrong master."""
+    """The twin: a command that reads the status right after the removal names the wrong master."""
     monkeypatch.setattr(cluster_orders.OrderWaiter, "_status_test", lambda self, epoch: lambda document: True)
 
     answered = threading.Event()
@@ -442,7 +442,7 @@ def test_cluster_bundle_has_the_newest_lines_of_a_long_log(
 def test_bundle_without_redaction_would_contain_secrets(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control case of `test_cluster_bundle_has_everything_but_secrets`: without redaction a secret is found."""
+    """The twin of `test_cluster_bundle_has_everything_but_secrets`: without redaction a secret is found."""
     monkeypatch.setattr("gantry_cli.kube.cluster_bundle.redact_object", lambda value: value)
     file = tmp_path / "orders.tar.gz"
 

@@ -80,7 +80,7 @@ def test_raw_bundle_is_a_readable_archive(sidecar: tuple[SidecarChild, Path]) ->
 
 
 def test_request_without_a_token_is_refused(sidecar: tuple[SidecarChild, Path], tmp_path: Path) -> None:
-    """The control case: without a token file the same request is refused with the reason."""
+    """The twin: without a token file the same request is refused with the reason."""
     child, _ = sidecar
 
     together = json.loads(get(child.url, tmp_path / "none", "/v1/status").stdout)

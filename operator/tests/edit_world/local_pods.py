@@ -67,7 +67,7 @@ class LocalPod:
         """How often the pod was created, the first time included."""
 
         self.is_rolling = True
-        """Whether a changed template recreates the pod; a control case turns that off."""
+        """Whether a changed template recreates the pod; a twin turns that off."""
 
         self.outside: Mapping[str, str] = {}
         """The addresses that the cluster has assigned to Services for external clients."""

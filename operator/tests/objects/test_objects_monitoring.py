@@ -11,7 +11,7 @@ import yaml
 from api_server import ApiServer, api_server, path_of
 from charts_scene import MONITORING, OPERATOR, ROOT, documents
 from objects_scene import EVERYTHING, group, rendered
-from operator_world.kopf_hosted import kopf_runs
+from operator_world.kopf_hosted import run_in_kopf
 from prometheus_definitions import definitions
 from test_operator_rights import SYSTEM, wait_for
 
@@ -94,7 +94,7 @@ def test_operator_creates_them_where_the_crds_exist(server: ApiServer, tmp_path:
         image="gantry:test", namespaces=("shop",), namespace=SYSTEM, kubeconfig=str(kubeconfig), listen="127.0.0.1:0"
     )
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
-    with kopf_runs(settings) as run:
+    with run_in_kopf(settings) as run:
         assert server.ask("POST", GROUPS, head | {"spec": {}})[0] == 201
         for plural in ("podmonitors", "prometheusrules"):
             wait_for(plural, lambda plural=plural: server.ask("GET", f"{MADE}/{plural}/orders")[0] == 200)  # type: ignore[misc]

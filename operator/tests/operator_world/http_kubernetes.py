@@ -31,6 +31,8 @@ class HttpKubernetes:
         self.fake: Final = fake
         self.url = ""
         self.delay_s = 0.0
+        """How late every answer is."""
+
         self.raw: tuple[int, bytes] | None = None
         """The status and body of every answer, if set."""
 

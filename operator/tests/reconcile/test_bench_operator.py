@@ -31,7 +31,7 @@ from gantry_bench.operator_figures import (
 )
 from gantry_bench.operator_sidecars import StandInSidecars
 from spec_world.brokers import Refused
-from spec_world.judge import InvariantViolation
+from spec_world.invariant_checker import InvariantViolation
 
 from gantry_operator.kubernetes_api import THREADS
 from gantry_operator.objects.names import SIDECAR_PORT, PodPlace
@@ -96,7 +96,7 @@ async def test_each_stand_in_has_its_own_address() -> None:
 
 
 async def test_violated_guarantee_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finding of the judge is not lost in an answer to the operator; without one the run continues."""
+    """A violated invariant is not lost in an answer to the operator; without one the run continues."""
     answers: list[Callable[[], None]] = [lambda: None]
     monkeypatch.setattr("operator_world.pod_shard.PodShard.obey", lambda *_: answers[0]())
     async with StandInSidecars(operator_run.group_spec()) as sidecars, aiohttp.ClientSession() as session:

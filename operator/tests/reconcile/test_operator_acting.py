@@ -177,7 +177,7 @@ async def test_one_of_two_writers_succeeds_despite_renewals() -> None:
 async def test_without_comparison_two_records_are_written() -> None:
     """The twin: an API that compares nothing accepts two records from one version."""
     bench = Bench()
-    bench.api.is_compared = False
+    bench.api.is_precondition_checked = False
 
     assert await swapped_while_renewed(bench) == 2
 
@@ -219,11 +219,11 @@ async def test_second_master_gets_no_label_while_the_first_has_one() -> None:
     """If the old label cannot be removed, the new master waits for its own. The twin without the failure gets it."""
     bench = Bench()
     there = {1: bench.pod("g-0-master-0"), 2: bench.pod("g-0-slave-0", labels=LABELS | {ROLE_LABEL: "master"})}
-    bench.api.refuse = lambda verb, ref: Unavailable(str(ref), "down") if ref.name == "g-0-slave-0" else None
+    bench.api.fault_of = lambda verb, ref: Unavailable(str(ref), "down") if ref.name == "g-0-slave-0" else None
 
     await relabel_shard(bench.api, bench.cache, healthy(), there)
     first = bench.api.found(PODS, NAMESPACE, "g-0-master-0")
-    bench.api.refuse = lambda verb, ref: None
+    bench.api.fault_of = lambda verb, ref: None
     await relabel_shard(bench.api, bench.cache, healthy(), there)
     second = bench.api.found(PODS, NAMESPACE, "g-0-master-0")
 
@@ -385,7 +385,7 @@ async def test_stateful_set_with_changed_immutable_fields_is_recreated_around_it
     before = bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave")
     pod = bench.pod("g-0-slave-0")
     assert before is not None
-    bench.api.refuse = lambda verb, ref: (
+    bench.api.fault_of = lambda verb, ref: (
         InvalidObject(str(ref), "fixed", 422, [IMMUTABLE_SPEC])
         if verb == "apply" and bench.api.found(STATEFUL_SETS, NAMESPACE, ref.name) is not None
         else None
@@ -417,7 +417,7 @@ async def test_stateful_set_that_is_invalid_is_not_deleted(status: int, causes: 
     await applier.apply(rendered())
     before = bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave")
     is_invalid = "it is invalid"
-    bench.api.refuse = lambda verb, ref: (
+    bench.api.fault_of = lambda verb, ref: (
         InvalidObject(str(ref), is_invalid, status, causes) if verb == "apply" else None
     )
 
@@ -437,7 +437,7 @@ async def test_rejected_object_is_reported_and_retried_later() -> None:
         asked.append(ref.name)
         return InvalidObject(str(ref), "no such field", 422) if ref.kind == CONFIG_MAPS else None
 
-    bench.api.refuse = refuse
+    bench.api.fault_of = refuse
     for _ in range(5):
         await applier.apply(rendered())
 
@@ -445,7 +445,7 @@ async def test_rejected_object_is_reported_and_retried_later() -> None:
     assert asked.count("g-0") == 1
     assert bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave") is not None
     bench.clock.ms += 6_000
-    bench.api.refuse = lambda verb, ref: None
+    bench.api.fault_of = lambda verb, ref: None
     await applier.apply(rendered())
     assert applier.problems == {}
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
-from operator_world.play import ASYNC, SYNC, Play, operator_of
+from operator_world.simulation import ASYNC, SYNC, Simulation, operator_of
 
 from gantry_operator.api import ObjectRef, ref_of
 from gantry_operator.errors import ApiError, Unavailable
@@ -38,9 +38,9 @@ class History:
         self.loops: list[ResourceLoop[GroupReconciler]] = [operator_of(self.cluster) for _ in range(2)]
         self.is_away = False
         self.images = 0
-        self.cluster.api.refuse = self.refuse
+        self.cluster.api.fault_of = self.fault_of
 
-    def refuse(self, verb: str, ref: ObjectRef) -> ApiError | None:
+    def fault_of(self, verb: str, ref: ObjectRef) -> ApiError | None:
         is_lost = self.random.random() < 0.02
         return Unavailable(str(ref), "away") if self.is_away or is_lost else None
 
@@ -67,9 +67,9 @@ class History:
         nodes = [f"node-{number}" for number in range(4)]
         pods = cluster.pods()
         if dice < 0.03 and not cluster.unreachable:
-            cluster.cut(self.random.choice(nodes))
+            cluster.disconnect_node(self.random.choice(nodes))
         elif dice < 0.09 and cluster.unreachable:
-            cluster.mend(next(iter(cluster.unreachable)))
+            cluster.reconnect_node(next(iter(cluster.unreachable)))
         elif dice < 0.12 and pods:
             cluster.terminate(self.random.choice(pods))
         elif dice < 0.14 and pods:
@@ -86,32 +86,32 @@ class History:
 
     def force(self, pod: dict[str, Any]) -> None:
         """Delete a pod as `kubectl delete --force` does, without a confirmation of its machine."""
-        if self.cluster.api.deleting(pod, 0):
+        if self.cluster.api.on_pod_delete(pod, 0):
             self.cluster.api.remove(ref_of(pod))
 
     async def calm(self) -> None:
         """End all faults: the group must recover by itself."""
         self.is_away = False
         for node in list(self.cluster.unreachable):
-            self.cluster.mend(node)
+            self.cluster.reconnect_node(node)
         self.cluster.annotate(promote=None)
-        play = Play.of(self.cluster, self.loops[0])
+        simulation = Simulation.of(self.cluster, self.loops[0])
         for _ in range(CALM_STEPS_MAX):
-            if play.is_well():
+            if simulation.is_healthy():
                 return
             await self.step()
-        raise AssertionError(f"all faults have ended, and it is not well: {play.why()}")
+        raise AssertionError(f"all faults have ended, and it is not well: {simulation.describe()}")
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", [int(os.environ["GANTRY_SEED"])] if "GANTRY_SEED" in os.environ else SEEDS)
 async def test_no_history_violates_a_guarantee_and_all_recover(seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The judge sees every acknowledgement and promotion; without faults the group becomes ready again by itself."""
+    """All acknowledgements and promotions are checked; without faults the group becomes ready again by itself."""
     history = History(seed)
 
     await history.run()
     await history.calm()
 
     assert not [one for one in caplog.records if one.exc_info], "an action or a round ended with an unexpected error"
-    assert history.cluster.shards[0].judge.safe, "no message was acknowledged"
+    assert history.cluster.shards[0].checker.acknowledged, "no message was acknowledged"
     assert history.loops[0].key == (NAMESPACE, GROUP)

@@ -20,7 +20,7 @@ from api_server import ApiServer
 from gantry_bench.operator_cluster import GROUPS, LEASES, SETS, StandInCluster
 from gantry_bench.operator_run import group_spec
 from gantry_bench.operator_sidecars import StandInSidecars
-from operator_world.kopf_hosted import Run, kopf_runs
+from operator_world.kopf_hosted import KopfRun, run_in_kopf
 from test_operator_rights import SYSTEM, holder, server, wait_for
 
 from gantry_operator.objects import group_token
@@ -132,7 +132,7 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
     """A group is created, edited and refused with events; a second run continues, and both end in order."""
     settings = settings_in(server, tmp_path)
     with nodes(server):
-        with kopf_runs(settings) as first:
+        with run_in_kopf(settings) as first:
             create(server, "orders", {})
             create(server, "little", TOO_LITTLE)
             wait_for("the group is ready", lambda: is_well(server, 1))
@@ -144,19 +144,19 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             wait_for("an invalid request is recorded", has_event(server, "orders", "InvalidRequest"))
             change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})
             wait_for("the edit has its effect", lambda: is_well(server, 2))
-        first.assert_orderly_end()
+        first.check_orderly_end()
         assert holder(server) == ""
         before = server.ask("GET", ORDERS)[1]["status"]
         change(server, spec={"storage": {"reservedTime": "12h"}})
 
-        with kopf_runs(settings) as second:
+        with run_in_kopf(settings) as second:
             wait_for("what was edited meanwhile has its effect", lambda: RESERVED in kept_settings(server))
             wait_for("the group is ready", lambda: is_well(server, 2))
             after = server.ask("GET", ORDERS)[1]["status"]
             assert (after["master"], after["epoch"]) == (before["master"], before["epoch"])
             assert server.ask("DELETE", ORDERS)[0] == 200
             second.wait_for_log("stopped reconciling group")
-        second.assert_orderly_end()
+        second.check_orderly_end()
     assert server.ask("GET", ORDERS)[0] == 404, "the deleted group still exists"
 
 
@@ -171,13 +171,13 @@ def test_run_with_an_unexpected_error_is_reported(
 
     monkeypatch.setattr("gantry_operator.group_reconciler.decide", decide)
     create(server, "spoilt", {})
-    with kopf_runs(settings_in(server, tmp_path)) as run:
+    with run_in_kopf(settings_in(server, tmp_path)) as run:
         run.wait_for_log("unexpected error while reconciling group")
     assert server.ask("DELETE", f"{GROUPS}/spoilt")[0] == 200
 
     assert run.runner.exit_code == 0
     with pytest.raises(AssertionError, match="Traceback"):
-        run.assert_orderly_end()
+        run.check_orderly_end()
 
 
 # -- the operator's key ------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def exists(server: ApiServer, path: str) -> Callable[[], bool]:
 def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Path) -> None:
     """The next leader creates another key and Secrets from it; the present one continues with a key that is deleted."""
     settings = settings_in(server, tmp_path)
-    with kopf_runs(settings):
+    with run_in_kopf(settings):
         create(server, "keyed", {})
         wait_for("the Secret is created", exists(server, GROUP_SECRET))
         old = parse_key(server.ask("GET", KEY)[1])
@@ -211,7 +211,7 @@ def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Pat
         assert server.ask("GET", KEY)[0] == 404
     assert server.ask("DELETE", GROUP_SECRET)[0] == 200
 
-    with kopf_runs(settings):
+    with run_in_kopf(settings):
         wait_for("the Secret is created", exists(server, GROUP_SECRET))
         new = parse_key(server.ask("GET", KEY)[1])
         assert is_from(server, new) and not is_from(server, old)
@@ -221,7 +221,7 @@ def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Pat
 # -- the end of a namespace --------------------------------------------------------------------------------------------
 
 
-def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
+def leaving(server: ApiServer, folder: Path, space: str, message: str) -> KopfRun:
     """Create a group, and delete its namespace, whose objects are deleted one after the other.
 
     The group itself is deleted when the operator has logged ``message``.
@@ -229,7 +229,7 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
     core, apps = f"/api/v1/namespaces/{space}", f"/apis/apps/v1/namespaces/{space}"
     groups = f"/apis/gantry.dev/v1alpha1/namespaces/{space}/brokergroups"
     assert server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": space}})[0] == 201
-    with kopf_runs(settings_in(server, folder, space)) as run:
+    with run_in_kopf(settings_in(server, folder, space)) as run:
         create(server, "orders", {}, groups)
         wait_for("it is made", lambda: len(items(server, f"{apps}/statefulsets")) == 3)
         wait_for("it has a status", lambda: "status" in server.ask("GET", f"{groups}/orders")[1])
@@ -251,7 +251,7 @@ def after(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() >= deadline
 
 
-def of_refusals(run: Run) -> list[str]:
+def of_refusals(run: KopfRun) -> list[str]:
     """Return the messages of the log lines about the terminating namespace."""
     return [line["message"] for line in run.lines if "being terminated" in str(line)]
 
@@ -262,7 +262,7 @@ def test_terminating_namespace_is_logged_once(server: ApiServer, tmp_path: Path)
     run = leaving(server, tmp_path, "going", GOING)
 
     assert of_refusals(run) == [GOING]
-    run.assert_orderly_end()
+    run.check_orderly_end()
 
 
 @pytest.mark.slow

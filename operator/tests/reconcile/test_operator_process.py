@@ -115,7 +115,7 @@ async def test_kind_that_is_installed_later_is_discovered() -> None:
     """A kind that the API server does not serve yet is checked again; one that it serves is not."""
     api = FakeKubernetes()
     unknown = {CRON_JOBS, POD_MONITORS}
-    api.refuse = lambda verb, ref: NotFound("list", "no such resource", 404) if ref.kind in unknown else None
+    api.fault_of = lambda verb, ref: NotFound("list", "no such resource", 404) if ref.kind in unknown else None
     known = KindDiscovery(api, period_min_s=0.001, period_max_s=0.002)
     assert [await known.is_available(kind, ("a", "b")) for kind in (GROUPS, CRON_JOBS, POD_MONITORS)] == [
         True,
@@ -138,7 +138,7 @@ async def test_kind_of_the_operators_chart_is_waited_for() -> None:
     """The wait is short, and comes before the first decision; it ends if the kind is never served."""
     api = FakeKubernetes()
     refusals = iter([True, True, False])
-    api.refuse = lambda verb, ref: NotFound("list", "no such resource", 404) if next(refusals, True) else None
+    api.fault_of = lambda verb, ref: NotFound("list", "no such resource", 404) if next(refusals, True) else None
     known = KindDiscovery(api)
 
     assert await known.is_available(CRON_JOBS, timeout_s=5.0)

@@ -244,7 +244,7 @@ def test_a_dropped_request_has_another_event_than_a_finished_one() -> None:
 async def test_failure_to_record_an_event_is_not_fatal() -> None:
     """The loop of the group continues."""
     api = FakeKubernetes()
-    api.refuse = lambda verb, place: Forbidden("events", "no")
+    api.fault_of = lambda verb, place: Forbidden("events", "no")
 
     await EventRecorder(api, ModelClock()).record(group_object(), Event("NotApplied", "why", is_warning=True))
 
@@ -261,13 +261,13 @@ async def test_failed_event_is_recorded_when_it_is_reported_again() -> None:
         asked.append(verb)
         return Unavailable("events", "no answer")
 
-    api.refuse = refuse
+    api.fault_of = refuse
     for _ in range(10):
         await recorder.record(group_object(), event)
         clock.ms += 1_000
     assert asked == ["create"]
 
-    api.refuse = lambda verb, ref: None
+    api.fault_of = lambda verb, ref: None
     clock.ms += RETRY_MS
     for _ in range(3):
         await recorder.record(group_object(), event)

@@ -164,17 +164,17 @@ def test_the_role_of_an_outdated_or_leaving_member_1_returns_once(shape: Shape) 
     def masters() -> list[int]:
         """Return the masters of all terms after some rounds; one that stays over several terms is listed once."""
         for _ in range(4):
-            assert history.calm(40) < 20, "the shard recovers only by a request of a person"
+            assert history.run_until_healthy(40) < 20, "the shard recovers only by a request of a person"
             history.advance_second()
-        assert history.is_well()
-        return [number for number, _ in groupby(world.judge.masters.values())]
+        assert history.is_healthy()
+        return [number for number, _ in groupby(world.checker.masters.values())]
 
     assert masters() == [1]
     world.template = "t1"
     assert masters() == [1, 2, 1]
-    world.leaving = {1}
+    world.leaving_members = {1}
     assert masters() == [1, 2, 1, 2]
-    world.leaving = set()
+    world.leaving_members = set()
     assert masters() == [1, 2, 1, 2, 1]
 
 

@@ -1,6 +1,7 @@
 """Recovery of a broker's role after a restart of its process: the pure decision, and histories of model worlds.
 
-Each counterexample disables checks; the judge of the model world must detect a role that is recovered wrongly.
+A twin is a test in which some checks are disabled: the checker of the model world's invariants must detect a role that
+is recovered wrongly.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spec_world.brokers import Broker
 from spec_world.history import History
-from spec_world.judge import InvariantViolation
+from spec_world.invariant_checker import InvariantViolation
 from spec_world.observations import EPOCH as OBSERVED_EPOCH
 from spec_world.observations import NOW_MS, healthy, spec_with, with_member, with_report
 from spec_world.run_histories import Tally, run
@@ -173,19 +174,19 @@ def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_com
     )
 
 
-# -- worlds ------------------------------------------------------------------------------------------------------------
+# -- histories ---------------------------------------------------------------------------------------------------------
 
 SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(3, 2), Shape(1, 0, 1_000 << 20), Shape(2, 0, 1_000 << 20))
 
 
-def is_found(*, histories: int, steps: int = 500) -> bool:
-    """Return whether the judge detects a violation in a number of histories."""
+def is_violation_found(*, histories: int, steps: int = 500) -> bool:
+    """Return whether the checker of invariants detects a violation in a number of histories."""
     for seed in range(histories):
         one = History(SHAPES[seed % len(SHAPES)], seed)
         try:
             one.run(steps, faults_share=0.25)
-            one.heal()
-            one.calm(20)
+            one.end_faults()
+            one.run_until_healthy(20)
         except InvariantViolation:
             return True
     return False
@@ -202,36 +203,37 @@ def test_histories_contain_recovered_roles() -> None:
 
 
 class Scene:
-    """A shard with members 1 to 3, one ack and master 1. The test controls decisions and partitions."""
+    """A shard with members 1 to 3, one needed ack and master 1. The test controls decisions and partitions."""
 
     def __init__(self) -> None:
         self.history = History(Shape(2, 1), 1)
-        self.history.calm(8)
+        self.history.run_until_healthy(8)
         self.world = self.history.world
         self.epoch = self.world.brokers[1].store.epoch
         assert self.world.brokers[1].role is Role.MASTER
 
-    def cut(self, number: int, *others: int | str) -> None:
-        self.world.cut |= {frozenset({number, other}) for other in others}
+    def partition(self, number: int, *others: int | str) -> None:
+        """Partition a member from other members, deciding processes (`op0`, `op1`) or the API server (`api`)."""
+        self.world.partitions |= {frozenset({number, other}) for other in others}
 
     def until_moved(self) -> None:
         """Run the deciding processes until member 2 or 3 is the master."""
         world = self.world
         for _ in range(60):
-            for name, decider in enumerate(world.deciders):
-                world.read_lease(name)
+            for decider_number, decider in enumerate(world.deciders):
+                world.read_lease(decider_number)
                 for number in (1, 2, 3):
-                    member = world.observe_member(name, number)
+                    member = world.observe_member(decider_number, number)
                     assert member is not None
-                    world.receive(name, member)
-                world.decide(name)
-                while decider.under_way:
-                    world.deliver(name, 0)
+                    world.receive(decider_number, member)
+                world.decide(decider_number)
+                while decider.pending_actions:
+                    world.execute_pending(decider_number, 0)
             if any(one.number != 1 for one in world.masters()):
                 return
             world.advance(500, 0.5)
             for number in (1, 2, 3):
-                world.copy(number, 1_000)
+                world.replicate(number, 1_000)
         raise AssertionError("no member was promoted")
 
     def returns(self) -> None:
@@ -244,9 +246,9 @@ def replaced_master(*cut: int | str) -> Scene:
     """Return a scene in which member 1 was killed and replaced as master, and does not reach these."""
     scene = Scene()
     scene.world.crash(1)
-    scene.cut(1, "op0", "op1")
+    scene.partition(1, "op0", "op1")
     scene.until_moved()
-    scene.cut(1, *cut)
+    scene.partition(1, *cut)
     return scene
 
 
@@ -261,10 +263,10 @@ def test_a_replaced_master_does_not_recover_its_role() -> None:
     [("quorum_gap", ("api", 2, 3)), ("lease_conflict", (2, 3))],
     ids=["no-peer-has-to-answer", "the-lease-is-not-believed"],
 )
-def test_the_judge_detects_recovery_without_proof(
+def test_the_checker_detects_recovery_without_proof(
     rule: str, cut: tuple[int | str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counterexamples: no slave has to answer, or the Lease is not checked."""
+    """Twins: no slave has to answer, or the Lease is not checked."""
     scene = replaced_master(*cut)
     monkeypatch.setattr(role_recovery, rule, lambda _known: "")
 
@@ -272,8 +274,8 @@ def test_the_judge_detects_recovery_without_proof(
         scene.returns()
 
 
-def test_the_judge_detects_recovery_that_ignores_promises() -> None:
-    """Counterexample: slaves count although they have promised or begun a newer epoch."""
+def test_the_checker_detects_recovery_that_ignores_promises() -> None:
+    """Twin: slaves count although they have promised or begun a newer epoch."""
     scene = replaced_master("api")
 
     def without_promises(known: RecoveryInput) -> RecoveryInput:
@@ -291,17 +293,17 @@ def promised_master() -> Scene:
     """Return a scene in which the killed member 1 has promised a new master's epoch, unknown to member 3."""
     scene = Scene()
     for name in ("op0", "op1"):
-        scene.cut(3, name)
-    scene.world.request = PromotionRequest(id="w", to=2)
+        scene.partition(3, name)
+    scene.world.promotion_request = PromotionRequest(id="w", to=2)
     scene.until_moved()
     assert scene.world.brokers[3].store.promised <= scene.epoch < scene.world.brokers[1].store.promised
     scene.world.crash(1)
-    scene.cut(1, "op0", "op1", "api", 2)
+    scene.partition(1, "op0", "op1", "api", 2)
     return scene
 
 
-def test_the_judge_detects_recovery_against_the_own_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: a broker that has promised a newer epoch becomes master of the old one again."""
+def test_the_checker_detects_recovery_against_the_own_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: a broker that has promised a newer epoch becomes master of the old one again."""
     promised_master().returns()
     scene = promised_master()
 
@@ -315,8 +317,8 @@ def test_the_judge_detects_recovery_against_the_own_promise(monkeypatch: pytest.
 
 
 @pytest.mark.verify
-def test_the_judge_detects_recovery_with_an_incomplete_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: the broker does not check for missing data, and its sidecar not for longer logs of peers."""
+def test_the_checker_detects_recovery_with_an_incomplete_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: the broker does not check for missing data, and its sidecar not for longer logs of peers."""
 
     def may(self: Broker) -> bool:
         store = self.store
@@ -325,4 +327,4 @@ def test_the_judge_detects_recovery_with_an_incomplete_log(monkeypatch: pytest.M
     monkeypatch.setattr(Broker, "may_regain", property(may))
     monkeypatch.setattr(role_recovery, "log_conflict", lambda _known: "")
 
-    assert is_found(histories=400)
+    assert is_violation_found(histories=400)

@@ -205,33 +205,33 @@ def test_no_history_promotes_in_a_fenced_shard_and_every_one_recovers(seed: int)
     history, dice = History(SHAPES[seed % len(SHAPES)], seed), random.Random(seed)
     history.run(0)
     for _ in range(8):
-        history.happen(30)
+        history.apply_random_events(30)
         history.world.is_fenced = dice.random() < 0.6
         for decider in history.world.deciders:
-            decider.under_way.clear()
-        for name in range(len(history.world.deciders)):
-            observe_all(history.world, name)
-            actions = history.world.decide(name).actions
+            decider.pending_actions.clear()
+        for decider_number in range(len(history.world.deciders)):
+            observe_all(history.world, decider_number)
+            actions = history.world.decide(decider_number).actions
             assert not history.world.is_fenced or not [one for one in actions if isinstance(one, MOVES)]
     history.world.is_fenced = False
-    history.heal()
-    assert history.calm() < CALM_ROUNDS_MAX
+    history.end_faults()
+    assert history.run_until_healthy() < CALM_ROUNDS_MAX
 
 
-def observe_all(world: World, name: int) -> None:
-    world.read_lease(name)
-    for number in sorted({*world.brokers, *world.spec.members, *world.deciders[name].members}):
-        member = world.observe_member(name, number)
+def observe_all(world: World, decider_number: int) -> None:
+    world.read_lease(decider_number)
+    for number in sorted({*world.brokers, *world.spec.members, *world.deciders[decider_number].members}):
+        member = world.observe_member(decider_number, number)
         if member is not None:
-            world.receive(name, member)
+            world.receive(decider_number, member)
 
 
 def hibernated_world(seed: int) -> World:
     """Return a world that was hibernated after a random history, and resumed; check its logs and its master."""
     history = History(SHAPES[seed % len(SHAPES)], seed)
     history.run(150)
-    history.heal()
-    assert history.calm() < CALM_ROUNDS_MAX
+    history.end_faults()
+    assert history.run_until_healthy() < CALM_ROUNDS_MAX
     world = history.world
     assert world.lease is not None and world.lease.newest is not None
     master = world.lease.newest.master
@@ -244,25 +244,25 @@ def hibernated_world(seed: int) -> World:
         if not any(broker.is_up for broker in world.brokers.values()):
             break
         for number in sorted(world.brokers):
-            world.copy(number, 3)
+            world.replicate(number, 3)
     assert not any(broker.is_up for broker in world.brokers.values()), world.deciders[0].decision.explanation
     logs = [broker.store.log for broker in world.brokers.values()]
     assert all(log == logs[0] for log in logs), "they stopped before all of them had everything"
     world.is_hibernated = False
     world.advance(3_600_000, 0.0)
-    assert history.calm() < CALM_ROUNDS_MAX
+    assert history.run_until_healthy() < CALM_ROUNDS_MAX
     assert world.lease.newest.master == master
-    assert world.judge.safe <= set(world.brokers[master].store.log)
+    assert world.checker.acknowledged <= set(world.brokers[master].store.log)
     return world
 
 
 def rounds(world: World) -> None:
     """Let every deciding process observe once, decide, and execute its actions."""
-    for name in range(len(world.deciders)):
-        observe_all(world, name)
-        world.decide(name)
-        for _ in range(len(world.deciders[name].under_way)):
-            world.deliver(name, 0)
+    for decider_number in range(len(world.deciders)):
+        observe_all(world, decider_number)
+        world.decide(decider_number)
+        for _ in range(len(world.deciders[decider_number].pending_actions)):
+            world.execute_pending(decider_number, 0)
     world.advance(500, 1.0)
 
 
@@ -274,7 +274,7 @@ def test_every_group_hibernates_with_equal_logs_and_starts_with_the_same_master(
 
 
 def test_hibernation_without_waiting_for_slaves_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: neither the decision nor the gate checks the logs of the slaves."""
+    """Twin: neither the decision nor the gate checks the logs of the slaves."""
     monkeypatch.setattr(hibernation_module, "unreplicated_data", lambda view, master: "")
     monkeypatch.setattr(group, "check_action", lambda *_: ALLOWED)
 

@@ -1,4 +1,4 @@
-"""The judge of a model world: it checks each acknowledgement, promotion, recovery and removal when it happens.
+"""The checker of a model world's invariants: it checks each acknowledgement, promotion, recovery and removal at once.
 
 one master            an epoch never has two masters
 no late recovery      no sidecar decides that its broker recovers its role after a newer epoch has begun
@@ -24,14 +24,16 @@ class InvariantViolation(AssertionError):
 
 
 @final
-class Judge:
-    """The judge of one model world."""
+class InvariantChecker:
+    """The checker of one model world."""
 
     def __init__(self, spec: Spec) -> None:
         self.safe: Final[set[Record]] = set()
         """The acknowledged records that were not announced as lost."""
 
         self.lost: Final[set[Record]] = set()
+        """The acknowledged records of which a promotion announced the loss, or a person accepted it."""
+
         self.masters: Final[dict[int, int]] = {}
         """The master of each epoch."""
 
@@ -42,10 +44,11 @@ class Judge:
         """The spec with the allowed loss, which edits replace."""
 
         self._newest: tuple[int, frozenset[Record]] = (0, frozenset())
+        """The newest epoch and the records with which it began."""
 
-    def lacks_something(self, store: Store) -> bool:
+    def has_lost_records(self, store: Store) -> bool:
         """Return whether a store lacks a record that it, or an earlier disk of its member, had."""
-        return not (store.lacks | store.owes) <= set(store.log)
+        return not (store.lost | store.lost_with_earlier_disks) <= set(store.log)
 
     def acknowledged(self, broker: Broker, end: int) -> None:
         """Check the records that a master has acknowledged to its clients."""
