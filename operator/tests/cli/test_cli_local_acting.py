@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from spec_world.observations import NOW_MS, healthy, observed, spec_with
+from spec_world.observations import NOW_MS, healthy_shard, observed_group, spec_with
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
@@ -250,7 +250,7 @@ def test_status_shows_faults_and_unknown_values() -> None:
 
 def test_screen_shows_no_condition_of_a_healthy_group() -> None:
     """Conditions are shown when they differ from those of a healthy group, by the same rule as in a cluster."""
-    usual = decide(spec_with(), observed(healthy()), NOW_MS).conditions
+    usual = decide(spec_with(), observed_group(healthy_shard()), NOW_MS).conditions
     fenced = Condition(type="Fenced", is_true=True, reason="ByAnnotation", message="shards [0]")
     unready = Condition(type="Ready", is_true=False, reason="NotInSync", message="")
 

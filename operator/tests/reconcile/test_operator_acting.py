@@ -11,8 +11,7 @@ import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
-from spec_world.observations import NOW_MS, healthy, spec_with, with_record, with_report
-from spec_world.observations import record_of as observed_record_of
+from spec_world.observations import NOW_MS, healthy_shard, lease_record_of, spec_with, with_record, with_report
 
 from gantry_operator.api import (
     CLAIMS,
@@ -95,7 +94,7 @@ def test_budget_counts_only_slaves_whose_acks_count() -> None:
     """A slave that is in sync, but not electable yet, does not allow the eviction of the only electable one."""
     bench = Bench()
     bench.stateful_sets(slaves=2)
-    shard = with_record(healthy(slaves=2), observed_record_of(1, (2,)))
+    shard = with_record(healthy_shard(slaves=2), lease_record_of(1, (2,)))
     ledger = ledger_of(spec_with(slaves=2), shard, NOW_MS)
 
     facts = facts_of(Facts(image="gantry"), group(), bench.objects, {0: ledger})
@@ -198,12 +197,12 @@ def test_role_label_is_removed_before_it_is_added(
     now: dict[int, str], removed: list[RoleLabelChange], added: list[RoleLabelChange]
 ) -> None:
     """The old master loses its label before the new one gets it."""
-    assert plan_label_changes(healthy(), now) == (removed, added)
+    assert plan_label_changes(healthy_shard(), now) == (removed, added)
 
 
 def test_master_that_reports_no_role_keeps_its_label() -> None:
     """No other member has its role. A member that reports another role, or is in an election, is not labelled."""
-    lost = with_report(healthy(), 1, role=Role.UNASSIGNED)
+    lost = with_report(healthy_shard(), 1, role=Role.UNASSIGNED)
     assert lost.lease is not None and lost.lease.record is not None
     electing = msgspec.structs.replace(
         lost,
@@ -221,10 +220,10 @@ async def test_second_master_gets_no_label_while_the_first_has_one() -> None:
     there = {1: bench.pod("g-0-master-0"), 2: bench.pod("g-0-slave-0", labels=LABELS | {ROLE_LABEL: "master"})}
     bench.api.fault_of = lambda verb, ref: Unavailable(str(ref), "down") if ref.name == "g-0-slave-0" else None
 
-    await relabel_shard(bench.api, bench.cache, healthy(), there)
+    await relabel_shard(bench.api, bench.cache, healthy_shard(), there)
     first = bench.api.found(PODS, NAMESPACE, "g-0-master-0")
     bench.api.fault_of = lambda verb, ref: None
-    await relabel_shard(bench.api, bench.cache, healthy(), there)
+    await relabel_shard(bench.api, bench.cache, healthy_shard(), there)
     second = bench.api.found(PODS, NAMESPACE, "g-0-master-0")
 
     assert first is not None and ROLE_LABEL not in labels_of(first)

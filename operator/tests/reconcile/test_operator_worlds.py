@@ -1,4 +1,4 @@
-"""Groups in a model cluster, with checks of invariants: the real loop starts, fails over, moves, rolls and scales them."""
+"""Groups in a model cluster, with checks of invariants: the real loop creates, moves, rolls and scales them."""
 
 from __future__ import annotations
 

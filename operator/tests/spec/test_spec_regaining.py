@@ -16,7 +16,7 @@ from spec_world.brokers import Broker
 from spec_world.history import History
 from spec_world.invariant_checker import InvariantViolation
 from spec_world.observations import EPOCH as OBSERVED_EPOCH
-from spec_world.observations import NOW_MS, healthy, spec_with, with_member, with_report
+from spec_world.observations import NOW_MS, healthy_shard, spec_with, with_member, with_report
 from spec_world.run_histories import Tally, run
 from spec_world.shapes import Shape
 
@@ -164,7 +164,7 @@ def test_recovery_leaves_no_quorum_for_a_newer_epoch(slaves: int, acks: int, dat
 @pytest.mark.parametrize("is_complete", [True, False], ids=["whole", "harmed"])
 def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_complete: bool) -> None:
     """A complete log may have been master again; an incomplete one was given no role."""
-    shard = with_report(healthy(acks_needed=0), 1, role=Role.UNASSIGNED, is_complete=is_complete)
+    shard = with_report(healthy_shard(acks_needed=0), 1, role=Role.UNASSIGNED, is_complete=is_complete)
     shard = with_member(shard, 1, boot_id="boot-1b", started_by_ms=NOW_MS - 9_000)
     last_report = LastReport(epoch=OBSERVED_EPOCH, asked_ms=NOW_MS - 10_000, boot_id="boot-1", wrote=10_000)
     shard_view = ShardView(spec_with(), msgspec.structs.replace(shard, last_report=last_report), NOW_MS)
@@ -176,7 +176,10 @@ def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_com
 
 # -- histories ---------------------------------------------------------------------------------------------------------
 
-SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(3, 2), Shape(1, 0, 1_000 << 20), Shape(2, 0, 1_000 << 20))
+SHAPES: Final = (
+    *(Shape(slaves, acks_needed) for slaves, acks_needed in ((1, 1), (2, 1), (3, 2))),
+    *(Shape(slaves, acks_needed=0, loss_bytes_max=1_000 << 20) for slaves in (1, 2)),
+)
 
 
 def is_violation_found(*, histories: int, steps: int = 500) -> bool:
@@ -206,7 +209,7 @@ class Scene:
     """A shard with members 1 to 3, one needed ack and master 1. The test controls decisions and partitions."""
 
     def __init__(self) -> None:
-        self.history = History(Shape(2, 1), 1)
+        self.history = History(Shape(slaves=2, acks_needed=1), 1)
         self.history.run_until_healthy(8)
         self.world = self.history.world
         self.epoch = self.world.brokers[1].store.epoch

@@ -130,7 +130,7 @@ class World(Fleet):
         if known is None or known.record != self.lease:
             decider.lease = ObservedLease(record=self.lease, seen_ms=self.now_ms)
 
-    def observed(self, decider_number: int) -> ObservedGroup:
+    def observed_group(self, decider_number: int) -> ObservedGroup:
         """Return the group as a deciding process has observed it."""
         decider = self.deciders[decider_number]
         shard = ObservedShard(
@@ -156,7 +156,7 @@ class World(Fleet):
     def decide(self, decider_number: int) -> Decision:
         """Let a deciding process decide by its observations; its actions become pending."""
         decider = self.deciders[decider_number]
-        decider.decision = decide(self.spec, self.observed(decider_number), self.now_ms)
+        decider.decision = decide(self.spec, self.observed_group(decider_number), self.now_ms)
         decider.pending_actions += [one for one in decider.decision.actions if not isinstance(one, act.Wait)]
         return decider.decision
 
