@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for, write_token_files
 from http_abuse import ATTACKS, HttpAbuseReport, count_descriptors, run_http_abuse
 
 from gantry_remoting.http_admission import HttpLimitSettings
@@ -24,7 +24,7 @@ RSS_GROWTH_KIB_MAX = 96 * 1024
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     """A broker that is ready, and its sidecar."""
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker, sidecar_beside(store, "--open-reads") as sidecar:
+    with broker_process(store) as broker, sidecar_process(store, "--open-reads") as sidecar:
         sidecar.wait_ready()
         yield broker, sidecar
 
@@ -69,8 +69,8 @@ def test_probes_are_answered_during_incomplete_requests_from_many_addresses(
 def test_without_deadlines_incomplete_requests_block_probes(tmp_path: Path) -> None:
     """The counterpart: without deadlines and eviction the same incomplete requests make the probes fail."""
     with (
-        broker_beside(tmp_path) as broker,
-        sidecar_beside(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,
+        broker_process(tmp_path) as broker,
+        sidecar_process(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,
     ):
         sidecar.wait_ready()
         report = attacked(sidecar, "half requests")
@@ -95,7 +95,7 @@ def test_connection_past_its_deadline_is_closed_and_counted(
     tmp_path: Path, first: bytes, option: str, reason: str
 ) -> None:
     """Each phase has its own deadline, and its reason is in `/metrics`."""
-    with sidecar_beside(tmp_path, option, "200") as sidecar:
+    with sidecar_process(tmp_path, option, "200") as sidecar:
         host, _, port = sidecar.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as half:
             half.sendall(first)
@@ -109,15 +109,15 @@ def test_incomplete_requests_do_not_block_ranges_of_the_log(pair: tuple[BrokerCh
     """The second port has its own limits: during 200 incomplete requests a range is answered."""
     broker, sidecar = pair
     broker.send(5)
-    wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.end, "all of it is published")
-    host, _, port = sidecar.fast.rpartition(":")
+    wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.log_end, "all of it is published")
+    host, _, port = sidecar.log_address.rpartition(":")
     before = count_descriptors(sidecar.child.process.pid)
     with ExitStack() as stack:
         for _ in range(200):
             half = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
             half.sendall(b"GET /v1/log/bytes HTTP/1.1\r\nHost: 127.0.0.1\r\n")
 
-        answer = sidecar.get("/v1/log/bytes", fast=True, Range="bytes=0-99")
+        answer = sidecar.get("/v1/log/bytes", at_log_port=True, Range="bytes=0-99")
 
         assert answer.status_code == 206
         assert count_descriptors(sidecar.child.process.pid) <= before + 64
@@ -129,7 +129,7 @@ def test_incomplete_requests_do_not_block_ranges_of_the_log(pair: tuple[BrokerCh
 def test_probes_are_answered_while_all_connections_are_in_use(tmp_path: Path) -> None:
     """Event streams may use all connections; the reserve answers probes, and refuses all other requests with 503."""
     limits = ("--http-connections", "3", "--http-connections-per-address", "3", "--http-probe-connections", "2")
-    with sidecar_beside(tmp_path, *limits) as sidecar, ExitStack() as stack:
+    with sidecar_process(tmp_path, *limits) as sidecar, ExitStack() as stack:
         host, _, port = sidecar.address.rpartition(":")
         streams = []  # an iterator that is garbage-collected closes its connection
         for number in range(2, 5):
@@ -154,7 +154,7 @@ def test_contradictory_limits_stop_the_start(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_attack_causes_few_log_lines(tmp_path: Path) -> None:
     """600 connections with invalid requests cause at most two warnings."""
-    with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
+    with sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "tokens")) as sidecar:
         attacked(sidecar, "no HTTP")
         assert sidecar.child.log.count("WARNING") <= 2
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
 from gantry_admin.documents import StatusDocument
 from gantry_admin.group_view import MemberDocument, ShardLedgers, shards_of
@@ -27,10 +27,10 @@ def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
 def test_group_view_keeps_an_unreachable_peer(tmp_path: Path) -> None:
     """Two brokers, two sidecars, one view. A peer that dies is unreachable, with its last status and its age."""
     with (
-        broker_beside(tmp_path / "a", brokerName="a"),
-        broker_beside(tmp_path / "b", brokerName="b") as other,
-        sidecar_beside(tmp_path / "b") as peer,
-        sidecar_beside(tmp_path / "a", "--peer", peer.url) as sidecar,
+        broker_process(tmp_path / "a", brokerName="a"),
+        broker_process(tmp_path / "b", brokerName="b") as other,
+        sidecar_process(tmp_path / "b") as peer,
+        sidecar_process(tmp_path / "a", "--peer", peer.url) as sidecar,
     ):
         wait_for(lambda: members(sidecar)[peer.url]["is_reachable"] is True, "the peer has answered")
         wait_for(lambda: members(sidecar)[peer.url]["status"]["ready"]["ready"] is True, "both are ready")  # type: ignore[index]
@@ -60,7 +60,7 @@ def test_invalid_or_silent_peers_do_not_delay_the_group_view(tmp_path: Path) -> 
         threading.Thread(target=answer_nonsense, args=(liar,), daemon=True).start()
         threading.Thread(target=answer_nonsense, args=(talker, b"HTTP/1.0 200 OK "), daemon=True).start()
         urls = [f"http://127.0.0.1:{one.getsockname()[1]}" for one in listening]
-        with sidecar_beside(tmp_path, *(word for url in urls for word in ("--peer", url))) as sidecar:
+        with sidecar_process(tmp_path, *(word for url in urls for word in ("--peer", url))) as sidecar:
             took: list[float] = []
             for _ in range(5):
                 began = time.perf_counter()
@@ -129,10 +129,10 @@ def wait_path(offset: int, level: str, timeout_ms: int) -> str:
 @pytest.mark.verify
 def test_durability_wait_is_answered_when_the_level_is_reached(tmp_path: Path) -> None:
     """At the deadline the answer is `reached: false`; acked is never reached without slaves."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         sidecar.wait_ready()
         broker.send(5)
-        end = broker.end
+        end = broker.log_end
         flushed = sidecar.get(wait_path(end, "flushed", 30_000)).json()
         confirmed = sidecar.get(wait_path(end, "confirmed", 30_000)).json()
         beyond = sidecar.get(wait_path(end + 1, "confirmed", 300)).json()
@@ -159,7 +159,7 @@ def wait_while_sending(broker: BrokerChild, sidecar: SidecarChild, offset: int) 
 @pytest.mark.verify
 def test_durability_wait_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
     """kill -9 ends a wait before its deadline, because this broker will not reach the offset."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         sidecar.wait_ready()
         found: list[dict[str, object]] = []
         waiting = threading.Thread(
@@ -176,14 +176,14 @@ def test_durability_wait_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
 
 def test_events_report_changes(tmp_path: Path) -> None:
     """First the current state, then offsets as they move, then that the broker has crashed."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         sidecar.wait_ready()
         seen: list[tuple[str, dict[str, object]]] = []
         thread = threading.Thread(target=listen, args=(sidecar.url, seen), daemon=True)
         thread.start()
         wait_for(lambda: len(seen) >= 2, "the first two events")
         broker.send(5)
-        wait_for(lambda: any(kind == "status" and facts["wrote"] == broker.end for kind, facts in seen), "it moved")
+        wait_for(lambda: any(kind == "status" and facts["wrote"] == broker.log_end for kind, facts in seen), "it moved")
         broker.child.send(signal.SIGKILL)
         wait_for(lambda: any(kind == "change" and facts["broker"] == "crashed" for kind, facts in seen), "it is gone")
 

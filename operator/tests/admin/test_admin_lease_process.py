@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, bundle_entries, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, bundle_entries, sidecar_process, wait_for
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
 from gantry_spec.lease_annotations import record_of
@@ -27,7 +27,7 @@ between two checks on such a machine, so a send that must be acknowledged is tri
 
 
 def report_of(broker: BrokerChild) -> HaStatus:
-    answer = order_once(str(broker.control), StatusRequest())
+    answer = order_once(str(broker.control_socket), StatusRequest())
     assert isinstance(answer, HaStatus), "expected a status"
     return answer
 
@@ -36,8 +36,8 @@ def report_of(broker: BrokerChild) -> HaStatus:
 def master_without_slaves(store: Path) -> Iterator[BrokerChild]:
     """The master of an asynchronous group whose only slave does not exist: only the Lease lets it acknowledge."""
     conf = {"brokerRole": "ASYNC_MASTER", "brokerId": "1", "slaveTimeout": "2000"}  # the wait of a send without an ack
-    with broker_beside(store, roleAtStart="UNASSIGNED", **conf) as broker:
-        order_once(str(broker.control), Promote(epoch=EPOCH, electable=[9], force=True))
+    with broker_process(store, roleAtStart="UNASSIGNED", **conf) as broker:
+        order_once(str(broker.control_socket), Promote(epoch=EPOCH, electable=[9], force=True))
         yield broker
 
 
@@ -80,7 +80,7 @@ def test_master_acknowledges_while_its_sidecar_renews_the_lease(tmp_path: Path) 
         assert not may_acknowledge(broker)
         assert code_of_a_send(broker) != 0
         put_record(server, broker)
-        with sidecar_beside(tmp_path / "store", "--open-reads", *lease_options(server, tmp_path)) as sidecar:
+        with sidecar_process(tmp_path / "store", "--open-reads", *lease_options(server, tmp_path)) as sidecar:
             wait_for(lambda: code_of_a_send(broker) == 0, "the sidecar has renewed it")
             metrics = sidecar.get("/metrics").text
             assert 'gantry_lease_renewals_total{outcome="done"}' in metrics
@@ -108,7 +108,7 @@ def test_new_epoch_ends_the_old_masters_lease_within_its_duration(tmp_path: Path
     """After a new epoch and a wait of the whole duration, the old master acknowledges nothing."""
     with api_server() as server, master_without_slaves(tmp_path / "store") as broker:
         put_record(server, broker)
-        with sidecar_beside(tmp_path / "store", *lease_options(server, tmp_path)) as sidecar:
+        with sidecar_process(tmp_path / "store", *lease_options(server, tmp_path)) as sidecar:
             wait_for(lambda: may_acknowledge(broker), "the sidecar has renewed it")
 
             standing = record_of(server.annotations)
@@ -128,11 +128,11 @@ def test_lease_expires_without_a_sidecar_and_the_next_one_renews_it(tmp_path: Pa
     with api_server() as server, master_without_slaves(tmp_path / "store") as broker:
         put_record(server, broker)
         options = lease_options(server, tmp_path)
-        with sidecar_beside(tmp_path / "store", *options) as sidecar:
+        with sidecar_process(tmp_path / "store", *options) as sidecar:
             wait_for(lambda: may_acknowledge(broker), "the sidecar has renewed it")
             sidecar.child.send(signal.SIGKILL)
             sidecar.child.process.wait(60)
             wait_for(lambda: not may_acknowledge(broker), "it is not renewed", MARGIN_S)
 
-        with sidecar_beside(tmp_path / "store", *options):
+        with sidecar_process(tmp_path / "store", *options):
             wait_for(lambda: code_of_a_send(broker) == 0, "another sidecar renews it")

@@ -14,7 +14,15 @@ from typing import Any, Final, NamedTuple
 import httpx
 import msgspec
 import pytest
-from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, read_unguarded, sidecar_beside, wait_for
+from admin_scene import (
+    BrokerChild,
+    Load,
+    SidecarChild,
+    broker_process,
+    read_page_without_checksum,
+    sidecar_process,
+    wait_for,
+)
 
 from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.ledger import Fault, ledger_of
@@ -54,13 +62,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     one, other = free_ports(2)
     about = ["--open-reads", "--log-listen", "127.0.0.1:0", "--peer"]
     with (
-        broker_beside(folder / "master", brokerRole="SYNC_MASTER", mappedFileSizeCommitLog=str(64 << 20)) as master,
-        broker_beside(
-            folder / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master.replication,
+        broker_process(folder / "master", brokerRole="SYNC_MASTER", mappedFileSizeCommitLog=str(64 << 20)) as master,
+        broker_process(
+            folder / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master.replication_address,
             mappedFileSizeCommitLog=str(64 << 20),
         ) as slave,
-        sidecar_beside(folder / "master", *about, f"http://127.0.0.1:{other}", listen=f"127.0.0.1:{one}") as beside,
-        sidecar_beside(folder / "slave", *about, f"http://127.0.0.1:{one}", listen=f"127.0.0.1:{other}") as opposite,
+        sidecar_process(folder / "master", *about, f"http://127.0.0.1:{other}", listen=f"127.0.0.1:{one}") as beside,
+        sidecar_process(folder / "slave", *about, f"http://127.0.0.1:{one}", listen=f"127.0.0.1:{other}") as opposite,
     ):  # fmt: skip
         for sidecar in (beside, opposite):
             sidecar.wait_ready()
@@ -94,7 +102,10 @@ def ranges_are_read(sidecar: SidecarChild) -> Iterator[None]:
     stop = threading.Event()
 
     def read() -> None:
-        with suppress(httpx.TransportError), httpx.Client(base_url=f"http://{sidecar.fast}", timeout=30) as client:
+        with (
+            suppress(httpx.TransportError),
+            httpx.Client(base_url=f"http://{sidecar.log_address}", timeout=30) as client,
+        ):
             while not stop.is_set():
                 client.get("/v1/log/bytes", headers={"Range": "bytes=0-8388607"})
 
@@ -178,7 +189,7 @@ def loop_state_of(member: dict[str, object]) -> dict[str, Any]:
 def test_ledger_is_the_one_of_gantry_spec(pair: Pair) -> None:
     """Both sidecars show the ledger of `gantry_spec` for the master's report; a stopped master's is not fresh."""
     wait_for(lambda: is_settled(pair), "everything is everywhere")
-    status = order_once(str(pair.master.control), StatusRequest())
+    status = order_once(str(pair.master.control_socket), StatusRequest())
     report = report_of(msgspec.to_builtins(status), asked_ms=0, answered_ms=0)
     term = Term(epoch=report.epoch, master=0, identity=report.identity, electable=(Voter(1),), acks_needed=1)
     lease = ObservedLease(record=LeaseRecord(epoch=report.epoch, terms=(term,)))
@@ -207,7 +218,7 @@ def ledger_at(sidecar: SidecarChild) -> dict[str, Any]:
 
 def is_settled(pair: Pair) -> bool:
     """Whether both sidecars know what there is, and it is flushed and copied."""
-    end = pair.master.end
+    end = pair.master.log_end
     ledgers = [ledger_at(sidecar) for sidecar in (pair.beside_master, pair.beside_slave)]
     return all(one.get("flushed") == one.get("replicated") == one.get("acknowledged") == end for one in ledgers)
 
@@ -222,7 +233,7 @@ def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None
         load.wait_for_progress()
         before = sockets(master)
         for _ in range(KILLS):
-            with sidecar_beside(master.store, *options) as sidecar, ranges_are_read(sidecar):
+            with sidecar_process(master.store, *options) as sidecar, ranges_are_read(sidecar):
                 wait_for(lambda: sidecar.get("/v1/topics").json().get("source") == "broker", "it has asked the broker")
                 with httpx.stream("GET", f"{sidecar.url}/v1/events", timeout=60) as stream:
                     next(stream.iter_lines())
@@ -254,7 +265,7 @@ def sockets(broker: BrokerChild) -> int:
 def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> None:
     """SIGKILL between two bytes of a publication: running and new sidecars show the publication before it."""
     program = ("torn_page_broker", "--cut", str(CUT_AFTER_WROTE), "--")
-    with broker_beside(tmp_path, *program) as broker, sidecar_beside(tmp_path, "--open-reads") as watching:
+    with broker_process(tmp_path, *program) as broker, sidecar_process(tmp_path, "--open-reads") as watching:
         with Load(broker) as load:
             load.wait_for_progress()
             broker.child.send(signal.SIGUSR1)
@@ -265,9 +276,9 @@ def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> No
             status = reader.read().status
         whole = {name: getattr(status, name) for name in OFFSETS}
         wait_for(lambda: state_of(watching) == "crashed", "its death is noticed")
-        with sidecar_beside(tmp_path, "--open-reads") as later:
+        with sidecar_process(tmp_path, "--open-reads") as later:
             answers = [sidecar.get("/v1/status").json() for sidecar in (watching, later)]
 
     assert [{name: one[name] for name in OFFSETS} for one in answers] == [whole, whole]
-    fooled = read_unguarded(torn)
+    fooled = read_page_without_checksum(torn)
     assert fooled["wrote"] > (whole["wrote"] or 0) > fooled["committed"], "without the checksum a mixture is read"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
 from gantry_admin.__main__ import parse_arguments, settings_of
@@ -61,7 +61,7 @@ class Shard:
         for number in (MASTER, SLAVE):
             self.start(number)
         self.order(MASTER, Promote(epoch=EPOCH, electable=[SLAVE]))
-        self.order(SLAVE, Follow(epoch=EPOCH, master=self.brokers[MASTER].replication))
+        self.order(SLAVE, Follow(epoch=EPOCH, master=self.brokers[MASTER].replication_address))
         token = folder / "token"
         token.write_text(TOKEN)
         lease = ["--lease", NAME, "--lease-server", server.url, "--lease-token-file", str(token), "--regain"]
@@ -70,11 +70,11 @@ class Shard:
         for number, other in ((MASTER, SLAVE), (SLAVE, MASTER)):
             about = ["--open-reads", "--log-listen", "127.0.0.1:0", "--peer", f"http://{addresses[other]}", *lease]
             self.sidecars[number] = stack.enter_context(
-                sidecar_beside(self._stores[number], *about, listen=addresses[number])
+                sidecar_process(self._stores[number], *about, listen=addresses[number])
             )
 
     def start(self, number: int) -> None:
-        self.brokers[number] = self._stack.enter_context(broker_beside(self._stores[number], **self._confs[number]))
+        self.brokers[number] = self._stack.enter_context(broker_process(self._stores[number], **self._confs[number]))
 
     def kill(self, *numbers: int) -> None:
         for number in numbers:
@@ -82,10 +82,10 @@ class Shard:
             self.brokers[number].child.process.wait(30)
 
     def order(self, number: int, order: AnyOrder) -> None:
-        order_once(str(self.brokers[number].control), order)
+        order_once(str(self.brokers[number].control_socket), order)
 
     def report(self, number: int) -> HaStatus:
-        answer = order_once(str(self.brokers[number].control), StatusRequest())
+        answer = order_once(str(self.brokers[number].control_socket), StatusRequest())
         assert isinstance(answer, HaStatus), "expected a status"
         return answer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import QueueEnds, _queues_on_disk, inventory_from_disk, make_inventory
@@ -36,7 +36,7 @@ def offsets_of(consumed: int) -> dict[str, Any]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     """Ten messages in one queue, of which a group has consumed four."""
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker, sidecar_beside(store) as sidecar:
+    with broker_process(store) as broker, sidecar_process(store) as sidecar:
         broker.send(10)
         asyncio.run(commit(broker.address))
         yield broker, sidecar
@@ -54,7 +54,7 @@ async def commit(address: str) -> None:
 @pytest.mark.verify
 def test_messages_that_are_stored_in_system_topics_are_counted(tmp_path: Path) -> None:
     """A delayed message is in one of RocketMQ's system topics until it is due, and its shard is not empty."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         broker.send(1, properties=format_properties({DELAY_LEVEL: "18"}))
         seen: list[dict[str, Any]] = []
 
@@ -123,8 +123,8 @@ def test_damaged_table_is_read_from_its_copy(pair: tuple[BrokerChild, SidecarChi
     (store / "config/topics.json").write_bytes(b'{"topicConfigTable":{"Topic')
     (store / "consumequeue").symlink_to(broker.store / "consumequeue")
     (store / "commitlog").symlink_to(broker.store / "commitlog")
-    whole = inventory_from_disk(StoreFiles(store), Span(0, broker.end), set())
-    half = inventory_from_disk(StoreFiles(store), Span(0, broker.end // 2), set())
+    whole = inventory_from_disk(StoreFiles(store), Span(0, broker.log_end), set())
+    half = inventory_from_disk(StoreFiles(store), Span(0, broker.log_end // 2), set())
 
     assert whole.queues[TOPIC][0].end == 10
     assert half.queues[TOPIC][0].end == 5

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
 from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_client import Admin, SubscriptionGroupConfig
@@ -51,7 +51,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[BrokerChild, SidecarChild, Path]]:
     declared = tmp_path / "declared"
     write(declared, 4)
     options = ("--topics-file", str(declared))
-    with broker_beside(tmp_path / "store") as broker, sidecar_beside(broker.store, *options) as sidecar:
+    with broker_process(tmp_path / "store") as broker, sidecar_process(broker.store, *options) as sidecar:
         yield broker, sidecar, declared
 
 

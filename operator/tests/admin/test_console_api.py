@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import (
+    READ_TOKEN,
+    ROOT,
+    TOKEN,
+    SidecarChild,
+    broker_process,
+    sidecar_process,
+    wait_for,
+    write_token_files,
+)
 from console_scene import Group, body_of, console_group, store_dead_letters
 
 from gantry_admin.documents import AckWaitDocument
@@ -39,7 +48,7 @@ def letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
 
 def test_newest_messages_are_shown_even_if_the_broker_is_gone(tmp_path: Path) -> None:
     """Messages are read from files: the newest by default, or from an offset on; 416 and 404 as for the log."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         broker.send(7, body=b"seven of them")
         path = "/v1/queues/TopicTest/0/messages"
@@ -108,8 +117,8 @@ def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
 @pytest.mark.verify
 def test_resend_and_read_require_their_permissions(tmp_path: Path) -> None:
     """Resending requires a token that may change (else 401 or 403), reading one that may read; orders are audited."""
-    with broker_beside(tmp_path / "store"), sidecar_beside(
-        tmp_path / "store", *token_files(tmp_path / "tokens")
+    with broker_process(tmp_path / "store"), sidecar_process(
+        tmp_path / "store", *write_token_files(tmp_path / "tokens")
     ) as sidecar:  # fmt: skip
         sidecar.wait_ready()
         order = "/v1/dead-letters/billing/resend"
@@ -124,8 +133,8 @@ def test_resend_and_read_require_their_permissions(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_resend_without_a_name_server_is_refused(tmp_path: Path) -> None:
     """409, because the routes of topics are unknown."""
-    with broker_beside(tmp_path / "store"), sidecar_beside(
-        tmp_path / "store", *token_files(tmp_path / "tokens")
+    with broker_process(tmp_path / "store"), sidecar_process(
+        tmp_path / "store", *write_token_files(tmp_path / "tokens")
     ) as sidecar:  # fmt: skip
         wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
         refused = sidecar.post("/v1/dead-letters/billing/resend", {}, token=TOKEN)
@@ -242,10 +251,10 @@ def test_wheel_contains_every_file_of_the_console(tmp_path: Path) -> None:
 def test_requests_about_other_shards_are_relayed_to_peers_only(tmp_path: Path) -> None:
     """`?shard=` asks a peer; callers cannot name addresses; a dead peer is 502, and 404 as soon as that is noticed."""
     with (
-        broker_beside(tmp_path / "a", brokerName="a") as first,
-        broker_beside(tmp_path / "b", brokerName="b") as second,
-        sidecar_beside(tmp_path / "b", "--open-reads") as peer,
-        sidecar_beside(tmp_path / "a", "--open-reads", "--peer", peer.url) as sidecar,
+        broker_process(tmp_path / "a", brokerName="a") as first,
+        broker_process(tmp_path / "b", brokerName="b") as second,
+        sidecar_process(tmp_path / "b", "--open-reads") as peer,
+        sidecar_process(tmp_path / "a", "--open-reads", "--peer", peer.url) as sidecar,
     ):
         first.send(2)
         second.send(3)

@@ -16,9 +16,9 @@ from console_scene import (
     body_of,
     console_group,
     fullest_queue,
-    queue_ends,
     resent_count,
     store_dead_letters,
+    sum_of_queue_ends,
 )
 from playwright.sync_api import Browser, Page, expect
 
@@ -393,7 +393,7 @@ def test_durations_are_rounded_once(group: Group, chromium: Browser) -> None:
 @pytest.mark.verify
 def test_dead_letters_are_resent_one_and_all(group: Group, chromium: Browser) -> None:
     """After a confirmation, and with a token that may: one arrives in its topic, with its id; then all of them."""
-    wait_for(lambda: queue_ends(group, "billing-input") == 3, "the topic is known")
+    wait_for(lambda: sum_of_queue_ends(group, "billing-input") == 3, "the topic is known")
     url = group.console.partition("#")[0]
     with page_at(chromium, f"{url}#/letters?group=billing") as page:
         expect(page.locator("[data-message]")).to_have_count(3)
@@ -413,7 +413,7 @@ def test_dead_letters_are_resent_one_and_all(group: Group, chromium: Browser) ->
         page.get_by_role("button", name="Resend 3").click()
         page.get_by_role("dialog").get_by_role("button", name="Resend 3").click()
         expect(page.locator(".outcome")).to_contain_text("Resent: 3 to billing-input.")
-        wait_for(lambda: queue_ends(group, "billing-input") == 7, "they have arrived")
+        wait_for(lambda: sum_of_queue_ends(group, "billing-input") == 7, "they have arrived")
         wait_for(lambda: resent_count(group, "billing") == 3, "it is remembered")
         page.reload()
         expect(page.locator(".message .badge", has_text="resent")).to_have_count(3)
