@@ -100,5 +100,5 @@ def test_operator_creates_them_where_the_crds_exist(server: ApiServer, tmp_path:
             wait_for(plural, lambda plural=plural: server.ask("GET", f"{MADE}/{plural}/orders")[0] == 200)  # type: ignore[misc]
             owners = server.ask("GET", f"{MADE}/{plural}/orders")[1]["metadata"]["ownerReferences"]
             assert [one["kind"] for one in owners] == ["BrokerGroup"]
-    run.assert_orderly_end()
+    run.check_orderly_end()
     assert not run.logged("failed to apply object; retrying"), run.logged("failed to apply object; retrying")

@@ -76,7 +76,7 @@ def test_groups_that_do_not_become_ready_have_no_figures(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(operator_groups, "QUICK", msgspec.structs.replace(SMALL, ready_s_max=8.0))
-    monkeypatch.setattr("operator_world.pod_shard.PodShard.obey", refuse)
+    monkeypatch.setattr("operator_world.pod_shard.PodShard.execute_order", refuse)
 
     result = CliRunner().invoke(operator_groups.main, ["--quick"])
 
@@ -98,7 +98,7 @@ async def test_each_stand_in_has_its_own_address() -> None:
 async def test_violated_guarantee_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A violated invariant is not lost in an answer to the operator; without one the run continues."""
     answers: list[Callable[[], None]] = [lambda: None]
-    monkeypatch.setattr("operator_world.pod_shard.PodShard.obey", lambda *_: answers[0]())
+    monkeypatch.setattr("operator_world.pod_shard.PodShard.execute_order", lambda *_: answers[0]())
     async with StandInSidecars(operator_run.group_spec()) as sidecars, aiohttp.ClientSession() as session:
         address = await sidecars.begin("orders", PodPlace(0, 1), "claim", 0)
         headers, url = {"Authorization": "Bearer x"}, f"http://{address}:{SIDECAR_PORT}/v1/role/fence"

@@ -74,7 +74,7 @@ async def disks_and_copies_stop(simulation: Simulation) -> str:
     """Stop flushes and copies; return whether the group then reports that more is at risk than allowed."""
     for shard in simulation.cluster.shards.values():
         shard.flush = lambda number: None  # type: ignore[method-assign]
-        shard.copy = lambda number, records: None  # type: ignore[method-assign]
+        shard.replicate = lambda number, records: None  # type: ignore[method-assign]
     await run_rounds(simulation, 3.0)
     conditions = {one["type"]: one["status"] for one in simulation.cluster.group["status"]["conditions"]}
     return f"DurabilityMet={conditions['DurabilityMet']}"

@@ -292,10 +292,10 @@ async def lost_without_proof() -> Simulation:
     """Lose the master and one of two slaves, while the remaining slave lacks messages of the other one."""
     simulation = await Simulation(SYNC | {"slaves": 2}, nodes=4).run_until_healthy()
     shard = simulation.cluster.shards[0]
-    copy = shard.copy
-    shard.copy = lambda number, records: None if number == 3 else copy(number, records)  # type: ignore[method-assign]
+    replicate = shard.replicate
+    shard.replicate = lambda number, records: None if number == 3 else replicate(number, records)  # type: ignore[method-assign]
     await run_rounds(simulation, 20)
-    shard.copy = copy  # type: ignore[method-assign]
+    shard.replicate = replicate  # type: ignore[method-assign]
     simulation.cluster.delete()
     for name in ("data-g-0-master-0", "data-g-0-slave-0"):
         simulation.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))

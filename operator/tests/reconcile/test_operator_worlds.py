@@ -212,7 +212,7 @@ async def test_edit_rolls_slaves_first_and_then_switches_over() -> None:
 async def rolled_with_slow_pods() -> None:
     """Roll a group whose pods terminate slowly and acknowledge until then, while the other slave falls behind."""
     simulation = await Simulation(SYNC | {"slaves": 2}, nodes=4).run_until_healthy()
-    shard, copy = simulation.cluster.shards[0], simulation.cluster.shards[0].copy
+    shard, replicate = simulation.cluster.shards[0], simulation.cluster.shards[0].replicate
 
     def going() -> set[int]:
         return {
@@ -222,9 +222,9 @@ async def rolled_with_slow_pods() -> None:
         }
 
     def lagging(number: int, records: int) -> None:
-        copy(number, records if number in going() or not going() else 1)
+        replicate(number, records if number in going() or not going() else 1)
 
-    shard.copy = lagging  # type: ignore[method-assign]
+    shard.replicate = lagging  # type: ignore[method-assign]
     simulation.cluster.grace_ms = 3_000
     old = {uid_of(pod) for pod in simulation.cluster.pods()}
     simulation.cluster.edit(image="gantry:next")

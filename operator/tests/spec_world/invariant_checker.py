@@ -28,7 +28,7 @@ class InvariantChecker:
     """The checker of one model world."""
 
     def __init__(self, spec: Spec) -> None:
-        self.safe: Final[set[Record]] = set()
+        self.acknowledged: Final[set[Record]] = set()
         """The acknowledged records that were not announced as lost."""
 
         self.lost: Final[set[Record]] = set()
@@ -50,22 +50,22 @@ class InvariantChecker:
         """Return whether a store lacks a record that it, or an earlier disk of its member, had."""
         return not (store.lost | store.lost_with_earlier_disks) <= set(store.log)
 
-    def acknowledged(self, broker: Broker, end: int) -> None:
+    def check_acknowledged(self, broker: Broker, end: int) -> None:
         """Check the records that a master has acknowledged to its clients."""
         epoch, begun_with = self._newest
         acknowledged_records = broker.store.log[:end]
         for at in range(len(acknowledged_records) - 1, -1, -1):
             record = acknowledged_records[at]
-            if record in self.safe:
+            if record in self.acknowledged:
                 break
             if broker.store.epoch < epoch and record not in begun_with:
                 raise InvariantViolation(
                     f"{broker.number} acknowledges {record} of epoch {broker.store.epoch} after epoch {epoch}"
                 )
             self.lost.discard(record)
-            self.safe.add(record)
+            self.acknowledged.add(record)
 
-    def promoted(self, broker: Broker, lease: LeaseRecord | None) -> None:
+    def check_promotion(self, broker: Broker, lease: LeaseRecord | None) -> None:
         """Check a promotion: a master has begun an epoch."""
         epoch, number = broker.store.epoch, broker.number
         if self.masters.setdefault(epoch, number) != number:
@@ -74,7 +74,7 @@ class InvariantChecker:
         if epoch < self._newest[0]:
             return
         self._newest = (epoch, log)
-        gone = self.safe - log
+        gone = self.acknowledged - log
         announced = self._announced(epoch, lease)
         if gone and broker.acks_needed:
             raise InvariantViolation(
@@ -87,7 +87,7 @@ class InvariantChecker:
         if gone:
             self.losses.append((len(gone) * RECORD_BYTES, -1 if announced is None else announced))
         self.lost.update(gone)
-        self.safe.difference_update(gone)
+        self.acknowledged.difference_update(gone)
 
     def _announced(self, epoch: int, lease: LeaseRecord | None) -> int | None:
         """Return the announced loss of a promotion; None if a person has accepted any loss."""
@@ -115,14 +115,14 @@ class InvariantChecker:
                 f"{number} comes back as the master of epoch {epoch}, which is {self.masters[epoch]}'s"
             )
 
-    def removed(self, broker: Broker | None, others: Iterable[Broker], *, is_accepted: bool = False) -> None:
+    def check_removal(self, broker: Broker | None, others: Iterable[Broker], *, is_accepted: bool = False) -> None:
         """Check the removal of a store: it must not have the only copy of a record."""
         if broker is None:
             return
         rest: set[Record] = set().union(*(one.store.log for one in others if one is not broker))
-        gone = (self.safe & set(broker.store.log)) - rest
+        gone = (self.acknowledged & set(broker.store.log)) - rest
         if gone and is_accepted:
             self.lost.update(gone)
-            self.safe.difference_update(gone)
+            self.acknowledged.difference_update(gone)
         elif gone:
             raise InvariantViolation(f"the only copy of {sorted(gone)[:5]} is removed with {broker.number}")
