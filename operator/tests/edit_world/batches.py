@@ -72,7 +72,7 @@ def fits(row: Row, batch: Batch) -> bool:
         return False
     for one in joined.rows:
         for whole, side in ((before, one.before), (after, one.after)):
-            own = merged(one.also, side)
+            own = merged(one.prerequisites, side)
             if any(not _has(whole, own, leaf) for leaf in LEAVES):
                 return False
     return True
@@ -93,7 +93,7 @@ def _is_in(value: Any, other: Any) -> bool:
 def _together(rows: Iterable[Row], sides: Iterable[Fields]) -> dict[str, Any]:
     spec = dict(BASE)
     for row, side in zip(rows, sides, strict=True):
-        spec = merged(merged(spec, row.also), side)
+        spec = merged(merged(spec, row.prerequisites), side)
     return spec
 
 

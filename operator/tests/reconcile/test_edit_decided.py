@@ -1,8 +1,8 @@
 """Edits of a running group, in a model cluster: which decisions they change, and which pods they restart.
 
-For a decision, each edit is made on a group that runs, and then the event happens that the field is about. Brokers are
-models, and the operator is the real loop. What happens with the value before is its own twin: every test sees both, and
-they differ.
+The edits are the rows of `edit_world.table`. For a decision, each edit is made on a group that runs, and then an event
+happens on which the field has an effect. Brokers are models, and the operator is the real loop. A test of a
+decision also causes the event without the edit, and the results must differ.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from gantry_operator.api import CLAIMS, uid_of
 from gantry_spec.manifest.reading import group_of
 
 MODELLED = [row for row in ROWS if any(shown.source is Source.MODEL for shown in row.shown)]
-LONG_S = 60.0
 SOON_S = 20.0
+LONG_S = 60.0
+"""A reaction within the first is called soon, within the second late; seconds of the model."""
+
 TWO_SLAVES = SYNC | {"slaves": 2}
 
 Event = Callable[[Simulation], Awaitable[str]]
@@ -88,7 +90,7 @@ def edit(simulation: Simulation, fields: Fields) -> None:
         shard.checker.spec, shard.acks_needed = spec, spec.replication.acks_needed
 
 
-SCENES: dict[str, tuple[dict[str, Any], Event, str, str]] = {
+EVENTS_BY_FIELD: dict[str, tuple[dict[str, Any], Event, str, str]] = {
     "storage.replaceAfter": (TWO_SLAVES, volume_is_lost, "waited for", "replaced"),
     "durability.maxAtRiskBytes": (
         ASYNC | {"durability": {"maxAtRisk": "1h"}}, disks_and_copies_stop, "DurabilityMet=True", "DurabilityMet=False",
@@ -105,9 +107,9 @@ SCENES: dict[str, tuple[dict[str, Any], Event, str, str]] = {
 """By leaf: the group, the event, and the results with the value before and the value after."""
 
 
-def test_every_edit_of_a_decision_has_a_scene() -> None:
-    """No scene is about a field whose row does not need it."""
-    assert {row.path for row in MODELLED} == SCENES.keys()
+def test_every_edit_of_a_decision_has_an_event() -> None:
+    """Each field whose row names a decision has an event here, and no other field has one."""
+    assert {row.path for row in MODELLED} == EVENTS_BY_FIELD.keys()
 
 
 def name(batch: Batch) -> str:
@@ -115,8 +117,8 @@ def name(batch: Batch) -> str:
     return batch.name
 
 
-TAKEN = batches(row for row in ROWS if row.effect in (Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
-ROLLED = batches(row for row in ROWS if row.effect is Effect.ROLL)
+LIVE_BATCHES = batches(row for row in ROWS if row.effect in (Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
+ROLLED_BATCHES = batches(row for row in ROWS if row.effect is Effect.ROLL)
 
 
 async def edited(batch: Batch) -> tuple[dict[str, str], dict[str, str], Simulation]:
@@ -137,7 +139,7 @@ def pods_of(simulation: Simulation) -> dict[str, str]:
     return {name: uid for name, uid in pods.items() if name.startswith("g-0-")}
 
 
-@pytest.mark.parametrize("batch", TAKEN, ids=name)
+@pytest.mark.parametrize("batch", LIVE_BATCHES, ids=name)
 async def test_live_edits_restart_no_pod(batch: Batch) -> None:
     """After all such edits together the pods are the same."""
     before, after, simulation = await edited(batch)
@@ -146,7 +148,7 @@ async def test_live_edits_restart_no_pod(batch: Batch) -> None:
     assert simulation.cluster.shards[0].checker.lost == set()
 
 
-@pytest.mark.parametrize("batch", ROLLED, ids=name)
+@pytest.mark.parametrize("batch", ROLLED_BATCHES, ids=name)
 async def test_rolled_edits_restart_every_pod(batch: Batch) -> None:
     """After all such edits together each pod was recreated, and no acknowledged message is lost."""
     before, after, simulation = await edited(batch)
@@ -160,9 +162,9 @@ async def test_rolled_edits_restart_every_pod(batch: Batch) -> None:
 @pytest.mark.parametrize("row", MODELLED, ids=str)
 async def test_edit_changes_the_decision(row: Row) -> None:
     """Without the edit the group decides as before; with an edit of the running group the decision changes."""
-    base, scene, before, after = SCENES[row.path]
+    base, cause_event, before, after = EVENTS_BY_FIELD[row.path]
     untouched = await Simulation(merged(base, row.before)).run_until_healthy()
-    assert await scene(untouched) == before
+    assert await cause_event(untouched) == before
 
     edited = await Simulation(merged(base, row.before)).run_until_healthy()
     edit(edited, merged(base, row.after))
@@ -170,4 +172,4 @@ async def test_edit_changes_the_decision(row: Row) -> None:
     pods = {uid_of(pod) for pod in edited.cluster.pods()}
     await run_rounds(edited, 1.0)
     assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "a pod was recreated"
-    assert await scene(edited) == after
+    assert await cause_event(edited) == after
