@@ -49,7 +49,7 @@ def tcp_probe(port: int) -> Object:
 
 def group(cluster: Cluster, name: str, *options: str) -> Namespace:
     """Start a name server, a broker and a client in a namespace of their own."""
-    namespace = Namespace(cluster, name).make()
+    namespace = Namespace(cluster, name).create()
     ports = [{"name": "main", "port": 9876}]
     service = {"metadata": {"name": "names"}, "spec": {"selector": {"app": "names"}, "ports": ports}}
     cluster.api.create(namespace.path("services"), service)
@@ -58,7 +58,7 @@ def group(cluster: Cluster, name: str, *options: str) -> Namespace:
         volumeMounts=[mount("data", "/data")],
         readinessProbe=tcp_probe(9876),
     )
-    namespace.pod("names", pod_spec(names, volumes=[{"name": "data", "emptyDir": {}}]))
+    namespace.create_pod("names", pod_spec(names, volumes=[{"name": "data", "emptyDir": {}}]))
     words = [word for option in (*BROKER, *options) for word in ("-o", option)]
     broker = gantry(
         *("broker", "-n", "names:9876", *words),
@@ -67,8 +67,8 @@ def group(cluster: Cluster, name: str, *options: str) -> Namespace:
         readinessProbe=tcp_probe(10911),
     )
     volumes = [{"name": "store", "emptyDir": {}}, {"name": "huge", "emptyDir": {"medium": "HugePages-2Mi"}}]
-    namespace.pod("broker", pod_spec(broker, volumes=volumes))
-    namespace.pod("client", pod_spec(container("main", pods.IDLE)))
+    namespace.create_pod("broker", pod_spec(broker, volumes=volumes))
+    namespace.create_pod("client", pod_spec(container("main", pods.IDLE)))
     namespace.wait_ready("names", "broker", "client")
     return namespace
 

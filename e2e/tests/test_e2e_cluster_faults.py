@@ -31,9 +31,9 @@ while True:
 @pytest.fixture(scope="module")
 def pair(cluster: Cluster) -> Namespace:
     """A server on node1 and one on node2; each can also send requests."""
-    namespace = Namespace(cluster, "faults").make()
+    namespace = Namespace(cluster, "faults").create()
     for number in (1, 2):
-        namespace.pod(f"on-{number}", pod_spec(container("main", SERVE), nodeName=f"node{number}"))
+        namespace.create_pod(f"on-{number}", pod_spec(container("main", SERVE), nodeName=f"node{number}"))
     namespace.wait_ready("on-1", "on-2")
     return namespace
 
@@ -43,7 +43,7 @@ def reaches(namespace: Namespace, source: str, target: str, seconds: float = 3) 
     pod = namespace.read_pod(target)
     assert pod is not None
     try:
-        namespace.run(source, REACH.format(host=pod["status"]["podIP"], seconds=seconds))
+        namespace.run_python(source, REACH.format(host=pod["status"]["podIP"], seconds=seconds))
     except CommandFailed as error:
         assert "TimeoutError" in str(error) or "No route to host" in str(error), error
         return False
@@ -138,9 +138,9 @@ def test_crashed_node_is_switched_on_again(cluster: Cluster, pair: Namespace) ->
     main = container("main", pods.IDLE, volumeMounts=[{"name": "store", "mountPath": "/store"}])
     there = {"nodeSelector": {"kubernetes.io/hostname": "node3"}, "volumes": [volume]}
     stay = [{"operator": "Exists"}]
-    pair.pod("keeper", pod_spec(main, tolerations=stay, **there))
+    pair.create_pod("keeper", pod_spec(main, tolerations=stay, **there))
     pair.wait_ready("keeper")
-    pair.run("keeper", "open('/store/log', 'w').write('before the crash')")
+    pair.run_python("keeper", "open('/store/log', 'w').write('before the crash')")
 
     faults.crash(cluster, "node3")
     print(f"crash -> NotReady: {wait_ready_nodes(cluster, 'node1', 'node2'):.1f} s")
@@ -151,7 +151,7 @@ def test_crashed_node_is_switched_on_again(cluster: Cluster, pair: Namespace) ->
     wait_until("a keeper that was started again", lambda: restarts(pair, "keeper") > 0, SECONDS_MAX)
     pair.wait_ready("keeper")
     print(f"Ready -> its pod: {time.monotonic() - started:.1f} s")
-    assert pair.run("keeper", "print(open('/store/log').read())") == "before the crash"
+    assert pair.run_python("keeper", "print(open('/store/log').read())") == "before the crash"
 
 
 def restarts(namespace: Namespace, name: str) -> int:

@@ -35,7 +35,7 @@ def test_volume_of_a_lost_machine_is_replaced_after_the_delay(
 ) -> None:
     """Its Node is deleted, as by a cloud. Without `replaceAfter` the group waits for the volume; with it, only so
     long."""
-    group = namespaces.group("replacing", TWO_SLAVES)
+    group = namespaces.create_group("replacing", TWO_SLAVES)
     taken = {group.node_of(CLIENT), *(group.node_of(master) for master in group.masters())}
     slave = next(pod for pod in group.brokers() if group.node_of(pod) not in taken)
     claim = f"data-{slave}"

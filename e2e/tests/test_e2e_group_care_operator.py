@@ -73,7 +73,7 @@ def test_operators_are_upgraded_and_rolled_back_under_load_without_loss(
     [old] = {pod["spec"]["containers"][0]["image"] for pod in operators(operator_cluster)}
     new = f"{parse_name(old)[0]}:{NEXT}"
     operator_cluster.tag_image(old, new)
-    group = namespaces.group("upgraded", SMALL)
+    group = namespaces.create_group("upgraded", SMALL)
     before = pod_runs(group)
     words = ("--namespace", SYSTEM, "--wait", "--timeout", "110s")
 
@@ -97,7 +97,7 @@ def test_operators_are_upgraded_and_rolled_back_under_load_without_loss(
 @pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
 def test_group_survives_the_end_of_either_operator(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """The leading one is deleted, and releases its Lease; then one is killed, and its Lease expires."""
-    group = namespaces.group("either", SMALL)
+    group = namespaces.create_group("either", SMALL)
     system = Namespace(operator_cluster, SYSTEM)
 
     def lose_both() -> None:

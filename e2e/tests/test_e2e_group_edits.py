@@ -110,7 +110,7 @@ class Scene:
 
     def __init__(self, namespaces: NamespaceFactory, batch: Batch) -> None:
         self.batch = batch
-        self.group = Group(namespaces.make(NAMESPACE), GROUP)
+        self.group = Group(namespaces.create(NAMESPACE), GROUP)
         self.authority = trustme.CA()
         self._secret("accounts", {
             "plain_acl.yml": ACCOUNTS.encode(),
@@ -152,7 +152,7 @@ class Scene:
             {"name": "certificates", "secret": {"secretName": "certificates", "defaultMode": 0o440}},
         ]
         namespace = self.group.namespace
-        namespace.pod(ELSEWHERE, pod_spec(main, volumes=volumes))
+        namespace.create_pod(ELSEWHERE, pod_spec(main, volumes=volumes))
         body = {"selector": {"app": ELSEWHERE}, "ports": [{"port": 9876}]}
         namespace.cluster.api.create(namespace.path("services"), {"metadata": {"name": ELSEWHERE}, "spec": body})
 
@@ -267,7 +267,7 @@ def test_group_is_rolled_for_the_edit(namespaces: NamespaceFactory, prepared: Cl
 @pytest.mark.parametrize("row", [row for row in ROWS if row.effect is Effect.REFUSED], ids=str)
 def test_invalid_edit_is_refused(namespaces: NamespaceFactory, row: Row) -> None:
     """`kubectl apply` reports the reason, and the object stays unchanged."""
-    group = Group(namespaces.make(NAMESPACE), GROUP)
+    group = Group(namespaces.create(NAMESPACE), GROUP)
     group.apply(row.spec(row.before))
     before: Object = group.read()["spec"]
 

@@ -51,15 +51,15 @@ def test_role_does_not_move_if_that_would_lose_too_much(
 
     When the old master's machine is back, an administrator accepts its log, and it is promoted.
     """
-    group = namespaces.group("guarded", LOSES_NOTHING, avoids_all_brokers=True)
+    group = namespaces.create_group("guarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
-    epoch, [master] = group.record()["epoch"], group.masters()
+    epoch, [master] = group.lease_record()["epoch"], group.masters()
     node = group.node_of(master)
 
-    with revive_crashed_nodes(operator_cluster), group.load(LOAD, 4) as load:
+    with revive_crashed_nodes(operator_cluster), group.start_load(LOAD, 4) as load:
         lose_the_only_copy(group, operator_cluster)
         time.sleep(WATCHED_S)
-        epochs = [term["epoch"] for term in group.record()["terms"]]
+        epochs = [term["epoch"] for term in group.lease_record()["terms"]]
         assert max(epochs) <= epoch, "a master was promoted although too much would be lost"
         blocked = group.read()["status"]["eachShard"][0]["decision"]["blockedBy"]
         print(f"RESULT guarded: blocked by {blocked}")
@@ -79,10 +79,14 @@ def test_role_does_not_move_if_that_would_lose_too_much(
 @pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
 def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """The twin: an administrator accepts the loss, and the checker finds it; the announced loss is only printed."""
-    group = namespaces.group("unguarded", LOSES_NOTHING, avoids_all_brokers=True)
+    group = namespaces.create_group("unguarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
 
-    with revive_crashed_nodes(operator_cluster), group.load(LOAD, 4) as load, TermObserver(group, 0) as announcements:
+    with (
+        revive_crashed_nodes(operator_cluster),
+        group.start_load(LOAD, 4) as load,
+        TermObserver(group, 0) as announcements,
+    ):
         lose_the_only_copy(group, operator_cluster)
         group.annotate("gantry.dev/accept-loss", "any")
         group.annotate("gantry.dev/promote", "0=2")
@@ -112,7 +116,7 @@ def evict(group: Group, pod: str) -> None:
 
 def test_master_is_not_evicted(namespaces: NamespaceFactory) -> None:
     """The budget of masters refuses, also if the role is not moved."""
-    group = namespaces.group("budgeted", SMALL)
+    group = namespaces.create_group("budgeted", SMALL)
     group.annotate("gantry.dev/paused", "true")
     wait_until("ready pods", lambda: all(map(group.namespace.is_ready, group.brokers())), NOTICED_SECONDS_MAX)
 
@@ -125,7 +129,7 @@ def test_master_is_not_evicted(namespaces: NamespaceFactory) -> None:
 
 def test_master_without_its_budget_is_evicted(namespaces: NamespaceFactory) -> None:
     """The twin: the same eviction takes the master away from its clients."""
-    group = namespaces.group("unbudgeted", SMALL)
+    group = namespaces.create_group("unbudgeted", SMALL)
     group.annotate("gantry.dev/paused", "true")
     [master] = group.masters()
     before = group.uid_of(master)

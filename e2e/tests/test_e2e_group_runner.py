@@ -94,7 +94,7 @@ def apply_edit(group: Group, spec: Object, what: str, is_so: Callable[[], bool])
 
 def electable_slaves(group: Group) -> int:
     """Return how many slaves may be elected; another number begins another epoch."""
-    return len(group.record()["terms"][-1]["electable"])
+    return len(group.lease_record()["terms"][-1]["electable"])
 
 
 def is_kept_longer(group: Group) -> bool:
@@ -105,7 +105,7 @@ def is_kept_longer(group: Group) -> bool:
 
 def first_run(run: KopfRun, namespaces: NamespaceFactory) -> Group:
     """Create a group, use it, refuse bad input and edit it."""
-    group = namespaces.group(SPACE, SMALL)
+    group = namespaces.create_group(SPACE, SMALL)
     assert {"MasterNamed", "MasterPromoted"} <= reasons(group)
     owned = items(group.namespace, "statefulsets", "apis/apps/v1")
     assert set(owned) == {"orders-0-master", "orders-0-slave", "orders-nameserver"}
@@ -121,7 +121,7 @@ def second_run(run: KopfRun, group: Group, before: tuple[list[str], int]) -> Non
     """Start with only the existing objects, apply edits made meanwhile, and stop reconciling deleted groups."""
     wait_until("what was edited meanwhile", lambda: is_kept_longer(group), NOTICED_SECONDS_MAX)
     group.wait_healthy()
-    assert (group.masters(), group.record()["epoch"]) == before
+    assert (group.masters(), group.lease_record()["epoch"]) == before
     group.gantry("produce", TOPIC, "second")
     assert sorted(group.gantry("consume", TOPIC).split()) == ["alone", "first", "second"]
     group.namespace.cluster.kubectl("delete", "brokergroup", group.name, f"--namespace={group.namespace.name}")
@@ -142,7 +142,7 @@ def test_operator_runs_in_the_runner_of_kopf(
         group = first_run(first, namespaces)
     first.check_orderly_end()
     assert lease_holder(operator_cluster) == ""
-    before = group.masters(), group.record()["epoch"]
+    before = group.masters(), group.lease_record()["epoch"]
     group.gantry("produce", TOPIC, "alone")
     group.apply(KEPT_LONGER)
 

@@ -12,6 +12,7 @@ from gantry_cluster.errors import CommandFailed, DeadlineExceeded
 COMMAND_SECONDS_MAX = 120.0
 POLL_SECONDS = 0.1
 TAIL_LINES = 15
+"""How many last lines of a log an error message has."""
 
 
 def run(

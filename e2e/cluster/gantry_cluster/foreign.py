@@ -34,8 +34,12 @@ from gantry_cluster.programs import Programs
 
 ANSWER_SECONDS_MAX: Final = 120.0
 REACH_SECONDS_MAX: Final = 3.0
+"""The limit for a connection to a node's kubelet."""
+
 KUBELET_PORT: Final = 10250
 SOCKET_BYTES_MAX: Final = 107
+"""The longest path of a Unix socket on Linux."""
+
 GANTRY_OBJECTS: Final = (
     "/api/v1/namespaces/gantry-system",
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev",

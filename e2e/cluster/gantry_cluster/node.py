@@ -33,6 +33,8 @@ CONTROLLERS = (
 
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 RUNTIME_SECONDS_MAX = 30.0
+"""The limit for an answer of containerd."""
+
 CONTAINERD = "containerd"
 
 

@@ -39,6 +39,7 @@ ALONE = ("etcd", "kube-apiserver", "helm")
 BUILD_SECONDS_MAX = 3600.0
 BUILD_ATTEMPTS = 3
 ProgressReporter = Callable[[str], None]
+"""Shows a line about the progress to the user."""
 
 
 @dataclass(frozen=True)

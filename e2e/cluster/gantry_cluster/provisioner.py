@@ -22,6 +22,8 @@ from gantry_cluster.paths import Folder
 
 PROVISIONER = "gantry.dev/disk"
 CLASS = "disk"
+"""The name of the storage class in `addons.yaml`."""
+
 POLL_SECONDS = 0.5
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 MADE_BY = "pv.kubernetes.io/provisioned-by"
