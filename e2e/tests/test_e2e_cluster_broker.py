@@ -27,8 +27,11 @@ BROKER = (
     "maxMessageSize=65536",
 )
 IN_HUGE_PAGES = "transientStorePoolPath=/huge"
-MESSAGES = 40
+"""The setting that places the write buffer in huge pages."""
+
+MESSAGES_COUNT = 40
 RESTART_SECONDS_MAX = 60.0
+"""The limit for a start of the broker."""
 
 
 def gantry(*words: str, **fields: object) -> Object:
@@ -84,7 +87,7 @@ def produce_and_kill(namespace: Namespace) -> list[str]:
     wait_until("a route", lambda: "broker" in client(namespace, "status", "--json"), RESTART_SECONDS_MAX)
     client(namespace, "topic", "create", "orders")
     # The command exits with 0 only if every message was acknowledged.
-    client(namespace, "produce", "orders", *(f"order {number}" for number in range(MESSAGES)))
+    client(namespace, "produce", "orders", *(f"order {number}" for number in range(MESSAGES_COUNT)))
 
     faults.kill_container(namespace, "broker")
     wait_until("a broker that was started again", lambda: restarts(namespace) == 1, RESTART_SECONDS_MAX)
@@ -103,7 +106,7 @@ def test_acknowledged_messages_are_replayed_from_huge_pages_after_kill(cluster: 
     """Messages that are not yet in any file are in the pod's huge pages, which survive the container: none is lost."""
     namespace = group(cluster, "durable", IN_HUGE_PAGES)
 
-    assert produce_and_kill(namespace) == sorted(f"order {number}" for number in range(MESSAGES))
+    assert produce_and_kill(namespace) == sorted(f"order {number}" for number in range(MESSAGES_COUNT))
 
 
 def test_acknowledged_messages_are_lost_by_the_same_kill_without_huge_pages(cluster: Cluster) -> None:

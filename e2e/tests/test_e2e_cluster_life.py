@@ -20,7 +20,8 @@ from gantry_cluster.paths import MACHINE_CLAIM, ROOT, Folder
 pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster]
 
 RUN = ROOT / "e2e" / "cluster" / "run.py"
-SECONDS_MAX = 120.0
+START_SECONDS_MAX = 120.0
+"""The limit for the first program of a node to start."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +89,7 @@ def test_down_removes_what_a_killed_up_left_behind(tmp_path: Path) -> None:
     folder = Folder.at(tmp_path / "here")
     command = [sys.executable, str(RUN), "up", "--nodes", "2", "--huge-pages", "8", "--folder", str(folder.root)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ)) as process:
-        wait_until("the first node", (folder.logs / "node1-containerd.log").exists, SECONDS_MAX)
+        wait_until("the first node", (folder.logs / "node1-containerd.log").exists, START_SECONDS_MAX)
         process.kill()
 
     with pytest.raises(NoCluster, match="did not start"):

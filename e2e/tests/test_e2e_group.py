@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 MESSAGES = [f"order {number}" for number in range(40)]
 OUTSIDE_SECONDS_MAX = 180.0
+"""The limit until clients outside get routes: kubelet updates a ConfigMap in a pod within about a minute."""
 
 
 def produce_and_consume(group: Group) -> None:

@@ -18,6 +18,8 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 WATCHED_S = 15.0
+"""How long the order is obeyed before it is withdrawn."""
+
 PAUSED_SECONDS_MAX = 25.0
 """The limit for a broker that is killed while no other may be elected."""
 FENCED_SECONDS_MAX = 60.0
@@ -30,6 +32,8 @@ UNSTORED = "14"
 """The code of a refusal after which clients send elsewhere."""
 
 LATER = "later"
+"""The topic that an edit adds."""
+
 EDITED: Object = SMALL | {"topics": [*SMALL["topics"], {"name": LATER, "queues": 1}]}
 UNKEPT: Object = SMALL | {"storage": {**SMALL["storage"], "retain": "Never"}}
 """Volumes that are deleted with scaled-down pods and with the group."""

@@ -21,7 +21,11 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 WATCHED_S = 15.0
+"""How long the volume must not be replaced without `storage.replaceAfter`."""
+
 REPLACE_AFTER_S = 5
+"""The value of `storage.replaceAfter`, which an edit adds."""
+
 REPLACED_SECONDS_MAX = 30.0
 """The limit from the edit until the claim was replaced, the requested wait included."""
 CLIENTS_SECONDS_MAX = 10.0

@@ -23,7 +23,11 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 REPLICAS = 2
+"""The number of operators that the chart starts."""
+
 NEXT = "next"
+"""The tag of the new version."""
+
 UPGRADE_SECONDS_MAX = 5.0
 """The limit of the interruption while both operators are upgraded and rolled back, and the role is moved after each."""
 GIVEN_BACK_SECONDS_MAX = 15.0

@@ -26,8 +26,12 @@ AT_ONCE_SECONDS_MAX = 150.0
 REBOUND_SECONDS_MAX = 150.0
 """The limit with claims that are created by hand in between."""
 WATCHED_S = 20.0
+"""How long no master must be promoted without an order."""
+
 
 RESTORE = "gantry.dev/restore"
+"""The annotation with which an administrator orders a restore that may lose data."""
+
 VOLUMES = "/api/v1/persistentvolumes"
 MESSAGES = [f"order {number}" for number in range(40)]
 

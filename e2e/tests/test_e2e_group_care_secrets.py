@@ -33,17 +33,23 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_SECONDS_MAX = 30.0
+"""The limit of the interruption of clients if the master's pod is deleted."""
+
 REPLACED_SECONDS_MAX = 5.0
 """The limit of the interruption while certificates and accounts are replaced, and the role moves with the new ones."""
 TAKEN_SECONDS_MAX = 150.0
 """The limit from a Secret's edit until every server uses it."""
 
 CERTIFICATES, ACCOUNTS, APPLICATION = "certificates", "accounts", "application"
+"""The names of the Secrets: for TLS, for the accounts of brokers, and with the account of the client."""
+
 OWN, OWN_NEXT, CLIENTS = (
     ("brokers-key", "brokers-secret"),
     ("brokers-next-key", "brokers-next-secret"),
     ("clients-key", "clients-secret"),
 )
+"""Access key and secret key: of the brokers at first and later, and of clients."""
+
 SECURED: Object = SMALL | {"access": {"tlsSecret": CERTIFICATES, "aclSecret": ACCOUNTS}}
 
 

@@ -27,11 +27,15 @@ from gantry_cluster.trial import Outcome, run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 AWAY_S = 60.0
+"""How long the API server is down."""
+
 AWAY_SECONDS_MAX = 5.0
 """The limit of the interruption while only the API server is down."""
 KILLED_SECONDS_MAX = 25.0
-"""The limit for a broker that is killed meanwhile."""
+"""The limit of the interruption if a broker is killed while the API server is down."""
 STOPPED_SECONDS_MAX = 60.0
+"""The limit of the interruption of clients if the leading operator is paused during a failover."""
+
 STOPPED_S = 40.0
 """The pause is longer than it takes another operator to become leader."""
 

@@ -16,11 +16,18 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_SECONDS_MAX = 30.0
+"""The limit of the interruption of clients if the master's pod is deleted."""
+
 FORCED_SECONDS_MAX = 45.0
 """The limit of the interruption: a pod that was deleted by force gives no proof that its process has ended."""
 CRASH_SECONDS_MAX = 20.0
+"""The limit of the interruption if the master's process or container is killed."""
+
 CRASHES_APART_S = 15.0
+"""The interval between kills."""
+
 SIDECAR_SECONDS_MAX = 20.0
+"""The limit of the interruption if the master's sidecar is killed."""
 
 
 def replayed(group: Group, pod: str) -> int:

@@ -47,8 +47,14 @@ TAKEN_SECONDS_MAX = 150.0
 """The limit includes the delay of about a minute with which kubelet updates a ConfigMap in a pod."""
 
 ROLLED_SECONDS_MAX = 420.0
+"""The limit for a rolling restart."""
+
 BEFORE_SECONDS_MAX = 90.0
+"""The limit for the values before the edit, in a group that is healthy already."""
+
 STORAGE = ".requests.storage"
+"""The end of the keys of sizes, which Kubernetes may write in another unit."""
+
 ROOT_KEY, ROOT_SECRET = "root-key", "root-secret"
 ACCOUNTS = f"""\
 accounts:
@@ -57,6 +63,8 @@ accounts:
     admin: true
 """
 ELSEWHERE = "elsewhere"
+"""The name of a name server that is not of the group, for the row of `nameServers.addresses`."""
+
 ELSEWHERE_CONF = """\
 listenPort=9876
 tlsMode=permissive

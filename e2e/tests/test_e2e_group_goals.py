@@ -21,7 +21,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 POD_GOAL_S = 15.0
 NODE_GOAL_S = 30.0
 SWITCHOVER_GOAL_S = 1.0
+"""The goals for the interruption of clients: the master's pod is deleted, its machine is lost, its role is moved."""
+
 BACK_GOAL_S = 20.0
+"""The goal for a deleted pod to be in sync again."""
+
 SPECS = {"async-1-slave": ASYNC, "sync-2-slaves": TWO_SLAVES}
 
 

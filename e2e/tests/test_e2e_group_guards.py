@@ -1,4 +1,6 @@
-"""Guards, each with a twin: without the guard the same fault loses messages, or takes the master away from clients.
+"""Guards of groups, each with a twin, which is the same test without the guard.
+
+In a twin the same fault loses messages, or takes the master away from clients.
 
 For the limit of loss, the slave receives nothing from its master for a while, so that later acknowledged messages are
 on one machine only, and then that machine crashes. For the budget of masters, the master's pod is evicted.
@@ -23,12 +25,21 @@ from gantry_cluster.trial import TermObserver
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ALONE_S = 8.0
+"""How long the master acknowledges messages that the slave does not receive."""
+
 WATCHED_S = 30.0
+"""How long no master must be promoted."""
+
 STATUS_S = 5.0
 """The time from a broker's start until the operator has certainly received its status."""
-TOO_MANY = 429
+TOO_MANY_REQUESTS = 429
+"""The HTTP status with which an API server refuses an eviction for a disruption budget."""
+
 LOAD = "alone"
+"""The topic of the load."""
+
 LOSES_NOTHING = ASYNC | {"failover": {"mode": "Automatic", "maxDataLossBytes": "0"}}
+"""An asynchronous group whose automatic failover must not lose a byte."""
 
 
 def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
@@ -123,7 +134,7 @@ def test_master_is_not_evicted(namespaces: NamespaceFactory) -> None:
     with pytest.raises(ApiRefused) as refusal:
         evict(group, group.masters()[0])
 
-    assert refusal.value.status == TOO_MANY
+    assert refusal.value.status == TOO_MANY_REQUESTS
     group.gantry("produce", TOPIC, "still there")
 
 

@@ -22,7 +22,11 @@ ROLL_SECONDS_MAX = 60.0
 """The limit for the only shard of a synchronous group with one slave, which refuses sends while either broker
 restarts."""
 EDIT_SECONDS_MAX = 10.0
+"""The limit of the interruption for an edit that restarts no broker."""
+
 SCALE_SECONDS_MAX = 240.0
+"""The limit for the removal of an empty shard."""
+
 NEW_IMAGE = "localhost/gantry:next"
 
 

@@ -20,11 +20,22 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 LOST_SECONDS_MAX = 45.0
+"""The limit of the interruption of clients if the master's machine crashes."""
+
 CUT_SECONDS_MAX = 45.0
+"""The limit of the interruption if the network of the master's machine is cut."""
+
 CUT_S = 30.0
+"""How long the network stays cut after another master was elected."""
+
 DRAIN_SECONDS_MAX = 5.0
+"""The limit of the interruption while the master's machine is drained."""
+
 MOVE_SECONDS_MAX = 5.0
+"""The limit of the interruption if the role moves, but the drain then waits."""
+
 DISK_SECONDS_MAX = 45.0
+"""The limit of the interruption if the master's machine is lost with its disk."""
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)

@@ -17,13 +17,15 @@ pytestmark = [
 RUN_SECONDS_MAX = 300.0
 """The limit of a run: it starts within a minute, and JVM and Spark are slow while twenty pods share two processors."""
 CLAIM = "archive"
+"""The name of the volume claim that holds the archive."""
+
 ARCHIVE = {
     "brokerGroups": ["orders"],
     "topics": {"include": [TOPIC]},
     "destination": {"pvc": {"claimName": CLAIM}},
     "engine": {"driver": {"heap": "512Mi"}},
 }
-LITTLE = {"instances": 2, "heap": "512Mi", "memoryOverhead": "512Mi"}
+SMALL_EXECUTORS = {"instances": 2, "heap": "512Mi", "memoryOverhead": "512Mi"}
 
 
 def messages(label: str, count: int = 60) -> list[str]:
@@ -70,7 +72,7 @@ def test_killed_executor_is_replaced(namespaces: NamespaceFactory, pipelines_ima
         "engine": {
             "mode": "kubernetes",
             "driver": {"heap": "512Mi"},
-            "executor": LITTLE,
+            "executor": SMALL_EXECUTORS,
             "sparkConf": {"spark.kubernetes.executor.request.cores": "200m"},  # the claim binds all of them to one node
         },
     }

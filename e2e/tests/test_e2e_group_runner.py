@@ -29,7 +29,7 @@ from gantry_operator.settings import OperatorSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
-SPACE = "runner"
+NAMESPACE = "runner"
 TOO_LITTLE = SMALL | {"resources": {"limits": {"memory": "64Mi"}}}
 IMPOSSIBLE = SMALL | {"replication": {"inSyncReplicas": 5}}
 KEPT_LONGER = TWO_SLAVES | {"storage": {"size": "1Gi", "reservedTime": "12h"}}
@@ -41,7 +41,16 @@ def settings(operator_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.Monk
     for name, value in chart_environment(operator_cluster).items():
         monkeypatch.setenv(name, value)
     kubeconfig = chart_kubeconfig(operator_cluster, tmp_path / "operator.kubeconfig")
-    words = ["--kubeconfig", str(kubeconfig), "--namespace", SYSTEM, "--namespaces", SPACE, "--listen", "127.0.0.1:0"]
+    words = [
+        "--kubeconfig",
+        str(kubeconfig),
+        "--namespace",
+        SYSTEM,
+        "--namespaces",
+        NAMESPACE,
+        "--listen",
+        "127.0.0.1:0",
+    ]
     with scale_down_operators(operator_cluster):
         yield settings_of(main.make_context("gantry-operator", words).params)
 
@@ -105,7 +114,7 @@ def is_kept_longer(group: Group) -> bool:
 
 def first_run(run: KopfRun, namespaces: NamespaceFactory) -> Group:
     """Create a group, use it, refuse bad input and edit it."""
-    group = namespaces.create_group(SPACE, SMALL)
+    group = namespaces.create_group(NAMESPACE, SMALL)
     assert {"MasterNamed", "MasterPromoted"} <= reasons(group)
     owned = items(group.namespace, "statefulsets", "apis/apps/v1")
     assert set(owned) == {"orders-0-master", "orders-0-slave", "orders-nameserver"}
@@ -136,7 +145,7 @@ def test_operator_runs_in_the_runner_of_kopf(
     """Groups are made, refused, edited and deleted; it runs twice, and each run ends cleanly and without an error."""
 
     def sidecars() -> ForwardedSidecars:
-        return ForwardedSidecars(Namespace(operator_cluster, SPACE))
+        return ForwardedSidecars(Namespace(operator_cluster, NAMESPACE))
 
     with run_in_kopf(settings, sidecars) as first:
         group = first_run(first, namespaces)
