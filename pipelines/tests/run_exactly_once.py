@@ -172,8 +172,8 @@ class Run:
         try:
             is_inside = life.until(lambda: bool(self.staged() - left), LIFE_TIMEOUT_S)
             [(name, epoch)] = self.group.masters().values()
-            self.group.do("kill", name, "--down", BROKER_DOWN)
-            self.group.until(lambda: any(one[1] > epoch for one in self.group.masters().values()), LIFE_TIMEOUT_S)
+            self.group.run_command("kill", name, "--down", BROKER_DOWN)
+            self.group.wait_until(lambda: any(one[1] > epoch for one in self.group.masters().values()), LIFE_TIMEOUT_S)
             code = life.wait(LIFE_TIMEOUT_S)
         finally:
             life.end()
@@ -181,7 +181,7 @@ class Run:
         self.met["killed: the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
         if code != 0:
             self.findings.append(f"a failover ended the archive with {code}: {life.tail()}")
-        self.group.until(self.group.is_well, LIFE_TIMEOUT_S)
+        self.group.wait_until(self.group.is_healthy, LIFE_TIMEOUT_S)
         say(f"  the broker {name} was killed, and another took over; the archive ended with {code}")
 
     def lose_checkpoint(self) -> None:

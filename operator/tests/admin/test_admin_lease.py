@@ -270,7 +270,7 @@ async def test_renewal_concurrent_with_a_new_epoch_gives_no_lease(tmp_path: Path
 async def test_without_compare_and_swap_the_old_master_gets_a_lease(tmp_path: Path) -> None:
     """The counterpart: a client that does not compare restores the old record, and the old master gets its lease."""
     with api_server() as server:
-        server.compares = False
+        server.is_revision_checked = False
         scene = await take_epoch_while_renewing(server, tmp_path)
 
     standing = record_of(server.annotations)

@@ -51,8 +51,8 @@ class Pair(NamedTuple):
 
     master: BrokerChild
     slave: BrokerChild
-    beside_master: SidecarChild
-    beside_slave: SidecarChild
+    master_sidecar: SidecarChild
+    slave_sidecar: SidecarChild
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def slaves_of(sidecar: SidecarChild) -> list[int]:
 
 def peer_of(pair: Pair) -> dict[str, object]:
     """Return the master as the slave's sidecar shows it."""
-    members = pair.beside_slave.get("/v1/group").json()["members"]
-    return next(member for member in members if member["url"] == pair.beside_master.url)
+    members = pair.slave_sidecar.get("/v1/group").json()["members"]
+    return next(member for member in members if member["url"] == pair.master_sidecar.url)
 
 
 @contextmanager
@@ -132,23 +132,23 @@ def tries(sidecar: SidecarChild, path: str) -> list[float]:
 @pytest.mark.verify
 def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
     """SIGSTOP during sends and reads of ranges: both sidecars answer within a tenth of a second."""
-    with Load(pair.master, b"x" * 100_000) as load, ranges_are_read(pair.beside_master):
+    with Load(pair.master, b"x" * 100_000) as load, ranges_are_read(pair.master_sidecar):
         load.wait_for_progress()
         wait_for(lambda: load.acknowledged > 100, "there is something to read")
         with stopped(pair.master):
             took = {
                 (path, name): tries(sidecar, path)
-                for name, sidecar in (("master", pair.beside_master), ("slave", pair.beside_slave))
+                for name, sidecar in (("master", pair.master_sidecar), ("slave", pair.slave_sidecar))
                 for path in ("/livez", "/v1/status", "/v1/group")
             }
-            wait_for(lambda: state_of(pair.beside_master) == "stalled", "it is noticed")
-            since_ms = pair.beside_master.get("/livez").json()["broker"]["since_ms"]
+            wait_for(lambda: state_of(pair.master_sidecar) == "stalled", "it is noticed")
+            since_ms = pair.master_sidecar.get("/livez").json()["broker"]["since_ms"]
         load.wait_for_progress()
 
         assert load.fault == ""
     assert max(min(times) for times in took.values()) < ANSWER_S, took
     assert since_ms >= 2_000
-    wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
+    wait_for(lambda: pair.master_sidecar.get("/readyz").status_code == 200, "it is ready again")
 
 
 def state_of(sidecar: SidecarChild) -> object:
@@ -164,8 +164,8 @@ def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> 
         with stopped(pair.master):
             wait_for(lambda: loop_state_of(peer_of(pair))["state"] == "stalled", "the peer reports it")
             member = peer_of(pair)
-            group = pair.beside_slave.get("/v1/group").json()
-            own = pair.beside_slave.get("/v1/status").json()
+            group = pair.slave_sidecar.get("/v1/group").json()
+            own = pair.slave_sidecar.get("/v1/status").json()
         load.wait_for_progress()
 
     loop_state = loop_state_of(member)
@@ -174,8 +174,8 @@ def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> 
     assert abs(loop_state["last_heartbeat_wall_ms"] - began_ms) < 60_000
     assert own["loop_state"]["state"] == "running" and own["role"] == "slave"
     [shard] = group["shards"]
-    assert shard["masters"] == [pair.beside_master.url]
-    wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
+    assert shard["masters"] == [pair.master_sidecar.url]
+    wait_for(lambda: pair.master_sidecar.get("/readyz").status_code == 200, "it is ready again")
 
 
 def loop_state_of(member: dict[str, object]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_ledger_is_the_one_of_gantry_spec(pair: Pair) -> None:
     lease = ObservedLease(record=LeaseRecord(epoch=report.epoch, terms=(term,)))
     expected = ledger_of(Spec(), ObservedShard(number=0, lease=lease, members=(Member(number=0, report=report),)), 0)
 
-    for sidecar in (pair.beside_master, pair.beside_slave):
+    for sidecar in (pair.master_sidecar, pair.slave_sidecar):
         shown = ledger_at(sidecar)
         assert {name: shown[name] for name in NUMBERS} == {name: getattr(expected, name) for name in NUMBERS}
         assert {risk["fault"]: risk["bytes"] for risk in shown["risks"]} == {
@@ -204,7 +204,7 @@ def test_ledger_is_the_one_of_gantry_spec(pair: Pair) -> None:
         assert shown["in_sync"] == [1] and shown["flush_mode"] == "async" and shown["is_fresh"]
 
     with stopped(pair.master):
-        wait_for(lambda: ledger_at(pair.beside_slave)["is_fresh"] is False, "it is not fresh any more")
+        wait_for(lambda: ledger_at(pair.slave_sidecar)["is_fresh"] is False, "it is not fresh any more")
 
 
 NUMBERS: Final = ("epoch", "acknowledged", "wrote", "committed", "flushed", "replicated", "acks_needed", "master")
@@ -219,7 +219,7 @@ def ledger_at(sidecar: SidecarChild) -> dict[str, Any]:
 def is_settled(pair: Pair) -> bool:
     """Whether both sidecars know what there is, and it is flushed and copied."""
     end = pair.master.log_end
-    ledgers = [ledger_at(sidecar) for sidecar in (pair.beside_master, pair.beside_slave)]
+    ledgers = [ledger_at(sidecar) for sidecar in (pair.master_sidecar, pair.slave_sidecar)]
     return all(one.get("flushed") == one.get("replicated") == one.get("acknowledged") == end for one in ledgers)
 
 
@@ -227,7 +227,7 @@ def is_settled(pair: Pair) -> bool:
 def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None:
     """kill -9 during requests, streams and ranges: every send is acknowledged, no connection is left."""
     master = pair.master
-    options = ["--open-reads", "--peer", pair.beside_slave.url]
+    options = ["--open-reads", "--peer", pair.slave_sidecar.url]
     logged = {broker: len(broker.child.log) for broker in (pair.master, pair.slave)}
     with Load(master) as load:
         load.wait_for_progress()

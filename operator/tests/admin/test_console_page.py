@@ -369,7 +369,7 @@ def test_content_security_policy_refuses_markup(group: Group, chromium: Browser)
     """The second line of defence: the policy forbids text to become markup, and foreign scripts."""
     answer = httpx.get(f"{group.sidecars[0].url}/console/")
     policy = answer.headers["content-security-policy"]
-    with page_at(chromium, group.console, expects_mistakes=True) as page:
+    with page_at(chromium, group.console, expects_errors=True) as page:
         refusal = page.evaluate(
             "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken'; } catch (e) { return e.name; } }"
         )

@@ -88,9 +88,9 @@ def test_the_only_group_of_a_namespace_need_not_be_named(scene: Scene) -> None:
 
     assert scene.kubectl("status", "-O", "json").exit_code == 0
     nothing = scene.kubectl("status", namespace="bank")
-    scene.must("POST", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups", other)
+    scene.request("POST", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups", other)
     two = scene.kubectl("status")
-    scene.must("DELETE", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups/bills")
+    scene.request("DELETE", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups/bills")
 
     assert nothing.exit_code == 3 and "there are groups in namespace shop" in nothing.stderr
     assert two.exit_code == 2 and "bills, orders" in two.stderr
@@ -116,7 +116,7 @@ def test_hanging_sidecar_does_not_affect_others(scene: Scene, monkeypatch: pytes
         return Outcome(b"", "gantry: the sidecar says no", 1) if pod == PODS[3] else inside(pod, container, command)
 
     scene.kubelet.run = run
-    scene.must("DELETE", f"/api/v1/namespaces/shop/pods/{PODS[2]}?gracePeriodSeconds=0")
+    scene.request("DELETE", f"/api/v1/namespaces/shop/pods/{PODS[2]}?gracePeriodSeconds=0")
 
     status = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=ClusterGroupStatus)
 
