@@ -29,9 +29,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
         yield broker, sidecar
 
 
-def attacked(
+def run_attack(
     sidecar: SidecarChild, attack: str, *, connections: int = 600, addresses: int = 1, rounds: int = 8
 ) -> HttpAbuseReport:
+    """Run an attack on the sidecar's main port, and return its report."""
     host, _, port = sidecar.address.rpartition(":")
     return asyncio.run(
         run_http_abuse(
@@ -47,7 +48,7 @@ def test_probes_are_answered_during_an_attack_from_one_address(
     pair: tuple[BrokerChild, SidecarChild], attack: str
 ) -> None:
     """Under 600 connections every probe and status is 200, descriptors and memory stay bounded."""
-    report = attacked(pair[1], attack)
+    report = run_attack(pair[1], attack)
 
     assert report.failures == {}
     assert sum(report.answers.values()) == 8 * 3
@@ -59,7 +60,7 @@ def test_probes_are_answered_during_incomplete_requests_from_many_addresses(
     pair: tuple[BrokerChild, SidecarChild],
 ) -> None:
     """No address reaches its own limit, so the total limit applies."""
-    report = attacked(pair[1], "half requests", connections=900, addresses=9, rounds=12)
+    report = run_attack(pair[1], "half requests", connections=900, addresses=9, rounds=12)
 
     assert report.failures == {}
     assert report.descriptors_most <= report.descriptors_before + LIMITS.connections_max + 80
@@ -73,7 +74,7 @@ def test_without_deadlines_incomplete_requests_block_probes(tmp_path: Path) -> N
         sidecar_process(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,
     ):
         sidecar.wait_ready()
-        report = attacked(sidecar, "half requests")
+        report = run_attack(sidecar, "half requests")
 
         assert broker.child.process.poll() is None
     assert report.failures.get("/livez error", 0) > 0
@@ -155,7 +156,7 @@ def test_contradictory_limits_stop_the_start(tmp_path: Path) -> None:
 def test_attack_causes_few_log_lines(tmp_path: Path) -> None:
     """600 connections with invalid requests cause at most two warnings."""
     with sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "tokens")) as sidecar:
-        attacked(sidecar, "no HTTP")
+        run_attack(sidecar, "no HTTP")
         assert sidecar.child.log.count("WARNING") <= 2
 
 

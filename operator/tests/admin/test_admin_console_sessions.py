@@ -23,6 +23,8 @@ DIGEST = b"d" * 32
 
 
 class Time:
+    """A clock that the test advances."""
+
     def __init__(self) -> None:
         self.now_s = 1_000.0
 

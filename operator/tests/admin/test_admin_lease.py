@@ -50,6 +50,7 @@ class Scene:
         )
 
     def clock(self) -> Moment:
+        """Return the present moment, advanced by ``later_s``."""
         real = now()
         return real._replace(boottime_ns=real.boottime_ns + int(self.later_s * 1e9))
 
@@ -61,6 +62,7 @@ class Scene:
             await self.renewal.step()
 
     async def give(self, order: Lease) -> None:
+        """Record a lease that is given to the broker, or refuse it."""
         if self.refusal is not None:
             raise self.refusal
         self.given.append(order)
@@ -471,7 +473,8 @@ async def test_answer_with_another_record_renews_nothing(tmp_path: Path) -> None
             await lease_client.renew(LeaseSnapshot(record=NAMED, revision="1", document=document), "x", timeout_s=10)
 
 
-def refused(make: Callable[[], object]) -> str:
+def settings_error(make: Callable[[], object]) -> str:
+    """Return the message of the settings error that the call raises."""
     with pytest.raises(SettingsError) as raised:
         make()
     return str(raised.value)
@@ -485,5 +488,5 @@ def test_missing_token_or_authority_stops_the_start(tmp_path: Path) -> None:
         name=NAME, server="https://127.0.0.1:1", token_file=tmp_path / "token", ca=tmp_path / "none"
     )
 
-    assert "--lease-token-file" in refused(lambda: KubernetesLeaseClient(missing))
-    assert "--lease-ca" in refused(lambda: KubernetesLeaseClient(no_authority))
+    assert "--lease-token-file" in settings_error(lambda: KubernetesLeaseClient(missing))
+    assert "--lease-ca" in settings_error(lambda: KubernetesLeaseClient(no_authority))

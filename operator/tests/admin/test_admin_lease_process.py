@@ -54,7 +54,9 @@ def put_record(server: FakeApiServer, broker: BrokerChild) -> None:
     server.put(record_with(EPOCH, report.broker_id, report.identity, duration_ms=DURATION_MS))
 
 
-def code_of_a_send(broker: BrokerChild) -> int:
+def code_of_send(broker: BrokerChild) -> int:
+    """Send one message, and return the code of the reply."""
+
     async def send() -> int:
         dialogue = await Dialogue.open(broker.address)
         try:
@@ -69,7 +71,8 @@ def may_acknowledge(broker: BrokerChild) -> bool:
     return report_of(broker).may_acknowledge
 
 
-def reason_of(sidecar: SidecarChild) -> object:
+def reason_without_lease(sidecar: SidecarChild) -> object:
+    """Return why the sidecar gives its broker no lease, as its status reports it."""
     return sidecar.get("/v1/status").json()["lease"]["reason"]
 
 
@@ -78,21 +81,21 @@ def test_master_acknowledges_while_its_sidecar_renews_the_lease(tmp_path: Path) 
     """Without a lease it acknowledges nothing; cut off from the API server it stops until reconnected."""
     with api_server() as server, master_without_slaves(tmp_path / "store") as broker:
         assert not may_acknowledge(broker)
-        assert code_of_a_send(broker) != 0
+        assert code_of_send(broker) != 0
         put_record(server, broker)
         with sidecar_process(tmp_path / "store", "--open-reads", *lease_options(server, tmp_path)) as sidecar:
-            wait_for(lambda: code_of_a_send(broker) == 0, "the sidecar has renewed it")
+            wait_for(lambda: code_of_send(broker) == 0, "the sidecar has renewed it")
             metrics = sidecar.get("/metrics").text
             assert 'gantry_lease_renewals_total{outcome="done"}' in metrics
 
             server.is_silent = True
             wait_for(lambda: not may_acknowledge(broker), "the Lease has expired", MARGIN_S)
-            assert code_of_a_send(broker) != 0
-            wait_for(lambda: "did not answer" in str(reason_of(sidecar)), "the sidecar reports the reason")
+            assert code_of_send(broker) != 0
+            wait_for(lambda: "did not answer" in str(reason_without_lease(sidecar)), "the sidecar reports the reason")
 
             server.is_silent = False
-            wait_for(lambda: code_of_a_send(broker) == 0, "it is renewed again, and sends are acknowledged")
-            wait_for(lambda: reason_of(sidecar) is None, "nothing is in the way")
+            wait_for(lambda: code_of_send(broker) == 0, "it is renewed again, and sends are acknowledged")
+            wait_for(lambda: reason_without_lease(sidecar) is None, "nothing is in the way")
             shown = [sidecar.get(path).text for path in ("/v1/status", "/metrics", "/v1/group")]
             assert TOKEN not in f"{shown} {sidecar.child.log} {bundle_of(sidecar)}"
 
@@ -117,7 +120,9 @@ def test_new_epoch_ends_the_old_masters_lease_within_its_duration(tmp_path: Path
             time.sleep(DURATION_MS / 1000)
 
             assert not may_acknowledge(broker)
-            wait_for(lambda: "has no master yet" in str(reason_of(sidecar)), "the sidecar reports the reason")
+            wait_for(
+                lambda: "has no master yet" in str(reason_without_lease(sidecar)), "the sidecar reports the reason"
+            )
             after = record_of(server.annotations)
             assert after is not None and after.epoch == EPOCH + 1_000
 
@@ -135,4 +140,4 @@ def test_lease_expires_without_a_sidecar_and_the_next_one_renews_it(tmp_path: Pa
             wait_for(lambda: not may_acknowledge(broker), "it is not renewed", MARGIN_S)
 
         with sidecar_process(tmp_path / "store", *options):
-            wait_for(lambda: code_of_a_send(broker) == 0, "another sidecar renews it")
+            wait_for(lambda: code_of_send(broker) == 0, "another sidecar renews it")

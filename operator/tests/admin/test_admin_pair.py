@@ -72,11 +72,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     ):  # fmt: skip
         for sidecar in (beside, opposite):
             sidecar.wait_ready()
-        wait_for(lambda: slaves_of(beside) == [1], "the slave follows")
+        wait_for(lambda: slave_ids(beside) == [1], "the slave follows")
         yield Pair(master, slave, beside, opposite)
 
 
-def slaves_of(sidecar: SidecarChild) -> list[int]:
+def slave_ids(sidecar: SidecarChild) -> list[int]:
+    """Return the numbers of the slaves that the sidecar reports."""
     return [slave["slave_id"] for slave in sidecar.get("/v1/status").json()["slaves"]]
 
 
@@ -141,7 +142,7 @@ def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
                 for name, sidecar in (("master", pair.master_sidecar), ("slave", pair.slave_sidecar))
                 for path in ("/livez", "/v1/status", "/v1/group")
             }
-            wait_for(lambda: state_of(pair.master_sidecar) == "stalled", "it is noticed")
+            wait_for(lambda: broker_state(pair.master_sidecar) == "stalled", "it is noticed")
             since_ms = pair.master_sidecar.get("/livez").json()["broker"]["since_ms"]
         load.wait_for_progress()
 
@@ -151,7 +152,8 @@ def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
     wait_for(lambda: pair.master_sidecar.get("/readyz").status_code == 200, "it is ready again")
 
 
-def state_of(sidecar: SidecarChild) -> object:
+def broker_state(sidecar: SidecarChild) -> object:
+    """Return the state of the broker's event loop, as its sidecar reports it."""
     return sidecar.get("/livez").json()["broker"]["state"]
 
 
@@ -179,6 +181,7 @@ def test_slaves_sidecar_reports_since_when_the_master_is_stalled(pair: Pair) -> 
 
 
 def loop_state_of(member: dict[str, object]) -> dict[str, Any]:
+    """Return the state of a member's event loop in the document of the group."""
     status = member["status"]
     assert isinstance(status, dict), "the peer was never reached"
     found: dict[str, Any] = status["loop_state"]
@@ -275,7 +278,7 @@ def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> No
         with PageReader(str(tmp_path / "status")) as reader:
             status = reader.read().status
         whole = {name: getattr(status, name) for name in OFFSETS}
-        wait_for(lambda: state_of(watching) == "crashed", "its death is noticed")
+        wait_for(lambda: broker_state(watching) == "crashed", "its death is noticed")
         with sidecar_process(tmp_path, "--open-reads") as later:
             answers = [sidecar.get("/v1/status").json() for sidecar in (watching, later)]
 

@@ -109,7 +109,10 @@ class Shard:
 
 
 @contextmanager
-def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) -> Iterator[tuple[Shard, FakeApiServer]]:
+def running_shard(
+    folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True
+) -> Iterator[tuple[Shard, FakeApiServer]]:
+    """Run a shard with an API server. While ``is_silent`` is set, the API server answers no request."""
     with api_server() as server, ExitStack() as stack:
         server.is_silent = is_silent
         one = Shard(folder, server, role, stack)
@@ -121,7 +124,7 @@ def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) ->
 @pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
 def test_killed_master_regains_its_role_without_an_operator(tmp_path: Path, role: str) -> None:
     """kill -9 of its process, without a Lease: it is the master of the same epoch, and acknowledges again."""
-    with shard(tmp_path, role) as (group, _):
+    with running_shard(tmp_path, role) as (group, _):
         end = group.report(MASTER).wrote
 
         group.kill(MASTER)
@@ -137,7 +140,7 @@ def test_killed_master_regains_its_role_without_an_operator(tmp_path: Path, role
 @pytest.mark.verify
 def test_master_and_slave_regain_their_roles(tmp_path: Path) -> None:
     """A slave without a role is still in the epoch; then it follows again."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.kill(MASTER, SLAVE)
         group.start(SLAVE)
         group.start(MASTER)
@@ -149,7 +152,7 @@ def test_master_and_slave_regain_their_roles(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None:
     """The slave may be about to be promoted, so the master stays without a role."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.kill(MASTER)
         group.order(SLAVE, PromiseRequest(epoch=EPOCH + 1_000, to="another"))
         group.start(MASTER)
@@ -162,7 +165,7 @@ def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None
 @pytest.mark.verify
 def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
     """Without either no other broker can object; when the slave is back, the master continues."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.kill(MASTER, SLAVE)
         group.start(MASTER)
 
@@ -175,7 +178,7 @@ def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_fenced_broker_stays_fenced(tmp_path: Path) -> None:
     """A role that was taken by an order is not regained by a restart."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.order(MASTER, Fence(epoch=EPOCH))
         group.kill(MASTER)
         group.start(MASTER)
@@ -195,7 +198,7 @@ def reported_role(group: Shard) -> dict[str, object]:
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "another"])
 def test_readable_lease_decides_about_the_master(tmp_path: Path, is_named: bool) -> None:
     """The record in the Lease is sufficient, and necessary."""
-    with shard(tmp_path, is_silent=False) as (group, server):
+    with running_shard(tmp_path, is_silent=False) as (group, server):
         report = group.report(MASTER)
         named = record_with(EPOCH, MASTER if is_named else SLAVE, report.identity, electable=SLAVE, acks_needed=1)
         server.put(named)
@@ -267,13 +270,14 @@ class RecoveryScene:
         return self.report
 
 
-def lease() -> LeaseSnapshot:
+def named_lease() -> LeaseSnapshot:
+    """Return the Lease that names the first member as master."""
     return LeaseSnapshot(record=record_with(EPOCH, MASTER, "store-1", electable=SLAVE, acks_needed=1), revision="1")
 
 
 async def test_election_comes_first_if_the_lease_is_readable() -> None:
     """With patience nothing is ordered yet; without the Lease there is no election to wait for."""
-    patient, alone = RecoveryScene(lease(), election_wait_s=60.0), RecoveryScene(None, election_wait_s=60.0)
+    patient, alone = RecoveryScene(named_lease(), election_wait_s=60.0), RecoveryScene(None, election_wait_s=60.0)
 
     await patient.part.step()
     await alone.part.step()

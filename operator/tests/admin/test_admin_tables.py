@@ -38,11 +38,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
     store = tmp_path_factory.mktemp("store")
     with broker_process(store) as broker, sidecar_process(store) as sidecar:
         broker.send(10)
-        asyncio.run(commit(broker.address))
+        asyncio.run(commit_offset(broker.address))
         yield broker, sidecar
 
 
-async def commit(address: str) -> None:
+async def commit_offset(address: str) -> None:
+    """Create the consumer group, and commit an offset of it."""
     dialogue = await Dialogue.open(address)
     group = {"groupName": GROUP, "consumeEnable": True}
     await dialogue.ask_json(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
@@ -95,7 +96,7 @@ def test_lag_is_reported_with_its_source(pair: tuple[BrokerChild, SidecarChild])
 def test_tables_are_read_from_disk_while_the_broker_is_stopped(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """The tables it last saved and its queue files give the same lag, and the source is shown."""
     broker, sidecar = pair
-    wait_for(lambda: GROUP.encode() in table(broker.store, "consumerOffset"), "offsets are saved")
+    wait_for(lambda: GROUP.encode() in table_file(broker.store, "consumerOffset"), "offsets are saved")
     broker.child.send(signal.SIGSTOP)
     try:
         wait_for(lambda: sidecar.get("/v1/groups").json().get("source") == "disk", "the disk is read")
@@ -107,7 +108,8 @@ def test_tables_are_read_from_disk_while_the_broker_is_stopped(pair: tuple[Broke
     assert group["lag"] == 10 - CONSUMED
 
 
-def table(store: Path, name: str) -> bytes:
+def table_file(store: Path, name: str) -> bytes:
+    """Return the file of one of the broker's tables; empty if it does not exist."""
     path = store / "config" / f"{name}.json"
     return path.read_bytes() if path.exists() else b""
 
@@ -116,10 +118,10 @@ def table(store: Path, name: str) -> bytes:
 def test_damaged_table_is_read_from_its_copy(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
     """The valid copy is read; no messages beyond the limit are counted."""
     broker, _ = pair
-    wait_for(lambda: TOPIC.encode() in table(broker.store, "topics"), "the table is saved")
+    wait_for(lambda: TOPIC.encode() in table_file(broker.store, "topics"), "the table is saved")
     store = tmp_path / "copy"
     (store / "config").mkdir(parents=True)
-    (store / "config/topics.json.bak").write_bytes(table(broker.store, "topics"))
+    (store / "config/topics.json.bak").write_bytes(table_file(broker.store, "topics"))
     (store / "config/topics.json").write_bytes(b'{"topicConfigTable":{"Topic')
     (store / "consumequeue").symlink_to(broker.store / "consumequeue")
     (store / "commitlog").symlink_to(broker.store / "commitlog")

@@ -63,17 +63,18 @@ def test_broker_that_requires_tls_is_asked_over_tls(tmp_path: Path, needs_client
         tls += ["--broker-tls-cert", str(own.chain), "--broker-tls-key", str(own.key)]
     store = tmp_path / "store"
     with broker_process(store, **conf), sidecar_process(store, *tls) as sidecar, sidecar_process(store) as plain:
-        wait_for(lambda: source_of(sidecar) == "broker", "the broker itself answers")
+        wait_for(lambda: topics_source(sidecar) == "broker", "the broker itself answers")
         sidecar.wait_ready()
         wait_for(lambda: plain.get("/readyz").status_code == 200, "the other one knows who it is")
         wait_for(
             lambda: str(plain.get("/v1/topics").json().get("reason")).startswith("the broker has not answered"),
             "without TLS the broker does not answer",
         )
-        assert source_of(plain) != "broker"
+        assert topics_source(plain) != "broker"
 
 
-def source_of(sidecar: SidecarChild) -> object:
+def topics_source(sidecar: SidecarChild) -> object:
+    """Return where the sidecar got its list of topics from: the broker or the disk."""
     return sidecar.get("/v1/topics").json().get("source")
 
 
@@ -92,11 +93,11 @@ def test_broker_certificate_of_another_name_or_authority_is_refused(tmp_path: Pa
         sidecar_process(store, "--broker-tls-ca", str(named.authority)) as strict,
         sidecar_process(store, "--broker-tls-ca", str(own.authority), *loose) as wrong,
     ):
-        wait_for(lambda: source_of(right) == "broker", "the authority is the right one")
+        wait_for(lambda: topics_source(right) == "broker", "the authority is the right one")
         for one in (strict, wrong):
             one.wait_ready()
             wait_for(lambda one=one: "certificate" in str(one.get("/v1/topics").json().get("reason")), "it is refused")  # type: ignore[misc]
-            assert source_of(one) != "broker"
+            assert topics_source(one) != "broker"
 
 
 @pytest.mark.verify
@@ -172,17 +173,18 @@ def test_peers_are_asked_with_the_current_token_and_authority(tmp_path: Path) ->
         url = f"https://{peer.address}"
         about = ["--peer", url, "--peer-ca", str(own.authority), "--peer-token-file", str(shown)]
         with sidecar_process(tmp_path / "b", *about) as sidecar:
-            wait_for(lambda: fault_of(sidecar, url) is None, "the peer answers")
+            wait_for(lambda: fault_of_member(sidecar, url) is None, "the peer answers")
             own.replace(second)
             (tmp_path / "tokens/read-tokens").write_text("peer:another-token-0123456789\n")
-            wait_for(lambda: "certificate" in str(fault_of(sidecar, url)), "its new certificate is not believed")
+            wait_for(lambda: "certificate" in str(fault_of_member(sidecar, url)), "its new certificate is not believed")
             own.trust(second)
-            wait_for(lambda: "401" in str(fault_of(sidecar, url)), "the token is not known")
+            wait_for(lambda: "401" in str(fault_of_member(sidecar, url)), "the token is not known")
             shown.write_text("peer:another-token-0123456789\n")
-            wait_for(lambda: fault_of(sidecar, url) is None, "the peer answers again")
+            wait_for(lambda: fault_of_member(sidecar, url) is None, "the peer answers again")
 
 
-def fault_of(sidecar: SidecarChild, url: str) -> object:
+def fault_of_member(sidecar: SidecarChild, url: str) -> object:
+    """Return why the sidecar does not reach a member, by its URL."""
     return next(one["fault"] for one in sidecar.get("/v1/group").json()["members"] if one["url"] == url)
 
 

@@ -37,11 +37,12 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         tmp_path_factory.mktemp("console-api"), members=1, conf={"brokerRole": "ASYNC_MASTER"}
     ) as started:
         store_dead_letters(started.name_server, "billing", [body_of(number) for number in range(LETTERS)])
-        wait_for(lambda: letters(started.sidecars[0]).get("queues", []) != [], "they can be read")
+        wait_for(lambda: dead_letters(started.sidecars[0]).get("queues", []) != [], "they can be read")
         yield started
 
 
-def letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
+def dead_letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
+    """Return the sidecar's document about the dead letters of the group `billing`."""
     found: dict[str, list[dict[str, object]]] = sidecar.get("/v1/dead-letters/billing", token=TOKEN).json()
     return found
 
@@ -99,7 +100,7 @@ def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
     sidecar = group.sidecars[0]
     path = "/v1/dead-letters/billing/resend"
     first = sidecar.post(path, {"messages_max": 2}, token=TOKEN).json()
-    wait_for(lambda: letters(sidecar)["queues"][0]["resent_end"] == 2, "it is remembered on the broker")
+    wait_for(lambda: dead_letters(sidecar)["queues"][0]["resent_end"] == 2, "it is remembered on the broker")
     second = sidecar.post(path, {}, token=TOKEN).json()
     third = sidecar.post(path, {}, token=TOKEN).json()
     single = sidecar.post("/v1/dead-letters/billing/0/4/resend", {}, token=TOKEN).json()
@@ -173,13 +174,14 @@ def test_compressed_body_is_decompressed_only_as_far_as_shown(codec: Codec) -> N
     assert damaged.fault is not None
 
 
-def counters(at_s: float, puts: int, waits: tuple[int, ...]) -> Counters:
+def counters_at(at_s: float, puts: int, waits: tuple[int, ...]) -> Counters:
+    """Return counters of a broker at a time, with the histogram of the waits of sends."""
     return Counters(at_s, "b", puts, puts * 100, puts, puts * 50, waits)
 
 
 def test_rates_need_two_samples() -> None:
     """With one sample there is no rate. Percentiles are upper ends of buckets; sends without a wait count as 0 ms."""
-    older, newer = counters(10.0, 1_000, (0, 0, 0, 0)), counters(13.0, 1_300, (0, 0, 30, 3))
+    older, newer = counters_at(10.0, 1_000, (0, 0, 0, 0)), counters_at(13.0, 1_300, (0, 0, 30, 3))
     alone = rates_between([older], 0, 1.0, None)
     both = rates_between([older, newer], 0, 1.0, None)
 
@@ -196,7 +198,9 @@ def test_quantile_in_the_last_bucket_is_unknown() -> None:
     assert upper_end_ms([0, 0, 7, 0], 0.5) == 0.004
     assert upper_end_ms([0, 0, 0, 7], 0.5) is None
 
-    hanging = rates_between([counters(10.0, 0, (0,) * 32), counters(13.0, 100, (0,) * 30 + (60, 40))], 0, 1.0, None)
+    hanging = rates_between(
+        [counters_at(10.0, 0, (0,) * 32), counters_at(13.0, 100, (0,) * 30 + (60, 40))], 0, 1.0, None
+    )
 
     assert hanging.ack_wait is not None
     assert (hanging.ack_wait.median_ms, hanging.ack_wait.p99_ms) == (2**30 / 1000, None)

@@ -63,6 +63,7 @@ class FakeLocalGroup:
 
 @asynccontextmanager
 async def local_group_with(folder: Path, what: str) -> AsyncIterator[FakeLocalGroup]:
+    """Run a group in which this event happens while shard 1 is removed; `silent` reports do not arrive."""
     group = FakeGroup([1], acks_needed=0)
     group.begin(1)
     member = group.members[1]

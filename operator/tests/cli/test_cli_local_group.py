@@ -36,7 +36,8 @@ def group(crew: Group) -> Group:
     return crew
 
 
-def other(name: str) -> str:
+def other_member(name: str) -> str:
+    """Return the name of the other member."""
     return {"master-0": "slave-0-1", "slave-0-1": "master-0"}[name]
 
 
@@ -83,9 +84,9 @@ def test_planned_promotion_under_load_loses_nothing(group: Group) -> None:
         output = group.run_command("promote", f"0={number}")
         group.wait_until(load.has_more(30))
 
-    assert f"shard 0: {other(before)} is the master in epoch" in output
+    assert f"shard 0: {other_member(before)} is the master in epoch" in output
     [(after, newer)] = group.masters().values()
-    assert after == other(before) and newer > epoch
+    assert after == other_member(before) and newer > epoch
     assert set(load.acknowledged) <= set(group.read("moves"))
     assert group.state.read_annotations() == {}, "the executed order was not removed"
 
@@ -110,7 +111,7 @@ def test_explained_failover_happens_when_the_master_is_killed(group: Group) -> N
         0,
         [],
     )
-    assert after == other(before)
+    assert after == other_member(before)
     assert {one.name: one.role for one in group.status().members}[before] == "SLAVE"
     assert set(load.acknowledged) <= set(group.read("kills"))
 
@@ -135,14 +136,16 @@ def test_suspended_master_is_replaced_and_follows_after_resuming(group: Group) -
 
     group.run_command("kill", before, "--stop")
     try:
-        group.wait_until(lambda: [name for name, _ in group.masters().values() if name != before] == [other(before)])
+        group.wait_until(
+            lambda: [name for name, _ in group.masters().values() if name != before] == [other_member(before)]
+        )
         seen = group.run_command("status", code=None)
     finally:
         group.run_command("kill", before, "--cont")
     group.wait_until(group.is_healthy)
 
     assert "last report" in seen
-    assert [name for name, _ in group.masters().values()] == [other(before)]
+    assert [name for name, _ in group.masters().values()] == [other_member(before)]
 
 
 def has_caught_up(status: LocalGroupStatus, members: int) -> bool:

@@ -378,7 +378,8 @@ def test_concurrent_order_is_not_overwritten(scene: Scene, monkeypatch: pytest.M
 # -- bundle ------------------------------------------------------------------------------------------------------------
 
 
-def packed(path: Path) -> dict[str, bytes]:
+def files_in_bundle(path: Path) -> dict[str, bytes]:
+    """Return the files in a diagnostics bundle by name."""
     with tarfile.open(path) as archive:
         return {one.name.removeprefix("gantry-bundle/"): archive.extractfile(one).read()  # type: ignore[union-attr]
                 for one in archive.getmembers()}  # fmt: skip
@@ -394,7 +395,7 @@ def test_cluster_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path)
     result = scene.kubectl("bundle", "orders", "--to", str(file))
 
     assert result.exit_code == 0 and str(file) in result.stdout, result.output
-    found = packed(file)
+    found = files_in_bundle(file)
     assert {"group.yaml", "status.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
             "objects/leases/orders-0.yaml", "operator/pods/gantry-operator-1.yaml", "nodes/machine-1.yaml",
             "operator/logs/gantry-operator-1/operator.log"} <= set(found)  # fmt: skip
@@ -417,7 +418,7 @@ def test_bundle_has_no_secret_of_a_failed_program(scene: Scene, tmp_path: Path) 
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
 
-    found = packed(file)
+    found = files_in_bundle(file)
     assert all(b"is refused" in found[name] for name in ("status.json", "left-out.txt"))
     assert [name for name, data in found.items() if SECRET.encode() in data] == []
 
@@ -433,7 +434,7 @@ def test_cluster_bundle_has_the_newest_lines_of_a_long_log(
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
 
-    log = packed(file)[f"logs/{PODS[0]}/broker.log"].decode()
+    log = files_in_bundle(file)[f"logs/{PODS[0]}/broker.log"].decode()
     assert 19_000 < len(log) <= 20_000
     assert log.splitlines(keepends=True) == lines[-log.count("\n") :]
 
@@ -448,7 +449,7 @@ def test_bundle_without_redaction_would_contain_secrets(
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
 
-    assert [name for name, data in packed(file).items() if SECRET.encode() in data] == [
+    assert [name for name, data in files_in_bundle(file).items() if SECRET.encode() in data] == [
         "objects/configmaps/orders-0.yaml"
     ]
 
@@ -460,7 +461,7 @@ def test_cluster_bundle_names_missing_rights(scene: Scene, tmp_path: Path) -> No
 
     result = scene.kubectl("bundle", "orders", "--to", str(file), context="jane")
 
-    found = packed(file)
+    found = files_in_bundle(file)
     assert result.exit_code == 0
     assert yaml.safe_load(found["group.yaml"])["metadata"]["name"] == "orders"
     left_out = found["left-out.txt"].decode()

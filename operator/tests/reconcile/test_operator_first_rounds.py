@@ -70,7 +70,8 @@ async def test_first_rounds_of_new_groups_are_limited(monkeypatch: pytest.Monkey
         clock.ms += 61_000
         assert all(f"shop/{name}" in resources.describe_stale(60) for name in creation.begun)
         assert not any(
-            f"shop/{name}" in resources.describe_stale(60).split(": ")[1].split(", ") for name in waiting(creation)
+            f"shop/{name}" in resources.describe_stale(60).split(": ")[1].split(", ")
+            for name in groups_not_begun(creation)
         )
 
         creation.answering.set()
@@ -78,7 +79,8 @@ async def test_first_rounds_of_new_groups_are_limited(monkeypatch: pytest.Monkey
         assert resources.describe_stale(60) == ""
 
 
-def waiting(creation: Creation) -> set[str]:
+def groups_not_begun(creation: Creation) -> set[str]:
+    """Return the groups whose creation has not begun."""
     return set(NEW) - creation.begun
 
 

@@ -85,6 +85,7 @@ def create(server: ApiServer, name: str, spec: dict[str, Any], path: str = GROUP
 
 
 def items(server: ApiServer, path: str) -> dict[str, Any]:
+    """Return the objects of a collection by name."""
     return {one["metadata"]["name"]: one for one in server.ask("GET", path)[1]["items"]}
 
 
@@ -124,6 +125,7 @@ def change(server: ApiServer, **fields: Any) -> None:
 
 
 def has_event(server: ApiServer, group: str, reason: str) -> Callable[[], bool]:
+    """Return a condition: whether the group has an event with this reason."""
     return lambda: reason in reasons(server, group)
 
 
@@ -192,6 +194,7 @@ def is_from(server: ApiServer, key: bytes) -> bool:
 
 
 def exists(server: ApiServer, path: str) -> Callable[[], bool]:
+    """Return a condition: whether the object at a path exists."""
     return lambda: server.ask("GET", path)[0] == 200
 
 
@@ -221,7 +224,7 @@ def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Pat
 # -- the end of a namespace --------------------------------------------------------------------------------------------
 
 
-def leaving(server: ApiServer, folder: Path, space: str, message: str) -> KopfRun:
+def run_with_deleted_namespace(server: ApiServer, folder: Path, space: str, message: str) -> KopfRun:
     """Create a group, and delete its namespace, whose objects are deleted one after the other.
 
     The group itself is deleted when the operator has logged ``message``.
@@ -237,7 +240,7 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> KopfRu
         for path in (f"{core}/services", f"{apps}/statefulsets", f"{core}/services"):
             for name in items(server, path):
                 server.ask("DELETE", f"{path}/{name}")
-            wait_for("the operator runs some rounds", after(SOME_ROUNDS_S))
+            wait_for("the operator runs some rounds", has_passed(SOME_ROUNDS_S))
             assert items(server, path) == {}, "objects were created again in a terminating namespace"
         run.wait_for_log(message)
         assert server.ask("DELETE", f"{groups}/orders")[0] == 200
@@ -245,7 +248,7 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> KopfRu
     return run
 
 
-def after(seconds: float) -> Callable[[], bool]:
+def has_passed(seconds: float) -> Callable[[], bool]:
     """Return a condition that holds after so many seconds."""
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() >= deadline
@@ -259,7 +262,7 @@ def of_refusals(run: KopfRun) -> list[str]:
 @pytest.mark.verify
 def test_terminating_namespace_is_logged_once(server: ApiServer, tmp_path: Path) -> None:
     """Its objects are not created again; the group ends like any other, and the run has no error."""
-    run = leaving(server, tmp_path, "going", GOING)
+    run = run_with_deleted_namespace(server, tmp_path, "going", GOING)
 
     assert of_refusals(run) == [GOING]
     run.check_orderly_end()
@@ -272,6 +275,6 @@ def test_without_detection_every_object_is_refused(
     """The twin: taken for missing rights, the namespace causes a refusal for every object."""
     monkeypatch.setattr("gantry_operator.kubernetes_api.TERMINATING", "NobodySaysThis")
 
-    run = leaving(server, tmp_path, "unseen", "failed to apply object; retrying")
+    run = run_with_deleted_namespace(server, tmp_path, "unseen", "failed to apply object; retrying")
 
     assert of_refusals(run).count("failed to apply object; retrying") > 3

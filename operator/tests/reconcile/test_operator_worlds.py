@@ -195,7 +195,7 @@ async def test_edit_rolls_slaves_first_and_then_switches_over() -> None:
     simulation.cluster.edit(image="gantry:next")
     while set(old.values()) & {uid_of(pod) for pod in simulation.cluster.pods()}:
         await simulation.step()
-        away = {name for name in old if not is_serving(simulation, name)}
+        away = {name for name in old if not is_broker_running(simulation, name)}
         assert all(shard.masters() for shard in simulation.cluster.shards.values()) or not away
         assert len({name[:3] for name in away}) <= 1, f"two shards at once: {away}"
         assert len(away) <= 1, f"two brokers at once: {away}"
@@ -214,23 +214,27 @@ async def rolled_with_slow_pods() -> None:
     simulation = await Simulation(SYNC | {"slaves": 2}, nodes=4).run_until_healthy()
     shard, replicate = simulation.cluster.shards[0], simulation.cluster.shards[0].replicate
 
-    def going() -> set[int]:
+    def terminating_members() -> set[int]:
         return {
             simulation.cluster.place(one).member
             for one in simulation.cluster.pods()
             if one["metadata"].get("deletionTimestamp")
         }
 
-    def lagging(number: int, records: int) -> None:
-        replicate(number, records if number in going() or not going() else 1)
+    def replicate_slowly(number: int, records: int) -> None:
+        replicate(number, records if number in terminating_members() or not terminating_members() else 1)
 
-    shard.replicate = lagging  # type: ignore[method-assign]
+    shard.replicate = replicate_slowly  # type: ignore[method-assign]
     simulation.cluster.grace_ms = 3_000
     old = {uid_of(pod) for pod in simulation.cluster.pods()}
     simulation.cluster.edit(image="gantry:next")
     while old & {uid_of(pod) for pod in simulation.cluster.pods()}:
         await simulation.step()
-        away = {number for number in (1, 2, 3) if number in going() or simulation.cluster.pod(0, number) is None}
+        away = {
+            number
+            for number in (1, 2, 3)
+            if number in terminating_members() or simulation.cluster.pod(0, number) is None
+        }
         assert len(away) <= 1, f"two at once: {away}"
     await simulation.run_until(simulation.is_healthy, "the group is ready")
     assert shard.checker.lost == set()
@@ -249,7 +253,8 @@ async def test_without_the_guard_both_slaves_restart_at_once(monkeypatch: pytest
         await rolled_with_slow_pods()
 
 
-def is_serving(simulation: Simulation, name: str) -> bool:
+def is_broker_running(simulation: Simulation, name: str) -> bool:
+    """Return whether the broker of a pod runs."""
     place = names.member_of(GROUP, name)
     assert place is not None
     broker = simulation.cluster.shards[place.shard].brokers.get(place.member)
@@ -264,16 +269,17 @@ async def test_slaves_are_scaled_out_and_in() -> None:
     await simulation.run_until(simulation.is_healthy, "three members")
     record = simulation.cluster.lease(0)
     assert record is not None and record.newest is not None
-    await simulation.run_until(lambda: electable(simulation) == {2, 3}, "member 3 has a vote")
+    await simulation.run_until(lambda: electable_members(simulation) == {2, 3}, "member 3 has a vote")
     simulation.cluster.edit(slaves=1)
     await simulation.run_until(lambda: simulation.cluster.pod(0, 3) is None, "member 3 is removed")
     await simulation.run_until(simulation.is_healthy, "two members")
 
-    assert electable(simulation) == {2}
+    assert electable_members(simulation) == {2}
     assert simulation.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-1") is not None
 
 
-def electable(simulation: Simulation) -> set[int]:
+def electable_members(simulation: Simulation) -> set[int]:
+    """Return the electable members of the newest term in the Lease of the first shard."""
     record = simulation.cluster.lease(0)
     assert record is not None and record.newest is not None
     return set(record.newest.numbers)
@@ -341,6 +347,7 @@ async def test_member_of_an_out_of_service_machine_gets_a_new_disk() -> None:
 
 
 def has_claim(simulation: Simulation, uid: str) -> bool:
+    """Return whether the claim with this uid exists."""
     return any(uid_of(claim) == uid for claim in simulation.cluster.api.of_kind(CLAIMS))
 
 

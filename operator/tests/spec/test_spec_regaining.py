@@ -52,15 +52,18 @@ def recovery_input(*, peers: dict[int, Report] | None = None, **changes: Any) ->
     return known._replace(**changes)
 
 
-def slave(**changes: Any) -> Report:
+def slave_report(**changes: Any) -> Report:
+    """Return the report of a slave of the master, with changes."""
     return msgspec.structs.replace(SLAVE, **changes)
 
 
-def named(**changes: Any) -> LeaseRecord:
+def record_with_term(**changes: Any) -> LeaseRecord:
+    """Return a Lease record with one term, with changes of it."""
     return LeaseRecord(epoch=EPOCH, terms=(msgspec.structs.replace(TERM, **changes),))
 
 
-def why(known: RecoveryInput) -> str:
+def reason_against_recovery(known: RecoveryInput) -> str:
+    """Return why the broker must not recover its role."""
     found = decide_recovery(known)
     assert isinstance(found, StayUnassigned), found
     return found.why
@@ -69,7 +72,7 @@ def why(known: RecoveryInput) -> str:
 def test_the_master_recovers_its_role_with_enough_slaves_of_its_epoch() -> None:
     """With one ack one of two slaves is enough, since a newer epoch needs the promises of both."""
     assert decide_recovery(recovery_input()) == Regain(EPOCH)
-    assert decide_recovery(recovery_input(peers={2: slave(role=Role.UNASSIGNED)})) == Regain(EPOCH), (
+    assert decide_recovery(recovery_input(peers={2: slave_report(role=Role.UNASSIGNED)})) == Regain(EPOCH), (
         "expected a slave without a role to count, since it may have been killed, too"
     )
 
@@ -80,14 +83,14 @@ def test_the_master_recovers_its_role_with_enough_slaves_of_its_epoch() -> None:
         (recovery_input(may_regain=False), "by itself"),
         (recovery_input(role=Role.SLAVE), "SLAVE"),
         (recovery_input(peers={}), "must answer"),
-        (recovery_input(peers={4: slave()}), "must answer"),
-        (recovery_input(peers={2: slave(epoch=EPOCH - 1_000)}), "must answer"),
-        (recovery_input(peers={2: slave(master_id=3)}), "must answer"),
-        (recovery_input(peers={2: slave(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
-        (recovery_input(peers={2: slave(), 3: slave(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
-        (recovery_input(peers={2: slave(), 3: slave(epoch=EPOCH + 1_000)}), "newer epoch"),
-        (recovery_input(peers={2: slave(wrote=5_001)}), "longer logs"),
-        (recovery_input(peers={2: slave(), 3: slave(role=Role.MASTER)}), "are masters"),
+        (recovery_input(peers={4: slave_report()}), "must answer"),
+        (recovery_input(peers={2: slave_report(epoch=EPOCH - 1_000)}), "must answer"),
+        (recovery_input(peers={2: slave_report(master_id=3)}), "must answer"),
+        (recovery_input(peers={2: slave_report(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
+        (recovery_input(peers={2: slave_report(), 3: slave_report(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
+        (recovery_input(peers={2: slave_report(), 3: slave_report(epoch=EPOCH + 1_000)}), "newer epoch"),
+        (recovery_input(peers={2: slave_report(wrote=5_001)}), "longer logs"),
+        (recovery_input(peers={2: slave_report(), 3: slave_report(role=Role.MASTER)}), "are masters"),
         (recovery_input(acks_needed=0), "must answer"),
         (recovery_input(acks_needed=2), "must answer"),
         (recovery_input(electable=(), acks_needed=0), "could object"),
@@ -97,7 +100,7 @@ def test_the_master_recovers_its_role_with_enough_slaves_of_its_epoch() -> None:
 )  # fmt: skip
 def test_without_the_lease_any_doubt_prevents_recovery(known: RecoveryInput, text: str) -> None:
     """The reason names the doubt."""
-    assert text in why(known)
+    assert text in reason_against_recovery(known)
 
 
 @pytest.mark.parametrize(
@@ -105,40 +108,44 @@ def test_without_the_lease_any_doubt_prevents_recovery(known: RecoveryInput, tex
     [
         (None, "names no master"),
         (LeaseRecord(epoch=EPOCH + 1_000, terms=(TERM,)), "names no master"),
-        (named(master=2), "names member 2"),
+        (record_with_term(master=2), "names member 2"),
         (LeaseRecord(epoch=EPOCH + 1_000, terms=(msgspec.structs.replace(TERM, epoch=EPOCH + 1_000),)), "in epoch 4"),
-        (named(identity="another"), "another one"),
-        (named(last_epoch=EPOCH, end=5_001), "longer log"),
-        (named(electable=(Voter(2),)), "other slaves"),
-        (named(acks_needed=2), "other slaves"),
+        (record_with_term(identity="another"), "another one"),
+        (record_with_term(last_epoch=EPOCH, end=5_001), "longer log"),
+        (record_with_term(electable=(Voter(2),)), "other slaves"),
+        (record_with_term(acks_needed=2), "other slaves"),
     ],
     ids=["none", "electing", "another", "newer", "store", "longer", "slaves", "acks"],
 )
 def test_with_the_lease_the_same_term_must_be_the_newest(record: LeaseRecord | None, text: str) -> None:
     """Reports of slaves do not replace what the Lease says."""
-    assert text in why(recovery_input(is_lease_read=True, record=record))
+    assert text in reason_against_recovery(recovery_input(is_lease_read=True, record=record))
 
 
 def test_the_lease_suffices_unless_a_peer_has_more() -> None:
     """With the Lease no peer has to answer."""
     known = recovery_input(is_lease_read=True, record=NAMED, peers={})
     assert decide_recovery(known) == Regain(EPOCH)
-    assert "newer" in why(known._replace(peers={2: slave(promised_epoch=EPOCH + 1_000)}))
-    assert "longer logs" in why(known._replace(peers={3: slave(wrote=5_001)}))
+    assert "newer" in reason_against_recovery(known._replace(peers={2: slave_report(promised_epoch=EPOCH + 1_000)}))
+    assert "longer logs" in reason_against_recovery(known._replace(peers={3: slave_report(wrote=5_001)}))
 
 
 def test_a_slave_follows_its_master_again() -> None:
     """The master must have the role in the same epoch, and the Lease, if it is read, must not name another."""
     master = msgspec.structs.replace(OWN, role=Role.MASTER)
-    mine = slave(role=Role.UNASSIGNED)
+    mine = slave_report(role=Role.UNASSIGNED)
     known = RecoveryInput(report=mine, peers={1: master}, is_lease_read=False)
 
     assert decide_recovery(known) == Rejoin(EPOCH, "one:10912")
     assert decide_recovery(known._replace(is_lease_read=True, record=NAMED)) == Rejoin(EPOCH, "one:10912")
-    assert "names member 3" in why(known._replace(is_lease_read=True, record=named(master=3)))
-    assert "has not confirmed" in why(known._replace(peers={1: OWN}))
-    assert "has not confirmed" in why(known._replace(peers={3: master}))
-    assert "newer" in why(known._replace(peers={1: master, 3: slave(promised_epoch=EPOCH + 1)}))
+    assert "names member 3" in reason_against_recovery(
+        known._replace(is_lease_read=True, record=record_with_term(master=3))
+    )
+    assert "has not confirmed" in reason_against_recovery(known._replace(peers={1: OWN}))
+    assert "has not confirmed" in reason_against_recovery(known._replace(peers={3: master}))
+    assert "newer" in reason_against_recovery(
+        known._replace(peers={1: master, 3: slave_report(promised_epoch=EPOCH + 1)})
+    )
 
 
 def test_reports_with_the_same_number_are_ignored() -> None:
@@ -153,7 +160,7 @@ def test_recovery_leaves_no_quorum_for_a_newer_epoch(slaves: int, acks: int, dat
     acks = min(acks, slaves)
     electable = tuple(range(2, 2 + slaves))
     here = data.draw(st.sets(st.sampled_from(electable)))
-    peers = {number: slave(electable=electable, acks_needed=acks) for number in here}
+    peers = {number: slave_report(electable=electable, acks_needed=acks) for number in here}
 
     found = decide_recovery(recovery_input(electable=electable, acks_needed=acks, peers=peers))
 
@@ -283,7 +290,7 @@ def test_the_checker_detects_recovery_that_ignores_promises() -> None:
 
     def without_promises(known: RecoveryInput) -> RecoveryInput:
         epoch = known.report.epoch
-        before = slave(epoch=epoch, promised_epoch=epoch, last_epoch=epoch, wrote=0)
+        before = slave_report(epoch=epoch, promised_epoch=epoch, last_epoch=epoch, wrote=0)
         return known._replace(peers=dict.fromkeys(known.peers, before))
 
     scene.world.sidecars.alter_input = without_promises
