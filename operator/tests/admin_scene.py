@@ -69,6 +69,8 @@ class Child:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
         )  # fmt: skip
         self.errors: list[str] = []
+        """The lines that it wrote to standard error."""
+
         lines: queue.Queue[str] = queue.Queue()
         assert self.process.stdout is not None and self.process.stderr is not None, "piped"
         self._threads = [
@@ -222,6 +224,8 @@ class Load:
 
     def __init__(self, broker: BrokerChild, body: bytes = b"x" * 1000) -> None:
         self.acknowledged = 0
+        """The number of acknowledged messages."""
+
         self.fault = ""
         """The error that has ended the sends; empty while there is none."""
         self._broker = broker

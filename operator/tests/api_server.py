@@ -21,6 +21,8 @@ from gantry_testing.programs import kubernetes_program
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
 PERSON = "jane"
+"""The name of a user without permissions of its own."""
+
 PERSON_TOKEN = "a-token-of-a-person"
 """The token of a user who has only the permissions that a test grants."""
 START_S = 300.0
@@ -28,6 +30,8 @@ START_S = 300.0
 
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
+"""The API paths of the CRD of groups, and of the groups in `shop`."""
+
 _PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 

@@ -20,6 +20,7 @@ MONITORING = (
     "--api-versions",
     "monitoring.coreos.com/v1/PrometheusRule",
 )
+"""Options with which helm renders for a cluster with Prometheus' operator."""
 
 
 def helm() -> Path:

@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 SIZES: Final = {"wide": (1280, 900), "narrow": (390, 844)}
+"""The sizes of the window in pixels."""
+
 PATIENCE_MS: Final = 120_000
 """The limit for a condition of a page; a busy machine shows pages slowly."""
 

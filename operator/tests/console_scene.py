@@ -40,6 +40,8 @@ COMMAND_S: Final = 240.0
 """The limit for one command."""
 
 BUFFERS: Final = {"transientStorePoolEnable": "true", "transientStorePoolSize": "4"}
+"""Settings of brokers with write buffers."""
+
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 
@@ -142,6 +144,8 @@ class Load:
         self._padding = b" " * body_bytes
         self._over = threading.Event()
         self.sent = 0
+        """The number of acknowledged messages."""
+
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
     def __enter__(self) -> Load:

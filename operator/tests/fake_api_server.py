@@ -18,6 +18,8 @@ from gantry_spec.lease_annotations import lease_annotations
 
 PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/shop/leases/orders-0"
 NAME: Final = "shop/orders-0"
+"""The API path of the Lease, and its namespace and name."""
+
 TOKEN: Final = "the-token-of-one-service-account"
 
 
@@ -38,13 +40,21 @@ class FakeApiServer:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.lock: Final = threading.Lock()
         self.revision = 100
+        """The `resourceVersion` of the Lease."""
+
         self.annotations: dict[str, str] = {}
         self.spec: dict[str, Any] = {}
         self.writes: list[dict[str, Any]] = []
+        """The documents of all applied PUT requests."""
+
         self.requests: list[str] = []
+        """The methods of all requests."""
+
         self.status_of_all: int | None = None
         """The answer to every request; None for the normal answers."""
         self.body_of_all: bytes = b"{}"
+        """The body of every answer while `status_of_all` is set."""
+
         self.is_silent = False
         """Whether no request is answered any more."""
         self.applies_and_is_silent = False

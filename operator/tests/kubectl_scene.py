@@ -29,9 +29,13 @@ Object = dict[str, Any]
 
 DEFINITION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 NODE: Final = "machine-1"
+"""The node of all pods."""
+
 WORK_S: Final = 300.0
 """The limit for the work beside a command after the command has ended; a busy machine is slow."""
 SECRET: Final = "a-token-that-is-never-shown-0123456789"
+"""A secret that no output may contain."""
+
 EPOCH: Final = 3_000
 WROTE: Final = 9_000
 BEHIND: Final = 1_000

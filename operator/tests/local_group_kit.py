@@ -35,6 +35,7 @@ BROKER_SETTINGS: Final = (
     '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'
     ' waitTimeMillsInSendQueue: "60000", maxHashSlotNum: "1000", maxIndexNum: "4000"}'
 )
+"""The spec's `broker`: small indexes, sends that may wait for long, and disks that may be nearly full."""
 
 
 def manifest(**spec: str) -> str:
@@ -172,6 +173,8 @@ class Load:
 
     def __init__(self, group: Group, topic: str) -> None:
         self.acknowledged: Final[list[str]] = []
+        """The bodies of acknowledged messages."""
+
         self._name_server: Final = group.name_server
         self._topic: Final = topic
         self._is_over = threading.Event()

@@ -14,6 +14,8 @@ from gantry_operator.pipelines.rendering import render
 from gantry_spec.pipelines import Pipeline, pipeline_of
 
 ROLE = ("ClusterRole", "gantry-operator-executors")
+"""The role that the operator binds to the accounts of drivers."""
+
 REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "TopicArchive": {"brokerGroups": ["prod"], "destination": {"pvc": {"claimName": "archive"}}},
     "LogAudit": {"brokerGroups": ["prod"]},

@@ -20,6 +20,8 @@ PINS: Final = Path(__file__).resolve().parent / "prometheus"
 
 MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
 KINDS: Final = ("podmonitors", "prometheusrules")
+"""The kinds that Gantry creates."""
+
 FETCH_S_MAX: Final = 300.0
 
 

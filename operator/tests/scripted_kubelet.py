@@ -43,7 +43,11 @@ class Kubelet:
 
     def __init__(self) -> None:
         self.run: Run = lambda pod, container, command: Outcome(b"", "no such program", 127)
+        """Returns the outcome of a program that the kubelet is asked to run."""
+
         self.log: Log = lambda pod, container, is_previous: f"{container} of {pod}\n"
+        """Returns the log of a container."""
+
         self.ran: Final[list[tuple[str, str, list[str]]]] = []
         """Pod, container and command of each program that it was asked to run."""
 

@@ -25,8 +25,11 @@ HUGE_PAGES_BYTES_MIN: Final = 64 << 20
 """Bytes of huge pages on a node: a broker of these tests has three buffers of 8 MiB, and a test has up to two
 brokers on a node."""
 HUGE_PAGES: Final = "hugepages-2Mi"
+"""The resource of a node for huge pages."""
+
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 UNITS: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+"""The units of a quantity of Kubernetes, in bytes."""
 
 
 @unique
@@ -84,6 +87,7 @@ REMEDIES: Final[dict[Capability, str]] = {
     Capability.HUGE_PAGES: "sysctl vm.nr_hugepages=128 on the nodes, before their kubelets start",
     Capability.REACH_NODES: "run it on a machine that reaches the nodes",
 }
+"""Where a test that is skipped for a missing capability can run."""
 
 
 def find_missing(

@@ -29,6 +29,7 @@ KIND_TEXTS: Final = {
     Kind.IN_CONTAINERS: "nodes of kind",
     Kind.FOREIGN: "a foreign cluster",
 }
+"""The kinds of cluster in messages."""
 
 
 @final

@@ -18,8 +18,13 @@ from gantry_cluster.node_files import SOCKET
 from gantry_cluster.pods import Namespace
 
 CRASH_SECONDS_MAX = 30.0
+"""The limit for a killed process to end."""
+
 RAW_TABLE = ("iptables", "--wait", "-t", "raw")
+"""The command that edits the table whose rules come before connection tracking."""
+
 TASKS = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
+"""The command for the processes of containers in containerd."""
 
 
 @contextmanager

@@ -20,9 +20,13 @@ NOTICED_SECONDS_MAX: Final = 120.0
 """The limit for Kubernetes or the operator to notice a change."""
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""The taint that declares that a node is off."""
+
 BROKER: Final = "broker"
 SIDECAR: Final = "sidecar"
 OPERATOR_CONTAINER: Final = "operator"
+"""The names of the containers of brokers and operators."""
+
 KILL_BROKER: Final = """
 import os, signal
 for name in filter(str.isdigit, os.listdir("/proc")):

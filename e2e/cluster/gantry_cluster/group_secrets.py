@@ -33,6 +33,7 @@ for port in {ports}:
     pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
     print(hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest())
 """
+"""Prints the fingerprints of the certificates that the ports of a pod serve."""
 
 PROBE_ACCESS: Final = """
 import asyncio, json, ssl, sys
@@ -65,6 +66,7 @@ async def main():
 
 asyncio.run(main())
 """
+"""Prints how each server answers a client with an account and an authority, as JSON by pod."""
 
 
 def put_secret(namespace: Namespace, name: str, data: Mapping[str, bytes]) -> None:

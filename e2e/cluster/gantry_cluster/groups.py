@@ -23,8 +23,12 @@ from gantry_cluster.pods import Namespace, container, is_gone, pod_spec
 
 SYSTEM = "gantry-system"
 OPERATOR = "gantry-operator"
+"""The namespace of the operator, and the name of its chart and its Deployment."""
+
 CHART = ROOT / "charts" / OPERATOR
 DEFINITIONS = tuple(f"{name}.gantry.dev" for name in ("brokergroups", "topicarchives", "logaudits", "topicanalytics"))
+"""The CRDs that the chart installs."""
+
 HISTORIES = ROOT / "e2e" / "histories" / "gantry_histories"
 """The package with the load and the checker of its history, which is mounted in the pod of the clients."""
 
@@ -32,6 +36,8 @@ RECORD = "gantry.dev/record"
 """The annotation of a Lease with the operator's record of epochs and terms."""
 
 READY_SECONDS_MAX = 180.0
+"""The limit for a healthy group and for a replaced pod."""
+
 CLIENT = "client"
 """The name of the pod in which clients of a group run."""
 

@@ -23,8 +23,11 @@ from gantry_cluster.errors import ClusterError, CommandFailed
 from gantry_cluster.processes import Process
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""The id of the present boot."""
+
 SETTINGS = Path("/proc/sys")
 END_SECONDS_MAX = 30.0
+"""The limit for one undone change."""
 
 Kind = Literal["setting", "folder", "mount", "group", "link", "route", "process"]
 """The kind of a change; a group is a control group, and a link is a network device."""
@@ -156,3 +159,4 @@ _UNDO = {
     "route": _undo_route,
     "process": _undo_process,
 }
+"""The functions that undo a change of each kind."""

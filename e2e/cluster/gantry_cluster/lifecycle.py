@@ -33,6 +33,8 @@ from gantry_cluster.programs import Programs, ProgressReporter, programs
 from gantry_cluster.requirements import refuse_if_missing
 
 NODES_SECONDS_MAX = 120.0
+"""The limit for all nodes to be ready."""
+
 HUGE_PAGES = "vm/nr_hugepages"
 """The kernel's setting for the number of reserved huge pages."""
 

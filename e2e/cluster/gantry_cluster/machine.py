@@ -25,6 +25,7 @@ from gantry_cluster.journal import Journal
 from gantry_cluster.processes import Process, child_of, is_running, start_detached
 
 START_SECONDS_MAX = 10.0
+"""The limit for a process to start."""
 
 
 def _record_process(journal: Journal, pid: int) -> None:

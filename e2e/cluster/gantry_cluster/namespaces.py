@@ -14,7 +14,10 @@ END_SECONDS_MAX = 300.0
 """How long to wait for the deletion. After an outage of the API server its controllers may need minutes to
 reconnect."""
 TOPICS_SECONDS_MAX = 60.0
+"""The limit for the topics of a spec to exist."""
+
 GROUP = "orders"
+"""The name of every group."""
 
 
 @final

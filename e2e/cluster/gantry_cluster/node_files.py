@@ -47,6 +47,7 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
 """
+"""The configuration of containerd."""
 
 
 @dataclass(frozen=True)

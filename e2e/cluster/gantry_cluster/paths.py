@@ -23,6 +23,8 @@ the cluster runs.
 """
 
 HIDDEN = tuple(Path(name) for name in ("/run", "/var/run", "/var/lib", "/var/log", "/proc", "/sys", "/dev"))
+"""Paths of which every node has its own."""
+
 CACHE_VARIABLE = "GANTRY_CLUSTER_CACHE"
 
 

@@ -32,6 +32,7 @@ files = datasets.dataset("{MOUNTED}", format="parquet", partitioning="hive", exc
 rows = files.to_table(columns=["topic", "body"]).to_pylist() if files.files else []
 print(json.dumps([[row["topic"], row["body"].decode()] for row in rows]))
 """
+"""Prints topic and body of all rows in the files on the claim, as JSON."""
 
 
 @final

@@ -18,6 +18,8 @@ USER = 10001
 """The user of Gantry's image."""
 
 POD_SECONDS_MAX = 120.0
+"""The limit for a pod to be ready."""
+
 NOT_FOUND = 404
 
 IDLE = "import signal; signal.pause()"

@@ -34,6 +34,8 @@ PACKAGES = {
     "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
     "helm": "helm.sh/helm/v3/cmd/helm",
 }
+"""The programs that are built here, and their Go packages."""
+
 ALONE = ("etcd", "kube-apiserver", "helm")
 """The programs that tests without a cluster need: an API server without nodes, and helm for the charts."""
 BUILD_SECONDS_MAX = 3600.0

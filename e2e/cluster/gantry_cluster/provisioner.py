@@ -26,6 +26,8 @@ CLASS = "disk"
 
 POLL_SECONDS = 0.5
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""The annotation of a claim with the node of its pod."""
+
 MADE_BY = "pv.kubernetes.io/provisioned-by"
 VOLUMES = "/api/v1/persistentvolumes"
 CLAIMS = "/api/v1/persistentvolumeclaims"

@@ -21,6 +21,7 @@ COLLECTIONS: Final = {
     "PersistentVolumeClaim": ("persistentvolumeclaims", "api/v1"),
     "StatefulSet": ("statefulsets", "apis/apps/v1"),
 }
+"""The collection and the API of each kind of object."""
 
 ASK_BROKERS: Final = """
 import asyncio, json, ssl, sys
@@ -63,6 +64,7 @@ async def ask():
 
 asyncio.run(ask())
 """
+"""Prints the settings and tables of brokers, and whether they answer a plain client, as JSON."""
 
 ASK_SIDECAR: Final = """
 import json, pathlib, ssl, urllib.request
@@ -81,6 +83,7 @@ request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}
 status = json.load(urllib.request.urlopen(request, timeout=10, context=unverified))
 print(json.dumps({"status": status, "arguments": words}))
 """
+"""Prints the status and the arguments of a sidecar, as JSON."""
 
 
 class ClientAccess(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Final
 from gantry_cluster.api import Object
 
 TOPIC: Final = "orders"
+"""The topic of the specs below."""
 
 SMALL: Final[Object] = {
     "slaves": 1,

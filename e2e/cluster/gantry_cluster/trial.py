@@ -22,6 +22,8 @@ POLL_SECONDS: Final = 0.2
 ACKNOWLEDGEMENTS_AFTER: Final = 100
 """The number of acknowledgements that show that the group is healthy again."""
 QUEUES: Final = 4
+"""The number of queues of a trial's topic."""
+
 UNKNOWN_LOSS: Final = -1
 """The announced loss in the Lease if its size is unknown."""
 

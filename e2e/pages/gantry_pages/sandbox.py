@@ -47,6 +47,8 @@ class Java:
 
     compiler: str
     machine: str
+    """The program `java`, which runs compiled programs."""
+
     class_path: str
 
 

@@ -42,8 +42,14 @@ class Scene:
     def __init__(self, server: FakeApiServer, folder: Path, state: HaStatus | None = STATE) -> None:
         self.state = state
         self.given: list[Lease] = []
+        """The leases that were given to the broker."""
+
         self.refusal: Problem | None = None
+        """The error with which the broker refuses leases; None if it accepts them."""
+
         self.later_s = 0.0
+        """How far the clock is advanced."""
+
         self.process = 1
         self.renewal = LeaseRenewal(
             lease_client_of(server, folder), lambda: self.state, lambda: self.process, self.give, clock=self.clock

@@ -251,12 +251,15 @@ class RecoveryScene:
         self.then: HaStatus | None = None
         """The report at the time of the order, if it differs."""
         self.ordered: list[AnyOrder] = []
+        """The orders that the broker got."""
+
         self.asked_count = 0
         """How often the peers were asked."""
         self.lease_client = FakeLeaseClient(snapshot)
         self.part = RoleRecovery(
             self.lease_client, self, lambda: self.report, self.order, election_wait_s=election_wait_s
         )
+        """The tested part of the sidecar."""
 
     async def ask_all(self, own: HaStatus) -> dict[int, Report]:
         self.asked_count += 1

@@ -67,6 +67,8 @@ class ModelMigration:
         self.home = home
         self.settings = dict(OLD_SETTINGS)
         self.end = 1_000
+        """The end of the old broker's log."""
+
         self.pending_appends = 2
         """Appends that passed the check of the role before it was changed."""
 
@@ -84,7 +86,11 @@ class ModelMigration:
         """How many promotions the new broker refuses."""
 
         self.calls = 0
+        """The number of calls so far."""
+
         self.steps: list[str] = []
+        """The reported steps."""
+
         self._fault_call, self._fault, self._is_fault_after = fault_call, fault, is_fault_after
 
     @property

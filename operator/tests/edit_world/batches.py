@@ -18,6 +18,8 @@ from gantry_spec.manifest.group import API_VERSION, KIND
 from gantry_spec.manifest.reading import group_of
 
 LEAVES = sorted({row.path for row in ROWS})
+"""The paths of all fields that rows edit."""
+
 SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
 """Fields of which several rows may be in one batch, since they edit different parts of them."""
 

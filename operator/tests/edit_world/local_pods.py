@@ -43,6 +43,8 @@ ANY_CERTIFICATE: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 ANY_CERTIFICATE.check_hostname, ANY_CERTIFICATE.verify_mode = False, ssl.CERT_NONE
 
 KEY: Final = bytes(32)
+"""The key of the operator, from which the group's token is derived."""
+
 EPOCH: Final = 1000
 """The epoch of the first promotion, before the number of starts is added."""
 

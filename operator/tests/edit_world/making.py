@@ -24,6 +24,7 @@ NAME_SERVER: Final = frozenset({"StatefulSet/orders-nameserver"})
 DISRUPTION_BUDGET: Final = frozenset({"PodDisruptionBudget/orders-0-slaves"})
 ALERTS: Final = frozenset({"PrometheusRule/orders"})
 CLAIM: Final = "PersistentVolumeClaim/data-orders-0-master-0"
+"""Objects that edits change, as `Kind/name`: sets of them, and the master's volume claim."""
 
 
 def edit_row(

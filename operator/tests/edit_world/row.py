@@ -24,6 +24,8 @@ Fields = Mapping[str, Any]
 """A part of a spec, in the form of a manifest."""
 
 GROUP: Final = "orders"
+"""The name of the edited group."""
+
 BASE: Final[Fields] = {
     "slaves": 1,
     "storage": {"size": "1Gi"},

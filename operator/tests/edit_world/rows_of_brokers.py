@@ -41,6 +41,7 @@ OVER_DISKS: Final = {
     "whenUnsatisfiable": "ScheduleAnyway",
     "labelSelector": {"matchLabels": {"gantry.dev/group": "orders"}},
 }
+"""A constraint that spreads pods over the label `disk` of nodes."""
 
 LIVE_SETTINGS: Final[dict[str, tuple[str, str]]] = {
     "autoCreateTopicEnable": ("true", "false"),
@@ -181,6 +182,7 @@ BROKER_SETTINGS: Final = (
         refusal="a key of broker is reserved, because another field",
     ),
 )
+"""Rows about lines of `broker`, which are settings of brokers."""
 
 PODS: Final = (
     pod_row(

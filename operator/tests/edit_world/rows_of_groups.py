@@ -31,9 +31,15 @@ from edit_world.making import (
 from edit_world.row import ABSENT, Effect, Fields, Row, Shown, spec_part
 
 OPEN: Final[Fields] = {"access": {"external": {"type": "NodePort"}}}
+"""A spec with external access."""
+
 SERVICES: Final = ("orders-0", "orders-0-master-0", "orders-0-slave-0", "orders-nameserver")
 OUTER: Final = frozenset(f"Service/{name}-external" for name in SERVICES)
+"""The Services for external clients."""
+
 OWN_NAME_SERVERS: Final = ";".join(f"orders-nameserver-{one}.orders-nameserver.shop.svc:9876" for one in (0, 1))
+"""The addresses of the group's two name servers."""
+
 MASTER_SET: Final = "StatefulSet/orders-0-master:spec"
 
 CERTIFICATES: Final = {
@@ -90,6 +96,7 @@ COUNTS: Final = (
         ),
     ),
 )  # fmt: skip
+"""Rows about numbers of members, images and name servers."""
 
 VOLUMES: Final = (
     edit_row(
@@ -122,6 +129,7 @@ LOSS: Final = (
     decision_row("failover.after", "5s", "30s"),
     decision_row("failover.switchback", False, True),
 )  # fmt: skip
+"""Rows about limits of loss, which only decisions use."""
 
 ACCESS: Final = (
     edit_row(

@@ -43,8 +43,11 @@ from gantry_status.orders import AnyOrder
 from gantry_wire.names import SCHEDULE_TOPIC
 
 GROUP: Final = "g"
+"""The name of the only group."""
+
 NAMESPACE: Final = "shop"
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""The wall clock time at 0 ms of the cluster."""
 
 
 @final

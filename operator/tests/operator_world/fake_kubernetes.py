@@ -36,6 +36,8 @@ class FakeKubernetes:
         """Verb and object of every call that was not refused."""
 
         self.watchers: Final[list[Watcher]] = []
+        """Called with the kind of each change and the changed object."""
+
         self.fault_of: Callable[[str, ObjectRef], ApiError | None] = lambda verb, ref: None
         """Returns the error that a call raises, by verb and object; None if the call succeeds."""
 

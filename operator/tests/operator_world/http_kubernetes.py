@@ -21,6 +21,7 @@ from gantry_operator.kubernetes_api import KubernetesApi, client_of
 from gantry_testing.http_server import application, http_server
 
 TOKEN: Final = "the-token-of-the-operator"
+"""The token that requests must have."""
 
 
 @final

@@ -31,6 +31,7 @@ from gantry_operator.watched_resources import WatchedResources
 
 END_S_MAX: Final = 180.0
 BEGIN_S_MAX: Final = 180.0
+"""The limits for a start and an end of the operator."""
 
 
 @final

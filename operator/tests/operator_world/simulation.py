@@ -14,7 +14,10 @@ from gantry_operator.objects import Facts, render
 from gantry_operator.resource_loop import ResourceLoop
 
 SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
+"""The smallest synchronous group: a master and a slave, whose ack is needed."""
+
 ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}
+"""An asynchronous group whose automatic failover may lose up to 1 GiB."""
 
 
 def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:

@@ -492,8 +492,13 @@ class SlowSidecars:
 
     def __init__(self) -> None:
         self.given_orders: list[int] = []
+        """The members that got an order, in this sequence."""
+
         self.free: dict[int, asyncio.Event] = {}
+        """Set by the test to let a member's sidecar answer."""
+
         self.refuses = ""
+        """The reason with which every order is refused; empty if none is."""
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         raise AssertionError("unexpected observation")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_world.decisions import decided_actions, wait_reasons, with_silent_member
-from spec_world.history import CALM_ROUNDS_MAX, History
+from spec_world.history import RECOVERY_ROUNDS_MAX, History
 from spec_world.observations import (
     NOW_MS,
     healthy_shard,
@@ -224,7 +224,7 @@ def test_no_history_promotes_in_a_fenced_shard_and_every_one_recovers(seed: int)
             assert not history.world.is_fenced or not [one for one in actions if isinstance(one, MOVES)]
     history.world.is_fenced = False
     history.end_faults()
-    assert history.run_until_healthy() < CALM_ROUNDS_MAX
+    assert history.run_until_healthy() < RECOVERY_ROUNDS_MAX
 
 
 def observe_all(world: World, decider_number: int) -> None:
@@ -240,7 +240,7 @@ def hibernated_world(seed: int) -> World:
     history = History(SHAPES[seed % len(SHAPES)], seed)
     history.run(150)
     history.end_faults()
-    assert history.run_until_healthy() < CALM_ROUNDS_MAX
+    assert history.run_until_healthy() < RECOVERY_ROUNDS_MAX
     world = history.world
     assert world.lease is not None and world.lease.newest is not None
     master = world.lease.newest.master
@@ -259,7 +259,7 @@ def hibernated_world(seed: int) -> World:
     assert all(log == logs[0] for log in logs), "they stopped before all of them had everything"
     world.is_hibernated = False
     world.advance(3_600_000, 0.0)
-    assert history.run_until_healthy() < CALM_ROUNDS_MAX
+    assert history.run_until_healthy() < RECOVERY_ROUNDS_MAX
     assert world.lease.newest.master == master
     assert world.checker.acknowledged <= set(world.brokers[master].store.log)
     return world

@@ -14,6 +14,8 @@ from gantry_spec.observed import Report, Role
 from gantry_status.broker_state import SlaveState
 
 RECORD_BYTES: Final = 1 << 20
+"""The size of every record of a log."""
+
 GRANT_MS: Final = 3_000
 """How long a slave's grant, its permission to its master to acknowledge, holds."""
 
@@ -53,6 +55,8 @@ class Store:
     """The number of the master in that epoch; the broker's own if it was the master itself, None if it is unknown."""
 
     electable: tuple[int, ...] = ()
+    """The slaves of which one may be the next master, as the broker recorded them."""
+
     acks_recorded: int | None = None
     """The number of acks that a message needs in that epoch; None if it is unknown."""
 
@@ -83,16 +87,24 @@ class Broker:
     number: int
     store: Store
     acks_needed: int
+    """How many slaves must acknowledge a message, by the settings of the process."""
+
     template: str
     """The hash of the pod template with which the process was started."""
 
     is_up: bool = False
+    """Whether the process runs."""
+
     boot: int = 0
     """How often the broker was started; it identifies the process."""
 
     role: Role = Role.UNASSIGNED
     is_draining: bool = False
+    """Whether a master refuses sends until it is promoted again or its role ends."""
+
     is_withdrawn: bool = False
+    """Whether a master refuses sends without a time limit."""
+
     master: str = ""
     last_heartbeat_ms: int | None = None
     granted_until_ms: int = 0

@@ -25,11 +25,15 @@ class Fleet:
     def __init__(self, spec: Spec, acks_needed: int) -> None:
         self.spec = spec
         self.acks_needed = acks_needed
+        """How many slaves must acknowledge a message, by the settings of new processes."""
+
         self.now_ms = 100_000
         self.template = "t0"
         """The hash of the present pod template; a broker with another one has to be restarted."""
 
         self.lease: LeaseRecord | None = None
+        """The record in the Lease, which is the truth; deciding processes have copies of different ages."""
+
         self.brokers: dict[int, Broker] = {}
         self.lost_disks: dict[int, int] = {}
         """The time of the loss of a disk, by member."""
@@ -38,6 +42,8 @@ class Fleet:
         """The pairs that cannot reach each other: numbers of members, deciders ``op0`` and ``op1``, ``api``."""
 
         self.checker: Final = InvariantChecker(spec)
+        """Checks the invariants at each acknowledgement, promotion and removal."""
+
         self._serial = 0
         for number in spec.members:
             self.create_broker(number)

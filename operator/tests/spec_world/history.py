@@ -12,7 +12,9 @@ from spec_world.world import World
 
 from gantry_spec.observed import Member, PromotionRequest, Role
 
-CALM_ROUNDS_MAX: Final = 120
+RECOVERY_ROUNDS_MAX: Final = 120
+"""After so many rounds without faults the shard must be healthy."""
+
 NAMES: Final = ("op0", "op1", "api")
 """The two deciding processes and the API server, as ends of a partition."""
 
@@ -47,6 +49,8 @@ class History:
             (4, self._check_recovery),
             (4, self._execute_recovery_order),
         ]
+        """Ordinary events with their weights."""
+
         faults: list[tuple[int, Callable[[], None]]] = [
             (2, self._crash),
             (4, self._inject_fault_at_master),
@@ -63,6 +67,8 @@ class History:
             (1, self._request_promotion),
             (1, self._drop_action),
         ]
+        """Faults and edits with their weights."""
+
         self._routine: Final = [call for weight, call in routine for _ in range(weight)]
         self._faults: Final = [call for weight, call in faults for _ in range(weight)]
 
@@ -259,7 +265,7 @@ class History:
         for number in list(world.brokers):
             world.restart(number)
 
-    def run_until_healthy(self, rounds_max: int = CALM_ROUNDS_MAX) -> int:
+    def run_until_healthy(self, rounds_max: int = RECOVERY_ROUNDS_MAX) -> int:
         """Run rounds without faults until the shard is healthy. Return their number; ``rounds_max`` if it is not.
 
         After half of the rounds a person accepts any loss, since some shards can recover only by that.

@@ -13,8 +13,13 @@ from gantry_spec.observed import Disk, Member, ObservedGroup, ObservedLease, Obs
 from gantry_status.broker_state import SlaveState
 
 NOW_MS: Final = 1_000_000
+"""The time of the decision."""
+
 EPOCH: Final = 3_000
+"""The present epoch."""
+
 ADDRESS: Final = "{}.example:10912"
+"""The replication address of a member, by its number."""
 
 
 def spec_with(**fields: Any) -> Spec:

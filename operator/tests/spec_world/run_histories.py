@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from spec_world.history import CALM_ROUNDS_MAX, History
+from spec_world.history import RECOVERY_ROUNDS_MAX, History
 from spec_world.invariant_checker import InvariantViolation
 from spec_world.shapes import Shape
 
@@ -28,6 +28,7 @@ SHAPES = (
     Shape(slaves=2, acks_needed=0, loss_bytes_max=1_000 << 20),
     Shape(slaves=2, acks_needed=1, mode=FailoverMode.MANUAL),
 )
+"""The kinds of groups: a seed has that of its remainder."""
 
 
 class Tally:
@@ -38,8 +39,11 @@ class Tally:
         self.acknowledged = 0
         self.manual_interventions = 0
         self.roles_regained = 0
+        """How often a restarted broker regained its role."""
+
         self.rejoined = 0
         self.losses: list[tuple[int, int]] = []
+        """The lost and the announced bytes of each lossy promotion."""
 
 
 def run(seed: int, steps: int, tally: Tally | None = None) -> History:
@@ -47,7 +51,7 @@ def run(seed: int, steps: int, tally: Tally | None = None) -> History:
     history = History(SHAPES[seed % len(SHAPES)], seed)
     history.run(steps)
     history.end_faults()
-    if history.run_until_healthy() >= CALM_ROUNDS_MAX:
+    if history.run_until_healthy() >= RECOVERY_ROUNDS_MAX:
         reasons = [line for decider in history.world.deciders for line in decider.decision.explanation]
         raise InvariantViolation(f"all faults have ended, but the shard has not recovered: {reasons}")
     if tally is not None:

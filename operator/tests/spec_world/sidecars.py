@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spec_world.fleet import Fleet
 
 PEAK_RECORDS_PER_S: Final = 20
+"""The greatest load of a master."""
 
 
 @final

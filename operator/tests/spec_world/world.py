@@ -45,10 +45,15 @@ class Decider:
 
     number: int
     members: dict[int, Member] = field(default_factory=dict)
+    """Its last observation of each member."""
+
     lease: ObservedLease | None = None
     last_report: LastReport | None = None
     pending_actions: list[act.Action] = field(default_factory=list)
+    """The decided actions that are not executed yet."""
+
     decision: Decision = field(default_factory=Decision)
+    """Its last decision."""
 
 
 @final
@@ -58,6 +63,8 @@ class World(Fleet):
     def __init__(self, spec: Spec, *, acks_needed: int, deciders: int = 2) -> None:
         super().__init__(spec, acks_needed)
         self.promotion_request: PromotionRequest | None = None
+        """The present order of a person to promote a member."""
+
         self.leaving_members: set[int] = set()
         """The members whose machine is being drained."""
 
@@ -71,6 +78,8 @@ class World(Fleet):
         """Whether the Lease is replaced by compare-and-swap; a twin turns that off."""
 
         self.deciders: Final = [Decider(number) for number in range(deciders)]
+        """The processes that decide at the same time, which partitions call `op0` and `op1`."""
+
         self.sidecars: Final = Sidecars(self)
 
     # -- observing -----------------------------------------------------------------------------------------------------
