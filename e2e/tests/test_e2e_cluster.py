@@ -1,4 +1,7 @@
-"""The cluster of e2e/cluster is a real one: the features that the operator needs work there as on other clusters."""
+"""The cluster of e2e/cluster is a real one: the features that the operator needs work there as on other clusters.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Our image on real nodes: a name server and a broker with a buffer in huge pages, and clients in other pods.
 
 No operator is involved: the manifests are minimal, and show what image and cluster can do.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Deleted groups are restored from their volumes: only the disks hold their epochs and logs."""
+"""Deleted groups are restored from their volumes: only the disks hold their epochs and logs.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

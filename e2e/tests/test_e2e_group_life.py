@@ -1,4 +1,7 @@
-"""Groups are edited while clients use them: every edit takes effect, and no message is lost."""
+"""Groups are edited while clients use them: every edit takes effect, and no message is lost.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The load that runs in a pod, run here: it exchanges its lines, and its checker finds missing messages."""
+"""The load that runs in a pod, run here: it exchanges its lines, and its checker finds missing messages.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A small part of the Java clients' access control run; the whole is `e2e/interop/run.py acl`."""
+"""A small part of the Java clients' access control run; the whole is `e2e/interop/run.py acl`.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of groups declare the capabilities that they use, checked from their source without running them."""
+"""Tests of groups declare the capabilities that they use, checked from their source without running them.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

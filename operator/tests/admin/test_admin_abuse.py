@@ -1,4 +1,7 @@
-"""Abuse of the sidecar's ports: probes and status are answered 200 beside it, and what it costs is bounded."""
+"""Abuse of the sidecar's ports: probes and status are answered 200 beside it, and what it costs is bounded.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def test_probes_are_answered_during_incomplete_requests_from_many_addresses(
 
 @pytest.mark.verify
 def test_without_deadlines_incomplete_requests_block_probes(tmp_path: Path) -> None:
-    """The counterpart: without deadlines and eviction the same incomplete requests make the probes fail."""
+    """The twin: without deadlines and eviction the same incomplete requests make the probes fail."""
     with (
         broker_process(tmp_path) as broker,
         sidecar_process(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,

@@ -1,4 +1,7 @@
-"""The interface as a whole: documented, guarded, bounded, and nothing found by a machine that tries everything."""
+"""The HTTP interface as a whole: endpoints are documented, guarded and limited; generated requests find no fault.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ def test_every_option_is_in_the_docs() -> None:
 
 
 async def test_every_metric_is_in_the_docs(tmp_path: Path) -> None:
-    """Each family by its name."""
+    """Each family of metrics is named in docs/sidecar.md."""
     text = PAGE.read_text()
     with broker_process(tmp_path), sidecar_process(tmp_path) as child:
         names = {line.split()[2] for line in child.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
@@ -192,7 +195,7 @@ async def test_every_endpoint_refuses_requests_without_credentials(
 
 
 def test_endpoint_without_a_scope_is_detected() -> None:
-    """The counterpart: an endpoint that is added without a guard has no scope."""
+    """The twin: an endpoint that is added without a guard has no scope."""
 
     async def bare() -> None:
         return None
@@ -201,7 +204,7 @@ def test_endpoint_without_a_scope_is_detected() -> None:
 
 
 def test_endpoint_of_a_nested_router_is_found() -> None:
-    """The counterpart: an endpoint in a router of a router is among the checked ones."""
+    """The twin: an endpoint in a router of a router is among the checked ones."""
     inner, outer, app = APIRouter(), APIRouter(), FastAPI(openapi_url=None)
 
     async def bare() -> None:

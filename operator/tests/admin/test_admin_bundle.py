@@ -1,4 +1,4 @@
-"""The diagnostics bundle: what is in it, and that no message and no secret is."""
+"""The contents of the diagnostics bundle, which has no message and no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Exceptions in the callbacks of a sidecar's connections: they end that connection with one line, and no other."""
+"""Exceptions in the callbacks of a sidecar's connections: each ends only its own connection, with one log line.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,7 @@ async def test_many_exceptions_cause_one_traceback_and_few_lines(
 async def test_without_the_guard_exceptions_reach_the_event_loop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counterpart: without the guard every exception reaches the event loop, which logs a traceback for each."""
+    """The twin: without the guard every exception reaches the event loop, which logs a traceback for each."""
     break_callback(monkeypatch, "data_received")
     async with listening(Unguarded) as port:
         for _ in range(10):

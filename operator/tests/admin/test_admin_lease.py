@@ -1,4 +1,7 @@
-"""Renewing the Lease at an API server over real HTTP: for whom, when not, and what counts when it does not answer."""
+"""Renewing the Lease at an API server over real HTTP: which master gets a lease, and what happens without an answer.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -276,7 +279,7 @@ async def test_renewal_concurrent_with_a_new_epoch_gives_no_lease(tmp_path: Path
 
 
 async def test_without_compare_and_swap_the_old_master_gets_a_lease(tmp_path: Path) -> None:
-    """The counterpart: a client that does not compare restores the old record, and the old master gets its lease."""
+    """The twin: a client that does not compare restores the old record, and the old master gets its lease."""
     with api_server() as server:
         server.is_revision_checked = False
         scene = await take_epoch_while_renewing(server, tmp_path)

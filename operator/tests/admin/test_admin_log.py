@@ -1,4 +1,4 @@
-"""The log over HTTP, from both listeners: the same bytes as in the files, never beyond what is safe, gone when gone."""
+"""The log over HTTP, from both listeners: the bytes of the files, never beyond what is safe, and 410 if deleted."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_reader_beyond_the_limit_gets_retry_after(tmp_path: Path, at_log_port: b
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
 
 
-def test_connection_of_the_fast_listener_serves_many_ranges(pair: tuple[BrokerChild, SidecarChild]) -> None:
+def test_connection_of_the_log_listener_serves_many_ranges(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """Keep-alive: ranges, refusals and HEAD on one connection, each with its own length."""
     broker, sidecar = pair
     data = file_bytes(broker.store)
@@ -229,7 +229,7 @@ def test_connection_of_the_fast_listener_serves_many_ranges(pair: tuple[BrokerCh
         assert client.put("/v1/log/bytes").status_code == 405
 
 
-def test_fast_listener_closes_the_connection_on_invalid_requests(pair: tuple[BrokerChild, SidecarChild]) -> None:
+def test_log_listener_closes_the_connection_on_invalid_requests(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """Garbage, an endless head, and a body end the connection, and nothing else."""
     _, sidecar = pair
     host, _, port = sidecar.log_address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Metrics: well formed for Prometheus, named as RocketMQ's exporter names them, bounded, and true."""
+"""Metrics: well formed for Prometheus, with the names of RocketMQ's exporter, limited, and equal to the broker's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The sidecar beside a real broker: its answers while the broker is stalled, is gone, or dies during a write."""
+"""The sidecar beside a real broker: its answers while the broker is stalled, is gone, or dies during a write.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,7 @@ def test_torn_publication_is_never_shown(tmp_path: Path) -> None:
 
 
 def test_without_checksum_a_torn_publication_would_be_read(tmp_path: Path) -> None:
-    """The counterpart: without sequence and checksum the torn publication yields offsets that never existed."""
+    """The twin: without sequence and checksum the torn publication yields offsets that never existed."""
     with broker_process(tmp_path) as broker:
         broker.send(30)
         wait_for(lambda: _confirmed_on(broker.status_page) > 30_000, "it is published")

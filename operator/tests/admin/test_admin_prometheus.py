@@ -1,4 +1,7 @@
-"""A real Prometheus scrapes a real sidecar, and answers queries with the values of the broker."""
+"""A real Prometheus scrapes a real sidecar, and answers queries with the values of the broker.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,7 @@ def test_prometheus_scrapes_the_values_of_the_broker(broker: BrokerChild, tmp_pa
 
 @pytest.mark.verify
 def test_prometheus_with_a_wrong_token_is_refused(broker: BrokerChild, tmp_path: Path) -> None:
-    """The counterpart: with another token the target is down, with a 401."""
+    """The twin: with another token the target is down, with a 401."""
     about = with_token(tmp_path, "another-token-0123456789")
     with (
         sidecar_process(broker.store, *about.options) as sidecar,

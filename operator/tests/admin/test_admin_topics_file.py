@@ -91,7 +91,7 @@ def test_master_is_reconciled_with_the_file(pair: tuple[BrokerChild, SidecarChil
 
 @pytest.mark.parametrize("role", [HaRole.SLAVE, HaRole.UNASSIGNED, None])
 async def test_only_a_master_is_reconciled(role: HaRole | None, tmp_path: Path) -> None:
-    """A slave has the tables of its master and is not even asked. The counterpart, a master, is."""
+    """A slave has the tables of its master and is not even asked. A master is asked."""
     declared = tmp_path / "declared"
     asked: list[int] = []
     write(declared, 4)

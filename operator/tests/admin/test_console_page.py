@@ -1,4 +1,7 @@
-"""The console in a real browser: who is who, offsets that move, messages that stay text, keys instead of a mouse."""
+"""The console in a real browser: roles, moving offsets, messages as plain text, keys instead of a mouse.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -330,7 +333,7 @@ def test_theme_choice_is_remembered(group: Group, chromium: Browser) -> None:
 
 @pytest.mark.verify
 def test_reduced_motion_is_respected(group: Group, chromium: Browser) -> None:
-    """With reduced motion there is no animation at all; the counterpart without it has some."""
+    """With reduced motion there is no animation at all; the twin without it has some."""
     running = "document.getAnimations().length"
     with page_at(chromium, group.console, motion="reduce") as page:
         expect(page.locator('[data-role="slave"]')).to_have_attribute("data-state", "ready")

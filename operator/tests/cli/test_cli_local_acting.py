@@ -1,4 +1,7 @@
-"""Executing decisions about a local group: the checks before an order, and the waits between orders."""
+"""Executing decisions about a local group: the checks before an order, and the waits between orders.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Orders of people to a local group: concurrent edits and invalid texts."""
+"""Orders of people to a local group: concurrent edits and invalid texts.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

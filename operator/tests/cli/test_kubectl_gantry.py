@@ -1,4 +1,7 @@
-"""`kubectl gantry` and `gantry ... bg/GROUP` against a real API server: status, orders, bundles and refusals."""
+"""`kubectl gantry` and `gantry ... bg/GROUP` against a real API server: status, orders, bundles and refusals.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

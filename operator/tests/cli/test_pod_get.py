@@ -1,4 +1,7 @@
-"""`gantry pod get` beside a real sidecar: it needs the right to run programs in the pod, and reveals no token."""
+"""`gantry pod get` beside a real sidecar: it needs the right to run programs in the pod, and reveals no token.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

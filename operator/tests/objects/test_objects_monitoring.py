@@ -1,4 +1,7 @@
-"""The objects for the Prometheus operator, checked with its own CRDs at a real API server."""
+"""The objects for the Prometheus operator, checked with its own CRDs at a real API server.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The operator's benchmark in small: groups become Ready, calls are counted, and a failed run has no figures.
 
 No test checks a time: figures are meaningful only on an idle machine.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def test_groups_that_do_not_become_ready_have_no_figures(tmp_path: Path, monkeyp
 
 
 async def test_each_stand_in_has_its_own_address() -> None:
-    """It has one as pods do, and answers for itself."""
+    """It has one as pods do, and answers only for its own broker."""
     async with StandInSidecars(operator_run.group_spec()) as sidecars:
         places = [PodPlace(0, member) for member in (1, 2)]
         addresses = [await sidecars.begin("orders", place, f"claim-{place.member}", 0) for place in places]

@@ -2,6 +2,8 @@
 
 No broker runs there, so none registers at name servers, and shards and slaves are only added: their removal needs the
 reports of brokers, and is tested with models (``test_operator_leftovers``).
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A roll restarts the slave first, waits until it is in sync, and switches over to it; then the old master is its slave
 until it is restarted. If the two could not replicate, the roll would stop in the middle, for ever.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations

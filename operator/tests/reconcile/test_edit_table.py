@@ -1,4 +1,7 @@
-"""The table of edits is complete, and each row matches the rendered objects: which ones change, and whether pods do."""
+"""The table of edits is complete, and each row matches the rendered objects: which ones change, and whether pods do.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

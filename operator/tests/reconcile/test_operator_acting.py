@@ -1,4 +1,7 @@
-"""Execution of actions: by compare-and-swap, by uid, once, and without waiting for other brokers."""
+"""Execution of actions: by compare-and-swap, by uid, once, and without waiting for other brokers.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

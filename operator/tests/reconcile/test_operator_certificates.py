@@ -1,4 +1,7 @@
-"""Orders over TLS: they are sent only to a sidecar that proves to know the token, with any certificate."""
+"""Orders over TLS: they are sent only to a sidecar that proves to know the token, with any certificate.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A group with the name of an earlier one: objects of the earlier group are neither trusted nor in the way."""
+"""A group with the name of an earlier one: objects of the earlier group are neither trusted nor in the way.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

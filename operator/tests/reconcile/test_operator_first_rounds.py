@@ -1,4 +1,7 @@
-"""Many groups that are created at once: first rounds are limited, and groups with a status do not wait."""
+"""Many groups that are created at once: first rounds are limited, and groups with a status do not wait.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The operator in Kopf's own runner (`kopf run`), at a real API server: the life of a group, and of two operators.
 
 A stand-in creates the pods, as in the operator's benchmark; the rights are those of the chart.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations

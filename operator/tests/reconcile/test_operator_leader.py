@@ -1,4 +1,7 @@
-"""There is at most one leader: candidates with their own clocks, pauses, lost answers and an unreachable API server."""
+"""There is at most one leader: candidates with their own clocks, pauses, lost answers and an unreachable API server.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

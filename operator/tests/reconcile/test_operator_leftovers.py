@@ -1,6 +1,8 @@
 """Objects that an edit makes superfluous are deleted: external Services, name servers, Services of removed slaves.
 
 Objects of other owners are kept.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Groups to which clients cannot send, in a model cluster: fenced, hibernated, and restored from their volumes."""
+"""Groups to which clients cannot send, in a model cluster: fenced, hibernated, and restored from their volumes.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Groups in a model cluster, with checks of invariants: the real loop creates, moves, rolls and scales them."""
+"""Groups in a model cluster, with checks of invariants: the real loop creates, moves, rolls and scales them.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_operator_can_bind_only_the_executors_role(server: ApiServer) -> None:
 @pytest.mark.parametrize("kind", sorted(REQUIRED_FIELDS))
 @pytest.mark.parametrize("mode", ["local", "kubernetes"])
 def test_pods_pass_restricted_pod_security(server: ApiServer, kind: str, mode: str) -> None:
-    """They are made from the templates as controllers and Spark do it; a twin with more privileges is refused."""
+    """They are made from the templates as controllers and Spark do it; a pod with more privileges is refused."""
     one = pipeline(kind, engine={"mode": mode})
     for name, template in pod_templates(render(one, facts(one))).items():
         spec = template["spec"]

@@ -1,4 +1,7 @@
-"""Elections keep acknowledged messages. The loss of a promotion is estimated only for unobserved periods."""
+"""Elections keep acknowledged messages. The loss of a promotion is estimated only for unobserved periods.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Shards that are closed to clients: fenced or hibernated. Any history continues when they are opened again."""
+"""Shards that are closed to clients: fenced or hibernated. Any history continues when they are opened again.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

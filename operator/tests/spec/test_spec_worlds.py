@@ -1,4 +1,4 @@
-"""Invariants in any order of events: one master an epoch, no promotion against the rules, no loss of safe records.
+"""Invariants in any order of events: one master an epoch, no forbidden promotion, no loss of acknowledged records.
 
 Histories are random and repeatable; ``operator/tests/spec_world/run_histories.py`` runs any number of them, and
 ``GANTRY_SIMULATION_SEEDS`` increases the number here. A twin is a test with one rule disabled, and the checker of
