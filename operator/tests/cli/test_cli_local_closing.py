@@ -63,7 +63,7 @@ class FakeLocalGroup:
 
 @asynccontextmanager
 async def local_group_with(folder: Path, what: str) -> AsyncIterator[FakeLocalGroup]:
-    """Run a group in which this event happens while shard 1 is removed; `silent` reports do not arrive."""
+    """Run a group whose shard 1 is removed, with a fault: `no-fault`, `late-message` or `no-report`."""
     group = FakeGroup([1], acks_needed=0)
     group.begin(1)
     member = group.members[1]
