@@ -18,6 +18,7 @@ DENIED_WITH_16 = ("no account sends", "wrong secret pulls", "sends to a foreign 
 
 
 def verdict(scenario: str, *, is_kept: bool = True) -> drivers.Verdict:
+    """Return the verdict of a scenario, which kept its rules or broke one."""
     return drivers.Verdict("5.3.3", scenario, kept=is_kept)
 
 

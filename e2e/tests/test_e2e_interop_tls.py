@@ -15,6 +15,7 @@ SCENARIOS = ("sync", "ordered")
 def report_of(
     *, is_kept: bool = True, seen: int = 2, unknown_kept: bool = False, unknown_received: int = 0
 ) -> tls.TlsReport:
+    """Return a report with these results of scenarios and checks."""
     verdict = drivers.Verdict("5.3.3", "sync", kept=is_kept)
     unknown = drivers.Verdict("5.3.3", "sync", kept=unknown_kept, received=unknown_received)
     return tls.TlsReport([verdict], [unknown], seen)
