@@ -39,7 +39,7 @@ import httpx
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "operator/tests")]
 
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for  # noqa: E402
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for  # noqa: E402
 
 from gantry_testing.local import Dialogue  # noqa: E402
 
@@ -71,7 +71,7 @@ def fill(broker: BrokerChild, size: int) -> int:
         await dialogue.close()
 
     asyncio.run(send())
-    return broker.end
+    return broker.log_end
 
 
 def measure_copy_rate(store: Path, size: int) -> float:
@@ -204,16 +204,16 @@ def main(log_mib: int, repetitions: int, sends: int, turns: int, scrape_s: float
     try:
         store = folder / "store"
         conf = {"mappedFileSizeCommitLog": str(64 << 20)}
-        with broker_beside(store, **conf) as broker, sidecar_beside(store, "--open-reads", *UNLIMITED) as unlimited:
+        with broker_process(store, **conf) as broker, sidecar_process(store, "--open-reads", *UNLIMITED) as unlimited:
             size = fill(broker, log_mib << 20)
             wait_for(lambda: unlimited.get("/v1/log").json()["end"] >= size, "all of it is published")
             size = size // RANGE_BYTES * RANGE_BYTES
             report_rates(store, unlimited, size, repetitions)
             with (
-                sidecar_beside(store, "--open-reads") as limited,
-                sidecar_beside(store, "--open-reads", *UNLIMITED_LOW_PRIORITY) as low_priority,
+                sidecar_process(store, "--open-reads") as limited,
+                sidecar_process(store, "--open-reads", *UNLIMITED_LOW_PRIORITY) as low_priority,
             ):
-                report_latencies(broker, limited.fast, low_priority.fast, size, turns, sends)
+                report_latencies(broker, limited.log_address, low_priority.log_address, size, turns, sends)
                 report_answers(broker, low_priority, size)
             report_scrapes(broker, unlimited, scrape_s)
     finally:
@@ -226,7 +226,7 @@ def report_rates(store: Path, unlimited: SidecarChild, size: int, repetitions: i
     rates = measure_medians(
         {
             "cp": lambda: measure_copy_rate(store, size),
-            "sendfile": lambda: measure_range_rate(unlimited.fast, size),
+            "sendfile": lambda: measure_range_rate(unlimited.log_address, size),
             "main": lambda: measure_range_rate(unlimited.address, size),
         },
         repetitions,
@@ -259,7 +259,7 @@ def report_answers(broker: BrokerChild, sidecar: SidecarChild, size: int) -> Non
     """Print response times of a sidecar whose broker is stopped with SIGSTOP, and whose log is read at full speed."""
     broker.child.send(signal.SIGSTOP)
     try:
-        with run_reader(sidecar.fast, size), httpx.Client(base_url=sidecar.url, timeout=30) as client:
+        with run_reader(sidecar.log_address, size), httpx.Client(base_url=sidecar.url, timeout=30) as client:
             for path in ("/livez", "/v1/status", "/v1/group"):
                 took = []
                 for _ in range(ANSWERS_COUNT):

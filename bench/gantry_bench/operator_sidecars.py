@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 from operator_world.pod_shard import PodShard
 from spec_world.brokers import Refused
-from spec_world.judge import InvariantViolation
+from spec_world.invariant_checker import InvariantViolation
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_operator.objects import names
@@ -87,7 +87,7 @@ class StandInSidecars:
             shard = PodShard(group, place.shard, self._spec, lambda: self.leases.get(key))
             shard.now_ms = now_ms
             self.shards[key] = shard
-        shard.begin(place.member, claim)
+        shard.start_broker(place.member, claim)
         address = await self._listen()
         self._members_by_address[address] = MemberKey(key, place.member)
         return address
@@ -114,7 +114,7 @@ class StandInSidecars:
                 shard.advance(now_ms - shard.now_ms, load)
                 for number, broker in list(shard.brokers.items()):
                     if broker.role is Role.SLAVE:
-                        shard.copy(number, COPIED_MAX)
+                        shard.replicate(number, COPIED_MAX)
                     shard.flush(number)
         if self.violation:
             raise BenchmarkFailed(f"an invariant was violated: {self.violation}")
@@ -129,7 +129,7 @@ class StandInSidecars:
 
     def on_renewal(self, key: ShardKey) -> None:
         """Handle an accepted renewal of this shard's Lease."""
-        self.shards[key].renew()
+        self.shards[key].renew_lease()
 
     def holder(self, key: ShardKey) -> str:
         """Return the pod whose sidecar renews the shard's Lease now; empty if there is none."""
@@ -161,7 +161,7 @@ class StandInSidecars:
         order, expected = order_from(request.match_info["name"], await request.json())
         try:
             with self._record_violation():
-                self.shards[key].obey(member, order, expected)
+                self.shards[key].execute_order(member, order, expected)
         except Refused as error:
             return web.json_response({"reason": str(error)}, status=409)
         return web.json_response(self.shards[key].status(member))

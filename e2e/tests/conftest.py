@@ -23,7 +23,7 @@ from gantry_interop import java
 from gantry_testing.requirements_plugin import require_needs
 
 LOCK = Path("/run/lock/gantry-cluster-tests")
-KEEP = "GANTRY_KEEP_CLUSTER"
+KEEP_VARIABLE = "GANTRY_KEEP_CLUSTER"
 """With this variable set, an existing cluster is used as it is, and none is removed: for developers of these tests."""
 NODES = 3
 HUGE_PAGES = 32
@@ -35,8 +35,8 @@ CHOSEN = pytest.StashKey[ChosenCluster]()
 def pytest_configure(config: pytest.Config) -> None:
     """Read which cluster was chosen, and register the marker of tests that run on it."""
     config.addinivalue_line("markers", f"{MARKER}(capability, ...): skipped, and counted, where the cluster cannot")
-    chosen_here = config.stash[CHOSEN] = ChosenCluster(read_choice(os.environ))
-    config.add_cleanup(chosen_here.close)
+    chosen = config.stash[CHOSEN] = ChosenCluster(read_choice(os.environ))
+    config.add_cleanup(chosen.close)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -54,9 +54,9 @@ class SharedCluster:
     """The cluster with the operator that all tests of groups share; it is ended before another test needs the
     machine."""
 
-    def __init__(self, folder: Path, chosen_here: ChosenCluster) -> None:
+    def __init__(self, folder: Path, chosen: ChosenCluster) -> None:
         self._folder = folder
-        self._chosen = chosen_here
+        self._chosen = chosen
         self._end = ExitStack()
         self._cluster: Cluster | None = None
         self.loaded_images: dict[str, str] = {}
@@ -65,7 +65,11 @@ class SharedCluster:
     def operator_cluster(self, operator: Path | None) -> Cluster:
         """Return the cluster, made and provided with the operator on first use."""
         if self._cluster is None:
-            self._cluster = self._foreign() or self._kept() or self._made(image_builds.BROKER.build_if_stale())
+            self._cluster = (
+                self._open_foreign_cluster()
+                or self._find_kept_cluster()
+                or self._make_cluster(image_builds.BROKER.build_if_stale())
+            )
             if not has_operator(self._cluster):
                 install_operator(self._cluster, operator)
         return self._cluster
@@ -76,38 +80,38 @@ class SharedCluster:
         self.loaded_images.clear()
         self._end.close()
 
-    def _foreign(self) -> Cluster | None:
+    def _open_foreign_cluster(self) -> Cluster | None:
         """Open a foreign cluster. What is made there is removed at the end, unless it is to be kept; the cluster
         stays."""
         if self._chosen.is_made_here:
             return None
         found = self._chosen.foreign()
-        if KEEP not in os.environ:
+        if KEEP_VARIABLE not in os.environ:
             found.refuse_if_used()
             self._end.callback(remove_operator, found)
         return found
 
-    def _kept(self) -> Cluster | None:
-        if KEEP not in os.environ:
+    def _find_kept_cluster(self) -> Cluster | None:
+        if KEEP_VARIABLE not in os.environ:
             return None
         try:
             return find()
         except NoCluster:
             return None
 
-    def _made(self, image: Path) -> Cluster:
+    def _make_cluster(self, image: Path) -> Cluster:
         with ExitStack() as end:  # After a failure the next test of groups must not wait for this lock.
             lock = end.enter_context(LOCK.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = machine_state.capture_machine_state()
             made = lifecycle.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES), print)
-            if KEEP not in os.environ:
-                end.callback(self._down, before)
+            if KEEP_VARIABLE not in os.environ:
+                end.callback(self._end_cluster, before)
             assert made.load_image(image) == ["localhost/gantry:latest"]
             self._end.push(end.pop_all())
         return made
 
-    def _down(self, before: dict[str, list[str]]) -> None:
+    def _end_cluster(self, before: dict[str, list[str]]) -> None:
         lifecycle.down(print)
         assert machine_state.differences(before, machine_state.capture_machine_state()) == []
 
@@ -115,14 +119,14 @@ class SharedCluster:
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[SharedCluster]:
     """The shared cluster, made when the first test of groups needs it."""
-    folder = default_folder() if KEEP in os.environ else tmp_path_factory.mktemp("groups") / "here"
+    folder = default_folder() if KEEP_VARIABLE in os.environ else tmp_path_factory.mktemp("groups") / "here"
     shared = SharedCluster(folder, pytestconfig.stash[CHOSEN])
     yield shared
     shared.end()
 
 
 @pytest.fixture(scope="module")
-def whole_machine(shared_cluster: SharedCluster) -> Iterator[None]:
+def exclusive_machine(shared_cluster: SharedCluster) -> Iterator[None]:
     """Exclusive use of the machine, which carries one cluster: tests of other processes wait here."""
     shared_cluster.end()
     with LOCK.open("w") as lock:
@@ -137,7 +141,9 @@ def image_archive() -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(
+    exclusive_machine: None, image_archive: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     """Three nodes with Gantry's image and some huge pages; afterwards the machine is restored."""
     before = machine_state.capture_machine_state()
     folder = Folder.at(tmp_path_factory.mktemp("cluster") / "here")
@@ -167,7 +173,7 @@ def namespaces(operator_cluster: Cluster) -> Iterator[NamespaceFactory]:
     """Namespaces that are deleted after the test, because two processors can run only a few groups."""
     found = NamespaceFactory(operator_cluster)
     yield found
-    found.end()
+    found.delete_all()
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The cluster of e2e/cluster is a real one: the features that the operator needs work there as on other clusters."""
+"""The cluster of e2e/cluster is a real one: the features that the operator needs work there as on other clusters.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,13 @@ print(os.getuid(), view[:5].decode(), os.statvfs("/huge").f_bsize)
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> Namespace:
     """A namespace that admits only restricted pods."""
-    return Namespace(cluster, "life").make()
+    return Namespace(cluster, "life").create()
 
 
 @pytest.fixture(scope="module")
 def asker(namespace: Namespace) -> str:
     """A pod that only sends requests to others."""
-    namespace.pod("asker", pod_spec(container("main", pods.IDLE)))
+    namespace.create_pod("asker", pod_spec(container("main", pods.IDLE)))
     namespace.wait_ready("asker")
     return "asker"
 
@@ -190,16 +193,16 @@ def test_one_of_two_writers_of_a_lease_wins(cluster: Cluster) -> None:
 def test_a_restricted_namespace_refuses_a_root_pod(namespace: Namespace) -> None:
     """The standard is enforced where the namespace has its label; all other pods of these tests comply with it."""
     with pytest.raises(ApiRefused, match="restricted") as refusal:
-        namespace.pod("root", pod_spec(container("main", pods.IDLE), securityContext={"runAsUser": 0}))
+        namespace.create_pod("root", pod_spec(container("main", pods.IDLE), securityContext={"runAsUser": 0}))
 
     assert refusal.value.status == FORBIDDEN
 
 
 def test_pod_maps_huge_pages_within_its_limit_only(served: Namespace) -> None:
     """An ordinary user with fsGroup maps huge pages within the limit of the container, and none beyond it."""
-    assert served.run("web-0", FILL) == f"{pods.USER} hello {2 << 20}"
+    assert served.run_python("web-0", FILL) == f"{pods.USER} hello {2 << 20}"
     with pytest.raises(CommandFailed, match="No space left on device"):
-        served.run("web-0", FILL.replace("4 << 20", "10 << 20"))
+        served.run_python("web-0", FILL.replace("4 << 20", "10 << 20"))
 
 
 def test_sidecar_starts_before_the_program_and_shares_memory_with_it(served: Namespace) -> None:
@@ -211,13 +214,13 @@ def test_sidecar_starts_before_the_program_and_shares_memory_with_it(served: Nam
 
     assert sidecar["ready"] and sidecar["started"]
     assert sidecar["state"]["running"]["startedAt"] <= main["state"]["running"]["startedAt"]
-    served.run("web-0", "open('/shared/page', 'w').write('a word')")
-    assert served.run("web-0", "print(open('/shared/page').read())", "sidecar") == "a word"
+    served.run_python("web-0", "open('/shared/page', 'w').write('a word')")
+    assert served.run_python("web-0", "print(open('/shared/page').read())", "sidecar") == "a word"
 
 
 def test_claim_keeps_its_data_when_its_pod_is_replaced(served: Namespace) -> None:
     """Data on the disk of web-1 is available to the next web-1, on the same node."""
-    served.run("web-1", "open('/store/log', 'w').write('kept')")
+    served.run_python("web-1", "open('/store/log', 'w').write('kept')")
     before = served.read_pod("web-1")
     assert before is not None
 
@@ -228,7 +231,7 @@ def test_claim_keeps_its_data_when_its_pod_is_replaced(served: Namespace) -> Non
     after = served.read_pod("web-1")
     assert after is not None
     assert after["spec"]["nodeName"] == before["spec"]["nodeName"]
-    assert served.run("web-1", "print(open('/store/log').read())") == "kept"
+    assert served.run_python("web-1", "print(open('/store/log').read())") == "kept"
 
 
 def uid(namespace: Namespace, name: str) -> str | None:
@@ -242,8 +245,8 @@ def test_pod_is_resolved_by_its_name_and_by_its_service(served: Namespace, asker
     own = ASK.format(host="web-1.web.life.svc.cluster.local", port=8080)
     any_of_them = ASK.format(host="web-any", port=8080)
 
-    assert served.run(asker, own) == "web-1"
-    assert {served.run(asker, any_of_them) for _ in range(12)} == {"web-0", "web-1"}
+    assert served.run_python(asker, own) == "web-1"
+    assert {served.run_python(asker, any_of_them) for _ in range(12)} == {"web-0", "web-1"}
 
 
 def test_client_outside_reaches_node_ports_but_no_pod_addresses(served: Namespace) -> None:
@@ -290,7 +293,9 @@ def test_deleted_claim_removes_its_disk(served: Namespace) -> None:
     }
     served.cluster.api.create(claims, body)
     volume = {"name": "store", "persistentVolumeClaim": {"claimName": "brief"}}
-    served.pod("brief", pod_spec(container("main", pods.IDLE, volumeMounts=[mount("store", "/s")]), volumes=[volume]))
+    served.create_pod(
+        "brief", pod_spec(container("main", pods.IDLE, volumeMounts=[mount("store", "/s")]), volumes=[volume])
+    )
     served.wait_ready("brief")
     name = served.cluster.api.get(f"{claims}/brief")["spec"]["volumeName"]
     [folder] = served.cluster.folder.root.glob(f"disks/*/{name}")

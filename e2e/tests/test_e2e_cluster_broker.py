@@ -1,6 +1,8 @@
 """Our image on real nodes: a name server and a broker with a buffer in huge pages, and clients in other pods.
 
 No operator is involved: the manifests are minimal, and show what image and cluster can do.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ BROKER = (
     "maxMessageSize=65536",
 )
 IN_HUGE_PAGES = "transientStorePoolPath=/huge"
-MESSAGES = 40
+"""The setting that places the write buffer in huge pages."""
+
+MESSAGES_COUNT = 40
 RESTART_SECONDS_MAX = 60.0
+"""The limit for a start of the broker."""
 
 
 def gantry(*words: str, **fields: object) -> Object:
@@ -49,7 +54,7 @@ def tcp_probe(port: int) -> Object:
 
 def group(cluster: Cluster, name: str, *options: str) -> Namespace:
     """Start a name server, a broker and a client in a namespace of their own."""
-    namespace = Namespace(cluster, name).make()
+    namespace = Namespace(cluster, name).create()
     ports = [{"name": "main", "port": 9876}]
     service = {"metadata": {"name": "names"}, "spec": {"selector": {"app": "names"}, "ports": ports}}
     cluster.api.create(namespace.path("services"), service)
@@ -58,7 +63,7 @@ def group(cluster: Cluster, name: str, *options: str) -> Namespace:
         volumeMounts=[mount("data", "/data")],
         readinessProbe=tcp_probe(9876),
     )
-    namespace.pod("names", pod_spec(names, volumes=[{"name": "data", "emptyDir": {}}]))
+    namespace.create_pod("names", pod_spec(names, volumes=[{"name": "data", "emptyDir": {}}]))
     words = [word for option in (*BROKER, *options) for word in ("-o", option)]
     broker = gantry(
         *("broker", "-n", "names:9876", *words),
@@ -67,8 +72,8 @@ def group(cluster: Cluster, name: str, *options: str) -> Namespace:
         readinessProbe=tcp_probe(10911),
     )
     volumes = [{"name": "store", "emptyDir": {}}, {"name": "huge", "emptyDir": {"medium": "HugePages-2Mi"}}]
-    namespace.pod("broker", pod_spec(broker, volumes=volumes))
-    namespace.pod("client", pod_spec(container("main", pods.IDLE)))
+    namespace.create_pod("broker", pod_spec(broker, volumes=volumes))
+    namespace.create_pod("client", pod_spec(container("main", pods.IDLE)))
     namespace.wait_ready("names", "broker", "client")
     return namespace
 
@@ -84,7 +89,7 @@ def produce_and_kill(namespace: Namespace) -> list[str]:
     wait_until("a route", lambda: "broker" in client(namespace, "status", "--json"), RESTART_SECONDS_MAX)
     client(namespace, "topic", "create", "orders")
     # The command exits with 0 only if every message was acknowledged.
-    client(namespace, "produce", "orders", *(f"order {number}" for number in range(MESSAGES)))
+    client(namespace, "produce", "orders", *(f"order {number}" for number in range(MESSAGES_COUNT)))
 
     faults.kill_container(namespace, "broker")
     wait_until("a broker that was started again", lambda: restarts(namespace) == 1, RESTART_SECONDS_MAX)
@@ -103,7 +108,7 @@ def test_acknowledged_messages_are_replayed_from_huge_pages_after_kill(cluster: 
     """Messages that are not yet in any file are in the pod's huge pages, which survive the container: none is lost."""
     namespace = group(cluster, "durable", IN_HUGE_PAGES)
 
-    assert produce_and_kill(namespace) == sorted(f"order {number}" for number in range(MESSAGES))
+    assert produce_and_kill(namespace) == sorted(f"order {number}" for number in range(MESSAGES_COUNT))
 
 
 def test_acknowledged_messages_are_lost_by_the_same_kill_without_huge_pages(cluster: Cluster) -> None:

@@ -16,7 +16,9 @@ from gantry_cluster.pods import Namespace, container, pod_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
 
-SECONDS_MAX = 90.0
+READY_SECONDS_MAX = 90.0
+"""The limit for nodes to become ready or not ready."""
+
 REACH = "import socket; socket.create_connection(({host!r}, 8080), {seconds}).recv(9)"
 SERVE = """
 import socket
@@ -31,9 +33,9 @@ while True:
 @pytest.fixture(scope="module")
 def pair(cluster: Cluster) -> Namespace:
     """A server on node1 and one on node2; each can also send requests."""
-    namespace = Namespace(cluster, "faults").make()
+    namespace = Namespace(cluster, "faults").create()
     for number in (1, 2):
-        namespace.pod(f"on-{number}", pod_spec(container("main", SERVE), nodeName=f"node{number}"))
+        namespace.create_pod(f"on-{number}", pod_spec(container("main", SERVE), nodeName=f"node{number}"))
     namespace.wait_ready("on-1", "on-2")
     return namespace
 
@@ -43,7 +45,7 @@ def reaches(namespace: Namespace, source: str, target: str, seconds: float = 3) 
     pod = namespace.read_pod(target)
     assert pod is not None
     try:
-        namespace.run(source, REACH.format(host=pod["status"]["podIP"], seconds=seconds))
+        namespace.run_python(source, REACH.format(host=pod["status"]["podIP"], seconds=seconds))
     except CommandFailed as error:
         assert "TimeoutError" in str(error) or "No route to host" in str(error), error
         return False
@@ -53,7 +55,7 @@ def reaches(namespace: Namespace, source: str, target: str, seconds: float = 3) 
 def wait_ready_nodes(cluster: Cluster, *names: str) -> float:
     """Wait until exactly these nodes are ready; return how many seconds it took."""
     started = time.monotonic()
-    wait_until(f"ready nodes {names}", lambda: ready_nodes(cluster.api) == set(names), SECONDS_MAX)
+    wait_until(f"ready nodes {names}", lambda: ready_nodes(cluster.api) == set(names), READY_SECONDS_MAX)
     return time.monotonic() - started
 
 
@@ -66,7 +68,7 @@ def test_node_with_cut_network_is_not_ready(cluster: Cluster, pair: Namespace) -
         assert pod is not None
 
     print(f"joined -> Ready: {wait_ready_nodes(cluster, 'node1', 'node2', 'node3'):.1f} s")
-    wait_until("the way to on-2", lambda: reaches(pair, "on-1", "on-2"), SECONDS_MAX)
+    wait_until("the way to on-2", lambda: reaches(pair, "on-1", "on-2"), READY_SECONDS_MAX)
     after = pair.read_pod("on-2")
     assert after is not None
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
@@ -108,7 +110,7 @@ def test_killed_api_server_comes_back_with_its_objects(cluster: Cluster, pair: N
         cluster.machines["node1"].run(sys.executable, "-c", asked)
     finally:
         cluster.hub.respawn("kube-apiserver")
-    wait_until("a ready API server", cluster.api.is_ready, SECONDS_MAX)
+    wait_until("a ready API server", cluster.api.is_ready, READY_SECONDS_MAX)
     wait_ready_nodes(cluster, *cluster.nodes)
 
     after = pair.read_pod("on-2")
@@ -123,7 +125,7 @@ def test_paused_program_does_nothing_and_continues(cluster: Cluster) -> None:
             pass
         assert not cluster.api.is_ready()
 
-    wait_until("a ready API server", cluster.api.is_ready, SECONDS_MAX)
+    wait_until("a ready API server", cluster.api.is_ready, READY_SECONDS_MAX)
 
 
 def test_crashed_node_is_switched_on_again(cluster: Cluster, pair: Namespace) -> None:
@@ -138,9 +140,9 @@ def test_crashed_node_is_switched_on_again(cluster: Cluster, pair: Namespace) ->
     main = container("main", pods.IDLE, volumeMounts=[{"name": "store", "mountPath": "/store"}])
     there = {"nodeSelector": {"kubernetes.io/hostname": "node3"}, "volumes": [volume]}
     stay = [{"operator": "Exists"}]
-    pair.pod("keeper", pod_spec(main, tolerations=stay, **there))
+    pair.create_pod("keeper", pod_spec(main, tolerations=stay, **there))
     pair.wait_ready("keeper")
-    pair.run("keeper", "open('/store/log', 'w').write('before the crash')")
+    pair.run_python("keeper", "open('/store/log', 'w').write('before the crash')")
 
     faults.crash(cluster, "node3")
     print(f"crash -> NotReady: {wait_ready_nodes(cluster, 'node1', 'node2'):.1f} s")
@@ -148,10 +150,10 @@ def test_crashed_node_is_switched_on_again(cluster: Cluster, pair: Namespace) ->
 
     print(f"switched on -> Ready: {wait_ready_nodes(cluster, *cluster.nodes):.1f} s")
     started = time.monotonic()
-    wait_until("a keeper that was started again", lambda: restarts(pair, "keeper") > 0, SECONDS_MAX)
+    wait_until("a keeper that was started again", lambda: restarts(pair, "keeper") > 0, READY_SECONDS_MAX)
     pair.wait_ready("keeper")
     print(f"Ready -> its pod: {time.monotonic() - started:.1f} s")
-    assert pair.run("keeper", "print(open('/store/log').read())") == "before the crash"
+    assert pair.run_python("keeper", "print(open('/store/log').read())") == "before the crash"
 
 
 def restarts(namespace: Namespace, name: str) -> int:

@@ -15,20 +15,21 @@ from gantry_cluster import faults, lifecycle, machine_state
 from gantry_cluster.cluster import HUB, Plan, find
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ClusterError, ClusterIsUp, NoCluster
-from gantry_cluster.paths import CLAIM, ROOT, Folder
+from gantry_cluster.paths import MACHINE_CLAIM, ROOT, Folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster]
 
 RUN = ROOT / "e2e" / "cluster" / "run.py"
-SECONDS_MAX = 120.0
+START_SECONDS_MAX = 120.0
+"""The limit for the first program of a node to start."""
 
 
 @pytest.fixture(autouse=True)
-def as_before(whole_machine: None, tmp_path: Path) -> Iterator[None]:
+def as_before(exclusive_machine: None, tmp_path: Path) -> Iterator[None]:
     """Each of these tests leaves the machine as it was; a cluster of a failed test is ended."""
     before = machine_state.capture_machine_state()
     yield
-    if CLAIM.is_dir():
+    if MACHINE_CLAIM.is_dir():
         lifecycle.down(print)
     assert machine_state.differences(before, machine_state.capture_machine_state()) == []
 
@@ -88,14 +89,14 @@ def test_down_removes_what_a_killed_up_left_behind(tmp_path: Path) -> None:
     folder = Folder.at(tmp_path / "here")
     command = [sys.executable, str(RUN), "up", "--nodes", "2", "--huge-pages", "8", "--folder", str(folder.root)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ)) as process:
-        wait_until("the first node", (folder.logs / "node1-containerd.log").exists, SECONDS_MAX)
+        wait_until("the first node", (folder.logs / "node1-containerd.log").exists, START_SECONDS_MAX)
         process.kill()
 
     with pytest.raises(NoCluster, match="did not start"):
         find()
     lifecycle.down(print)
 
-    assert not CLAIM.is_dir()
+    assert not MACHINE_CLAIM.is_dir()
 
 
 def test_failed_up_undoes_itself_and_keeps_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +111,7 @@ def test_failed_up_undoes_itself_and_keeps_its_logs(tmp_path: Path, monkeypatch:
     with pytest.raises(ClusterError, match="the node does not start"):
         lifecycle.up(folder, Plan(nodes=1), print)
 
-    assert not CLAIM.is_dir()
+    assert not MACHINE_CLAIM.is_dir()
     assert (folder.logs / "kube-apiserver.log").stat().st_size > 0
 
 
@@ -123,6 +124,6 @@ def test_program_of_the_cluster_is_restarted_after_a_kill(tmp_path: Path) -> Non
     made.machines["node1"].respawn("kubelet")
 
     after = made.machines["node1"].programs["kubelet"]
-    assert after.words == before.words
+    assert after.command == before.command
     assert after.process.is_alive()
     assert not before.process.is_alive()

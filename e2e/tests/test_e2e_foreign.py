@@ -148,20 +148,20 @@ def test_existing_namespace_is_not_deleted_after_a_test(monkeypatch: pytest.Monk
     ended: list[str] = []
     taken = {"theirs"}
 
-    def make(namespace: Namespace) -> Namespace:
+    def create(namespace: Namespace) -> Namespace:
         if namespace.name in taken:
             raise ApiRefused(409, "AlreadyExists", namespace.name)
         return namespace
 
-    monkeypatch.setattr(Namespace, "make", make)
+    monkeypatch.setattr(Namespace, "create", create)
     monkeypatch.setattr(Cluster, "kubectl", lambda cluster, *words: ended.append(words[2]))
     monkeypatch.setattr("gantry_cluster.namespaces.is_gone", lambda namespace: True)
     namespaces = NamespaceFactory(object.__new__(Cluster))
 
-    namespaces.make("ours")
+    namespaces.create("ours")
     with pytest.raises(ApiRefused):
-        namespaces.make("theirs")
-    namespaces.end()
+        namespaces.create("theirs")
+    namespaces.delete_all()
 
     assert ended == ["ours"]
 

@@ -1,4 +1,7 @@
-"""A foreign cluster with the real kubectl and a token, as far as an API server without nodes can be one."""
+"""A foreign cluster with the real kubectl and a token, as far as an API server without nodes can be one.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

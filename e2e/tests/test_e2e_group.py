@@ -12,12 +12,13 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import NamespaceFactory
-from gantry_cluster.specs import SMALL, TOPIC, WITH_PAGES
+from gantry_cluster.specs import SMALL, TOPIC, WITH_HUGE_PAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 MESSAGES = [f"order {number}" for number in range(40)]
 OUTSIDE_SECONDS_MAX = 180.0
+"""The limit until clients outside get routes: kubelet updates a ConfigMap in a pod within about a minute."""
 
 
 def produce_and_consume(group: Group) -> None:
@@ -28,7 +29,7 @@ def produce_and_consume(group: Group) -> None:
 
 def test_smallest_group_serves_a_pod(namespaces: NamespaceFactory) -> None:
     """One shard with one in-sync slave."""
-    group = namespaces.group("small", SMALL)
+    group = namespaces.create_group("small", SMALL)
 
     assert group.masters() == ["orders-0-master-0"]
     produce_and_consume(group)
@@ -41,7 +42,7 @@ def test_sync_group_of_two_shards_with_hugepages_serves_clients_inside_and_outsi
     """One manifest gives a ready group, which serves a pod through the Services, and outsiders through the external
     listener.
     """
-    group = namespaces.group("wide", WITH_PAGES)
+    group = namespaces.create_group("wide", WITH_HUGE_PAGES)
 
     assert sorted(group.masters()) == ["orders-0-master-0", "orders-1-master-0"]
     produce_and_consume(group)

@@ -18,6 +18,8 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 WATCHED_S = 15.0
+"""How long the order is obeyed before it is withdrawn."""
+
 PAUSED_SECONDS_MAX = 25.0
 """The limit for a broker that is killed while no other may be elected."""
 FENCED_SECONDS_MAX = 60.0
@@ -30,6 +32,8 @@ UNSTORED = "14"
 """The code of a refusal after which clients send elsewhere."""
 
 LATER = "later"
+"""The topic that an edit adds."""
+
 EDITED: Object = SMALL | {"topics": [*SMALL["topics"], {"name": LATER, "queues": 1}]}
 UNKEPT: Object = SMALL | {"storage": {**SMALL["storage"], "retain": "Never"}}
 """Volumes that are deleted with scaled-down pods and with the group."""
@@ -46,25 +50,25 @@ def test_paused_group_is_unchanged_until_the_pause_ends(namespaces: NamespaceFac
 
     The broker regains its role from its sidecar in the same epoch; an operator would have begun another one.
     """
-    group = namespaces.group("paused", SMALL)
+    group = namespaces.create_group("paused", SMALL)
     [master] = group.masters()
     [slave] = [pod for pod in group.brokers() if pod != master]
 
     def pause() -> None:
         group.annotate(PAUSED, "true")
         print(f"paused after {wait_for_condition(group, 'Paused', 'True', 'ByAnnotation'):.1f} s")
-        before = group.record()["epoch"]
+        before = group.lease_record()["epoch"]
         group.annotate(PROMOTE, "0=2@paused")
         group.apply(EDITED)
         kill_broker(group, master)
         time.sleep(WATCHED_S)
         wait_until("its role again", lambda: group.masters() == [master], NOTICED_SECONDS_MAX)
-        assert group.record()["epoch"] == before, "a master was promoted"
+        assert group.lease_record()["epoch"] == before, "a master was promoted"
         assert not is_asked_for(group, LATER)
         group.annotate(PAUSED, None)
         wait_until("the order executed", lambda: group.masters() == [slave], NOTICED_SECONDS_MAX)
         wait_until("the edit", lambda: is_asked_for(group, LATER), NOTICED_SECONDS_MAX)
-        assert group.record()["epoch"] > before
+        assert group.lease_record()["epoch"] > before
 
     run_fault_under_load(group, "paused", pause).check_limits(PAUSED_SECONDS_MAX)
 
@@ -73,18 +77,18 @@ def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: Na
     """Sends are refused unstored and reads continue; a broker that is killed while the shard is fenced has no role
     until the fence is lifted.
     """
-    group = namespaces.group("fenced", SMALL)
+    group = namespaces.create_group("fenced", SMALL)
     group.gantry("produce", TOPIC, "before")
     [master] = group.masters()
 
     def fence() -> None:
-        before = group.record()["epoch"]
+        before = group.lease_record()["epoch"]
         group.annotate(FENCE, "0")
         print(f"fenced after {wait_for_condition(group, 'Fenced', 'True', 'ByAnnotation'):.1f} s")
         assert "before" in group.gantry("consume", TOPIC).splitlines()
         kill_broker(group, master)
         time.sleep(WATCHED_S)
-        assert group.record()["epoch"] == before, "a master was promoted while the shard was fenced"
+        assert group.lease_record()["epoch"] == before, "a master was promoted while the shard was fenced"
         wait_for_condition(group, "Fenced", "True", "ByAnnotation")
         assert condition_of(group, "Available")[0] == "False"
         group.annotate(FENCE, None)
@@ -98,19 +102,19 @@ def test_fenced_shard_accepts_nothing_though_its_master_is_killed(namespaces: Na
 
 def test_hibernated_group_wakes_up_with_all_messages(namespaces: NamespaceFactory) -> None:
     """No pod runs; volumes stay regardless of `retain`; the same master continues in the reserved epoch."""
-    group = namespaces.group("hibernated", UNKEPT)
+    group = namespaces.create_group("hibernated", UNKEPT)
     masters, claims = group.masters(), claim_ids(group)
     hibernated: list[Object] = []
 
     def sleep() -> None:
-        started, before = time.monotonic(), group.record()["epoch"]
+        started, before = time.monotonic(), group.lease_record()["epoch"]
         group.annotate(HIBERNATE, "true")
         wait_for_condition(group, "Hibernated", "True", "ByAnnotation")
         wait_until("no pods", lambda: not group.brokers() and not group.name_servers(), NOTICED_SECONDS_MAX)
         print(f"hibernated after {time.monotonic() - started:.1f} s")
         assert condition_of(group, "Ready") == ("False", "Hibernated")
         assert claim_ids(group) == claims
-        hibernated.append(group.record())
+        hibernated.append(group.lease_record())
         assert hibernated[0]["epoch"] > before and hibernated[0]["terms"][-1]["epoch"] == before, (
             "expected an epoch that is reserved, and has no master yet"
         )
@@ -124,5 +128,5 @@ def test_hibernated_group_wakes_up_with_all_messages(namespaces: NamespaceFactor
 
     outcome.check_limits(HIBERNATED_SECONDS_MAX)
     assert group.masters() == masters
-    assert group.record()["epoch"] == hibernated[0]["epoch"]
+    assert group.lease_record()["epoch"] == hibernated[0]["epoch"]
     assert claim_ids(group) == claims

@@ -21,7 +21,11 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 WATCHED_S = 15.0
+"""How long the volume must not be replaced without `storage.replaceAfter`."""
+
 REPLACE_AFTER_S = 5
+"""The value of `storage.replaceAfter`, which an edit adds."""
+
 REPLACED_SECONDS_MAX = 30.0
 """The limit from the edit until the claim was replaced, the requested wait included."""
 CLIENTS_SECONDS_MAX = 10.0
@@ -35,7 +39,7 @@ def test_volume_of_a_lost_machine_is_replaced_after_the_delay(
 ) -> None:
     """Its Node is deleted, as by a cloud. Without `replaceAfter` the group waits for the volume; with it, only so
     long."""
-    group = namespaces.group("replacing", TWO_SLAVES)
+    group = namespaces.create_group("replacing", TWO_SLAVES)
     taken = {group.node_of(CLIENT), *(group.node_of(master) for master in group.masters())}
     slave = next(pod for pod in group.brokers() if group.node_of(pod) not in taken)
     claim = f"data-{slave}"

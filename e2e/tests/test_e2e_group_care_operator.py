@@ -23,7 +23,11 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 REPLICAS = 2
+"""The number of operators that the chart starts."""
+
 NEXT = "next"
+"""The tag of the new version."""
+
 UPGRADE_SECONDS_MAX = 5.0
 """The limit of the interruption while both operators are upgraded and rolled back, and the role is moved after each."""
 GIVEN_BACK_SECONDS_MAX = 15.0
@@ -73,7 +77,7 @@ def test_operators_are_upgraded_and_rolled_back_under_load_without_loss(
     [old] = {pod["spec"]["containers"][0]["image"] for pod in operators(operator_cluster)}
     new = f"{parse_name(old)[0]}:{NEXT}"
     operator_cluster.tag_image(old, new)
-    group = namespaces.group("upgraded", SMALL)
+    group = namespaces.create_group("upgraded", SMALL)
     before = pod_runs(group)
     words = ("--namespace", SYSTEM, "--wait", "--timeout", "110s")
 
@@ -97,7 +101,7 @@ def test_operators_are_upgraded_and_rolled_back_under_load_without_loss(
 @pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
 def test_group_survives_the_end_of_either_operator(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """The leading one is deleted, and releases its Lease; then one is killed, and its Lease expires."""
-    group = namespaces.group("either", SMALL)
+    group = namespaces.create_group("either", SMALL)
     system = Namespace(operator_cluster, SYSTEM)
 
     def lose_both() -> None:

@@ -1,4 +1,7 @@
-"""Deleted groups are restored from their volumes: only the disks hold their epochs and logs."""
+"""Deleted groups are restored from their volumes: only the disks hold their epochs and logs.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,12 @@ AT_ONCE_SECONDS_MAX = 150.0
 REBOUND_SECONDS_MAX = 150.0
 """The limit with claims that are created by hand in between."""
 WATCHED_S = 20.0
+"""How long no master must be promoted without an order."""
+
 
 RESTORE = "gantry.dev/restore"
+"""The annotation with which an administrator orders a restore that may lose data."""
+
 VOLUMES = "/api/v1/persistentvolumes"
 MESSAGES = [f"order {number}" for number in range(40)]
 
@@ -37,17 +44,17 @@ def test_deleted_group_is_restored_from_its_volumes(namespaces: NamespaceFactory
 
     The broker that was the master may regain its role from its sidecar before an election, in the old epoch.
     """
-    group = namespaces.group("restored", SMALL)
+    group = namespaces.create_group("restored", SMALL)
     claims = claim_ids(group)
 
     def restore() -> None:
-        before = group.record()["epoch"]
+        before = group.lease_record()["epoch"]
         delete_completely(group)
         assert claim_ids(group) == claims
         group.apply(SMALL)
         print(f"healthy {group.wait_healthy():.1f} s after it was applied again")
-        print(f"epoch {before} before, {group.record()['epoch']} now")
-        assert group.record()["epoch"] >= before
+        print(f"epoch {before} before, {group.lease_record()['epoch']} now")
+        assert group.lease_record()["epoch"] >= before
 
     run_fault_under_load(group, "restored", restore).check_limits(RESTORED_SECONDS_MAX)
     assert claim_ids(group) == claims
@@ -57,7 +64,7 @@ def test_group_that_is_deleted_and_applied_at_once_is_restored(namespaces: Names
     """`kubectl delete` and `kubectl apply`: objects that the garbage collector deletes are created again, also the
     Secret.
     """
-    group = namespaces.group("replaced", SMALL)
+    group = namespaces.create_group("replaced", SMALL)
     claims, first = claim_ids(group), str(group.read()["metadata"]["uid"])
 
     def replace() -> None:
@@ -107,7 +114,7 @@ def are_labelled(group: Group) -> bool:
 
 def test_group_is_restored_from_released_volumes(namespaces: NamespaceFactory) -> None:
     """Its claims are lost too: an administrator creates claims of the same names, and the operator adopts them."""
-    group = namespaces.group("rebound", SMALL)
+    group = namespaces.create_group("rebound", SMALL)
     claims = group.claims()
     volumes = [str(claim["spec"]["volumeName"]) for claim in claims.values()]
 
@@ -133,7 +140,7 @@ def test_group_is_restored_from_released_volumes(namespaces: NamespaceFactory) -
 
 def test_group_that_retains_no_volumes_deletes_them(namespaces: NamespaceFactory) -> None:
     """The twin: with `retain: Never` there is nothing to restore from."""
-    group = Group(namespaces.make("unkept"), GROUP)
+    group = Group(namespaces.create("unkept"), GROUP)
     group.apply(SMALL | {"storage": {"size": "1Gi", "retain": "Never"}})
     group.wait_healthy()
     assert len(group.claims()) == 2
@@ -175,7 +182,7 @@ def decision(group: Group) -> tuple[list[str], str]:
 
 def test_restore_with_possible_loss_waits_for_an_order(namespaces: NamespaceFactory) -> None:
     """Two of three volumes are lost: the third may lack acknowledged messages, and is promoted only by order."""
-    group = namespaces.group("doubted", TWO_SLAVES)
+    group = namespaces.create_group("doubted", TWO_SLAVES)
     group.gantry("produce", TOPIC, *MESSAGES)
     group.wait_healthy()
     [master] = group.masters()

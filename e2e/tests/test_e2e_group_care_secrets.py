@@ -17,7 +17,7 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
 from gantry_cluster.group_life import pod_runs
 from gantry_cluster.group_secrets import (
-    GOOD,
+    CODE_SUCCESS,
     accounts,
     credentials,
     probe_answers,
@@ -33,17 +33,23 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_SECONDS_MAX = 30.0
+"""The limit of the interruption of clients if the master's pod is deleted."""
+
 REPLACED_SECONDS_MAX = 5.0
 """The limit of the interruption while certificates and accounts are replaced, and the role moves with the new ones."""
 TAKEN_SECONDS_MAX = 150.0
 """The limit from a Secret's edit until every server uses it."""
 
 CERTIFICATES, ACCOUNTS, APPLICATION = "certificates", "accounts", "application"
+"""The names of the Secrets: for TLS, for the accounts of brokers, and with the account of the client."""
+
 OWN, OWN_NEXT, CLIENTS = (
     ("brokers-key", "brokers-secret"),
     ("brokers-next-key", "brokers-next-secret"),
     ("clients-key", "clients-secret"),
 )
+"""Access key and secret key: of the brokers at first and later, and of clients."""
+
 SECURED: Object = SMALL | {"access": {"tlsSecret": CERTIFICATES, "aclSecret": ACCOUNTS}}
 
 
@@ -67,13 +73,13 @@ class Scene:
 
     def __init__(self, namespaces: NamespaceFactory, name: str) -> None:
         self.authority = trustme.CA()
-        namespace = namespaces.make(name)
+        namespace = namespaces.create(name)
         self.first = certificate(self.authority)
         put_secret(namespace, CERTIFICATES, self.first.data)
         put_secret(namespace, ACCOUNTS, accounts(OWN, CLIENTS))
         put_secret(namespace, APPLICATION, {"credentials": credentials(CLIENTS)})
         group = Group(namespace, GROUP, ClientSecrets(authority=CERTIFICATES, account=APPLICATION))
-        self.group = namespaces.begin(group, SECURED)
+        self.group = namespaces.start_group(group, SECURED)
 
     def probe_answers(self, account: tuple[str, str] | None, *, is_tls: bool = True) -> set[str]:
         """Return the set of answers of all servers to an account."""
@@ -87,8 +93,8 @@ def test_clients_with_tls_and_an_account_lose_nothing_and_others_are_refused(nam
     """
     scene = Scene(namespaces, "secured")
     [master] = scene.group.masters()
-    assert scene.probe_answers(CLIENTS) == {GOOD}
-    assert GOOD not in scene.probe_answers(None)
+    assert scene.probe_answers(CLIENTS) == {CODE_SUCCESS}
+    assert CODE_SUCCESS not in scene.probe_answers(None)
     assert scene.probe_answers(CLIENTS, is_tls=False) == {"closed"}
 
     outcome = run_fault_under_load(
@@ -114,15 +120,19 @@ def test_certificates_and_accounts_are_replaced_without_a_restart(namespaces: Na
             "the new certificate everywhere", lambda: read_served_certificates(group) == wanted, TAKEN_SECONDS_MAX
         )
         print(f"RESULT every server shows the new certificate after {took:.0f} s, at most {TAKEN_SECONDS_MAX:.0f}")
-        wait_all("the new account everywhere", lambda: scene.probe_answers(OWN_NEXT) == {GOOD}, TAKEN_SECONDS_MAX)
-        assert scene.probe_answers(OWN) == {GOOD}, "the old account is refused while the file has both"
+        wait_all(
+            "the new account everywhere", lambda: scene.probe_answers(OWN_NEXT) == {CODE_SUCCESS}, TAKEN_SECONDS_MAX
+        )
+        assert scene.probe_answers(OWN) == {CODE_SUCCESS}, "the old account is refused while the file has both"
         put_secret(group.namespace, ACCOUNTS, accounts(OWN_NEXT, CLIENTS))
-        took = wait_all("the old account nowhere", lambda: GOOD not in scene.probe_answers(OWN), TAKEN_SECONDS_MAX)
+        took = wait_all(
+            "the old account nowhere", lambda: CODE_SUCCESS not in scene.probe_answers(OWN), TAKEN_SECONDS_MAX
+        )
         print(f"RESULT every server refuses the old account after {took:.0f} s, at most {TAKEN_SECONDS_MAX:.0f}")
         [master] = group.masters()
         group.annotate("gantry.dev/promote", "0")
         wait_until("another master", lambda: group.masters() not in ([master], ["-"], [""]), NOTICED_SECONDS_MAX)
 
     run_fault_under_load(group, "secrets replaced", replace).check_limits(REPLACED_SECONDS_MAX)
-    assert scene.probe_answers(CLIENTS) == {GOOD}
+    assert scene.probe_answers(CLIENTS) == {CODE_SUCCESS}
     assert pod_runs(group) == before, "a pod was replaced, or a container restarted"

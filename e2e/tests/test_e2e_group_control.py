@@ -27,11 +27,15 @@ from gantry_cluster.trial import Outcome, run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 AWAY_S = 60.0
+"""How long the API server is down."""
+
 AWAY_SECONDS_MAX = 5.0
 """The limit of the interruption while only the API server is down."""
 KILLED_SECONDS_MAX = 25.0
-"""The limit for a broker that is killed meanwhile."""
+"""The limit of the interruption if a broker is killed while the API server is down."""
 STOPPED_SECONDS_MAX = 60.0
+"""The limit of the interruption of clients if the leading operator is paused during a failover."""
+
 STOPPED_S = 40.0
 """The pause is longer than it takes another operator to become leader."""
 
@@ -41,13 +45,13 @@ def test_operator_paused_during_a_failover_does_no_harm(
     namespaces: NamespaceFactory, operator_cluster: Cluster
 ) -> None:
     """Its successor finishes the failover; when the old one continues with old information, it is refused or exits."""
-    group = namespaces.group("stopped", SMALL)
+    group = namespaces.create_group("stopped", SMALL)
     [master] = group.masters()
-    epoch = group.record()["epoch"]
+    epoch = group.lease_record()["epoch"]
 
     def fail_over() -> None:
         group.namespace.cluster.kubectl("delete", "pod", master, f"--namespace={group.namespace.name}", "--wait=false")
-        wait_until("the beginning of a failover", lambda: group.record()["epoch"] > epoch, NOTICED_SECONDS_MAX)
+        wait_until("the beginning of a failover", lambda: group.lease_record()["epoch"] > epoch, NOTICED_SECONDS_MAX)
         with pause_leader(operator_cluster) as stopped:
             started = time.monotonic()
             wait_until("another leader", lambda: find_leader(operator_cluster) != stopped, NOTICED_SECONDS_MAX)
@@ -81,7 +85,7 @@ def test_clients_do_not_notice_an_outage_of_the_api_server(
 ) -> None:
     """For a minute no Lease can be renewed; slaves that receive the master's heartbeats keep it the master."""
     name = "async" if spec is BUFFERED else "sync"
-    group = namespaces.group(f"alone-{name}", spec)
+    group = namespaces.create_group(f"alone-{name}", spec)
     [master] = group.masters()
 
     outcome = without_api_server(group, f"api away {name}", lambda: None, is_async=spec is BUFFERED)
@@ -99,7 +103,7 @@ def test_broker_that_is_killed_during_an_api_outage_continues(
     sidecar.
     """
     name = "async" if spec is BUFFERED else "sync"
-    group = namespaces.group(f"orphan-{name}", spec)
+    group = namespaces.create_group(f"orphan-{name}", spec)
     [master] = group.masters()
     machine, identifier = faults.container_id(group.namespace, master, BROKER)
 
@@ -117,7 +121,7 @@ def test_group_works_without_an_operator(
 ) -> None:
     """The operator is uninstalled: clients work on. Then group and namespace are deleted, and no finalizer blocks
     that."""
-    group = namespaces.group("left", SMALL)
+    group = namespaces.create_group("left", SMALL)
     group.gantry("produce", "orders", "before")
     try:
         operator_cluster.helm("uninstall", OPERATOR, "--namespace", SYSTEM, "--wait", "--timeout", "110s")

@@ -16,11 +16,18 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_SECONDS_MAX = 30.0
+"""The limit of the interruption of clients if the master's pod is deleted."""
+
 FORCED_SECONDS_MAX = 45.0
 """The limit of the interruption: a pod that was deleted by force gives no proof that its process has ended."""
 CRASH_SECONDS_MAX = 20.0
+"""The limit of the interruption if the master's process or container is killed."""
+
 CRASHES_APART_S = 15.0
+"""The interval between kills."""
+
 SIDECAR_SECONDS_MAX = 20.0
+"""The limit of the interruption if the master's sidecar is killed."""
 
 
 def replayed(group: Group, pod: str) -> int:
@@ -33,7 +40,7 @@ def replayed(group: Group, pod: str) -> int:
 
 def test_deleted_master_pod_loses_nothing(namespaces: NamespaceFactory) -> None:
     """Synchronous with one slave: the slave takes over, and acknowledges when the pod is back and in sync."""
-    group = namespaces.group("deleted", SMALL)
+    group = namespaces.create_group("deleted", SMALL)
     [master] = group.masters()
 
     outcome = run_fault_under_load(group, "pod deleted", lambda: print(f"back in {group.replace_pod(master):.1f} s"))
@@ -43,7 +50,7 @@ def test_deleted_master_pod_loses_nothing(namespaces: NamespaceFactory) -> None:
 
 def test_master_pod_deleted_by_force_loses_nothing(namespaces: NamespaceFactory) -> None:
     """Kubernetes does not wait for the end of its process, and another pod may get its volume while it still runs."""
-    group = namespaces.group("forced", SMALL)
+    group = namespaces.create_group("forced", SMALL)
     [master] = group.masters()
 
     outcome = run_fault_under_load(
@@ -57,7 +64,7 @@ def test_master_pod_deleted_by_force_loses_nothing(namespaces: NamespaceFactory)
 
 def test_broker_killed_three_times_within_a_minute_loses_nothing(namespaces: NamespaceFactory) -> None:
     """The process gets SIGKILL: its supervisor restarts it at once, each time."""
-    group = namespaces.group("killed", SMALL)
+    group = namespaces.create_group("killed", SMALL)
 
     def thrice() -> None:
         started = time.monotonic()
@@ -75,7 +82,7 @@ def test_killed_container_replays_its_buffer(namespaces: NamespaceFactory) -> No
     """Asynchronous with buffers in huge pages: data that was in no file and on no slave is replayed from the pod's
     pages.
     """
-    group = namespaces.group("buffered", UNCOMMITTED)
+    group = namespaces.create_group("buffered", UNCOMMITTED)
     [master] = group.masters()
 
     outcome = run_fault_under_load(
@@ -91,7 +98,7 @@ def test_killed_container_replays_its_buffer(namespaces: NamespaceFactory) -> No
 @pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
 def test_killed_sidecar_loses_nothing(namespaces: NamespaceFactory) -> None:
     """The broker works on, and its role stays or moves without loss."""
-    group = namespaces.group("watched", SMALL)
+    group = namespaces.create_group("watched", SMALL)
     [master] = group.masters()
 
     outcome = run_fault_under_load(group, "sidecar killed", lambda: kill_and_wait(group, master, SIDECAR))

@@ -40,15 +40,21 @@ from gantry_spec.manifest.quantities import parse_size, size_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
-SPACE = "shop"
+NAMESPACE = "shop"
 """The namespace in the addresses of the table."""
 
 TAKEN_SECONDS_MAX = 150.0
 """The limit includes the delay of about a minute with which kubelet updates a ConfigMap in a pod."""
 
 ROLLED_SECONDS_MAX = 420.0
+"""The limit for a rolling restart."""
+
 BEFORE_SECONDS_MAX = 90.0
+"""The limit for the values before the edit, in a group that is healthy already."""
+
 STORAGE = ".requests.storage"
+"""The end of the keys of sizes, which Kubernetes may write in another unit."""
+
 ROOT_KEY, ROOT_SECRET = "root-key", "root-secret"
 ACCOUNTS = f"""\
 accounts:
@@ -57,6 +63,8 @@ accounts:
     admin: true
 """
 ELSEWHERE = "elsewhere"
+"""The name of a name server that is not of the group, for the row of `nameServers.addresses`."""
+
 ELSEWHERE_CONF = """\
 listenPort=9876
 tlsMode=permissive
@@ -73,10 +81,10 @@ ValuesByRow = dict[str, dict[str, str]]
 
 def rows(*effects: Effect) -> list[Row]:
     """Return the rows that show an effect in a cluster."""
-    return [row for row in ROWS if row.effect in effects and shown_here(row)]
+    return [row for row in ROWS if row.effect in effects and values_shown_here(row)]
 
 
-def shown_here(row: Row) -> list[Shown]:
+def values_shown_here(row: Row) -> list[Shown]:
     """Return the parts of a row that are visible in a cluster: all but those that need a broken cluster."""
     return [shown for shown in row.shown if shown.source is not Source.MODEL]
 
@@ -86,8 +94,8 @@ def name(batch: Batch) -> str:
     return batch.name
 
 
-TAKEN = batches(rows(Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
-ROLLED = batches(rows(Effect.ROLL))
+LIVE_BATCHES = batches(rows(Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
+ROLLED_BATCHES = batches(rows(Effect.ROLL))
 
 
 @pytest.fixture
@@ -110,7 +118,7 @@ class Scene:
 
     def __init__(self, namespaces: NamespaceFactory, batch: Batch) -> None:
         self.batch = batch
-        self.group = Group(namespaces.make(SPACE), GROUP)
+        self.group = Group(namespaces.create(NAMESPACE), GROUP)
         self.authority = trustme.CA()
         self._secret("accounts", {
             "plain_acl.yml": ACCOUNTS.encode(),
@@ -152,7 +160,7 @@ class Scene:
             {"name": "certificates", "secret": {"secretName": "certificates", "defaultMode": 0o440}},
         ]
         namespace = self.group.namespace
-        namespace.pod(ELSEWHERE, pod_spec(main, volumes=volumes))
+        namespace.create_pod(ELSEWHERE, pod_spec(main, volumes=volumes))
         body = {"selector": {"app": ELSEWHERE}, "ports": [{"port": 9876}]}
         namespace.cluster.api.create(namespace.path("services"), {"metadata": {"name": ELSEWHERE}, "spec": body})
 
@@ -162,7 +170,7 @@ class Scene:
         """Return the values that all sources report now."""
         reports = self._reports(spec)
         return {
-            str(row): {f"{one.source} {one.key}": self._value(one, reports) for one in shown_here(row)}
+            str(row): {f"{one.source} {one.key}": self._value(one, reports) for one in values_shown_here(row)}
             for row in self.batch.rows
         }
 
@@ -208,7 +216,7 @@ class Scene:
 def wanted(batch: Batch, *, is_after: bool) -> ValuesByRow:
     """Return the values that the rows expect."""
     return {
-        str(row): {f"{one.source} {one.key}": one.after if is_after else one.before for one in shown_here(row)}
+        str(row): {f"{one.source} {one.key}": one.after if is_after else one.before for one in values_shown_here(row)}
         for row in batch.rows
     }
 
@@ -220,7 +228,7 @@ def uids(group: Group) -> dict[str, str]:
 
 def test_every_row_is_edited_here_or_needs_a_broken_group() -> None:
     """Other rows are refused, which is tested below, or are tested elsewhere with the operator and model brokers."""
-    tried = {str(row) for batch in (*TAKEN, *ROLLED) for row in batch.rows}
+    tried = {str(row) for batch in (*LIVE_BATCHES, *ROLLED_BATCHES) for row in batch.rows}
     modelled = {str(row) for row in ROWS if any(one.source is Source.MODEL for one in row.shown)}
     refused = {str(row) for row in ROWS if row.effect is Effect.REFUSED}
 
@@ -228,7 +236,7 @@ def test_every_row_is_edited_here_or_needs_a_broken_group() -> None:
 
 
 @pytest.mark.cluster_can(Capability.TAG_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
-@pytest.mark.parametrize("batch", TAKEN, ids=name)
+@pytest.mark.parametrize("batch", LIVE_BATCHES, ids=name)
 def test_running_group_applies_the_edit(namespaces: NamespaceFactory, prepared: Cluster, batch: Batch) -> None:
     """No pod of the first shard is replaced, and all of them report the new value."""
     scene = Scene(namespaces, batch)
@@ -246,7 +254,7 @@ def test_running_group_applies_the_edit(namespaces: NamespaceFactory, prepared: 
 
 
 @pytest.mark.cluster_can(Capability.TAG_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
-@pytest.mark.parametrize("batch", ROLLED, ids=name)
+@pytest.mark.parametrize("batch", ROLLED_BATCHES, ids=name)
 def test_group_is_rolled_for_the_edit(namespaces: NamespaceFactory, prepared: Cluster, batch: Batch) -> None:
     """Every pod of the first shard is replaced, and all of them report the new value; the group is healthy."""
     scene = Scene(namespaces, batch)
@@ -267,7 +275,7 @@ def test_group_is_rolled_for_the_edit(namespaces: NamespaceFactory, prepared: Cl
 @pytest.mark.parametrize("row", [row for row in ROWS if row.effect is Effect.REFUSED], ids=str)
 def test_invalid_edit_is_refused(namespaces: NamespaceFactory, row: Row) -> None:
     """`kubectl apply` reports the reason, and the object stays unchanged."""
-    group = Group(namespaces.make(SPACE), GROUP)
+    group = Group(namespaces.create(NAMESPACE), GROUP)
     group.apply(row.spec(row.before))
     before: Object = group.read()["spec"]
 

@@ -21,14 +21,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 POD_GOAL_S = 15.0
 NODE_GOAL_S = 30.0
 SWITCHOVER_GOAL_S = 1.0
+"""The goals for the interruption of clients: the master's pod is deleted, its machine is lost, its role is moved."""
+
 BACK_GOAL_S = 20.0
+"""The goal for a deleted pod to be in sync again."""
+
 SPECS = {"async-1-slave": ASYNC, "sync-2-slaves": TWO_SLAVES}
 
 
 @pytest.mark.parametrize("kind", SPECS)
 def test_deleted_pod_interrupts_for_less_than_15_seconds(namespaces: NamespaceFactory, kind: str) -> None:
     """From the deletion of the master's pod to the next acknowledgement."""
-    group = namespaces.group(f"pod-{kind}", SPECS[kind])
+    group = namespaces.create_group(f"pod-{kind}", SPECS[kind])
     [master] = group.masters()
 
     outcome = run_fault_under_load(
@@ -44,9 +48,9 @@ def test_lost_machine_interrupts_for_less_than_30_seconds(
     namespaces: NamespaceFactory, operator_cluster: Cluster, kind: str
 ) -> None:
     """From the crash of the master's machine to the next acknowledgement, with this cluster's settings."""
-    group = namespaces.group(f"node-{kind}", SPECS[kind])
+    group = namespaces.create_group(f"node-{kind}", SPECS[kind])
     [master] = group.masters()
-    epoch = group.record()["epoch"]
+    epoch = group.lease_record()["epoch"]
 
     def crash() -> None:
         crash_node(group, master)
@@ -62,7 +66,7 @@ def test_lost_machine_interrupts_for_less_than_30_seconds(
 @pytest.mark.parametrize("kind", SPECS)
 def test_planned_switchover_pauses_writes_for_less_than_a_second(namespaces: NamespaceFactory, kind: str) -> None:
     """After an order; the Service routes clients to the new master at once."""
-    group = namespaces.group(f"switch-{kind}", SPECS[kind])
+    group = namespaces.create_group(f"switch-{kind}", SPECS[kind])
     [master] = group.masters()
 
     def switch() -> None:
@@ -78,7 +82,7 @@ def test_planned_switchover_pauses_writes_for_less_than_a_second(namespaces: Nam
 
 def test_old_master_is_back_in_sync_within_20_seconds(namespaces: NamespaceFactory) -> None:
     """Synchronous with one slave, pod deleted: until the group is healthy again."""
-    group = namespaces.group("back", SMALL)
+    group = namespaces.create_group("back", SMALL)
     [master] = group.masters()
     took: list[float] = []
 
@@ -98,14 +102,14 @@ def test_sync_group_without_its_slave_acknowledges_nothing_and_reports_it(
     namespaces: NamespaceFactory, operator_cluster: Cluster
 ) -> None:
     """Synchronous with one slave, machine lost: no code 0, Available is False for NoInSyncSlave, and reads continue."""
-    group = namespaces.group("alone", SMALL, avoids_all_brokers=True)
+    group = namespaces.create_group("alone", SMALL, avoids_all_brokers=True)
     group.gantry("produce", TOPIC, "before")
     [master] = group.masters()
 
     with revive_crashed_nodes(operator_cluster):
         crash_node(group, master)
         wait_until("NoInSyncSlave", lambda: available(group) == ("False", "NoInSyncSlave"), NOTICED_SECONDS_MAX)
-        with group.application(TOPIC, first=0) as application:
+        with group.start_application(TOPIC, first=0) as application:
             time.sleep(10)
             report = application.finish()
         print(f"RESULT without its slave: {json.dumps(report)}")
@@ -123,10 +127,10 @@ def available(group: Group) -> tuple[str, str]:
 def test_rolling_restart_of_two_shards_fails_no_client_call(namespaces: NamespaceFactory) -> None:
     """An ordinary client with its own retries: no call fails, and none gets code 10, 11 or 12."""
     spec = SMALL | {"shards": 2, "slaves": 2}
-    group = namespaces.group("two-by-two", spec)
+    group = namespaces.create_group("two-by-two", spec)
     before = {pod: group.uid_of(pod) for pod in group.brokers()}
 
-    with group.application(TOPIC) as application:
+    with group.start_application(TOPIC) as application:
         started = time.monotonic()
         group.apply(spec | {"template": {"annotations": {"example.com/roll": "1"}}})
         wait_until(

@@ -1,4 +1,6 @@
-"""Guards, each with a twin: without the guard the same fault loses messages, or takes the master away from clients.
+"""Guards of groups, each with a twin, which is the same test without the guard.
+
+In a twin the same fault loses messages, or takes the master away from clients.
 
 For the limit of loss, the slave receives nothing from its master for a while, so that later acknowledged messages are
 on one machine only, and then that machine crashes. For the budget of masters, the master's pod is evicted.
@@ -23,12 +25,21 @@ from gantry_cluster.trial import TermObserver
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ALONE_S = 8.0
+"""How long the master acknowledges messages that the slave does not receive."""
+
 WATCHED_S = 30.0
+"""How long no master must be promoted."""
+
 STATUS_S = 5.0
 """The time from a broker's start until the operator has certainly received its status."""
-TOO_MANY = 429
+TOO_MANY_REQUESTS = 429
+"""The HTTP status with which an API server refuses an eviction for a disruption budget."""
+
 LOAD = "alone"
+"""The topic of the load."""
+
 LOSES_NOTHING = ASYNC | {"failover": {"mode": "Automatic", "maxDataLossBytes": "0"}}
+"""An asynchronous group whose automatic failover must not lose a byte."""
 
 
 def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
@@ -51,15 +62,15 @@ def test_role_does_not_move_if_that_would_lose_too_much(
 
     When the old master's machine is back, an administrator accepts its log, and it is promoted.
     """
-    group = namespaces.group("guarded", LOSES_NOTHING, avoids_all_brokers=True)
+    group = namespaces.create_group("guarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
-    epoch, [master] = group.record()["epoch"], group.masters()
+    epoch, [master] = group.lease_record()["epoch"], group.masters()
     node = group.node_of(master)
 
-    with revive_crashed_nodes(operator_cluster), group.load(LOAD, 4) as load:
+    with revive_crashed_nodes(operator_cluster), group.start_load(LOAD, 4) as load:
         lose_the_only_copy(group, operator_cluster)
         time.sleep(WATCHED_S)
-        epochs = [term["epoch"] for term in group.record()["terms"]]
+        epochs = [term["epoch"] for term in group.lease_record()["terms"]]
         assert max(epochs) <= epoch, "a master was promoted although too much would be lost"
         blocked = group.read()["status"]["eachShard"][0]["decision"]["blockedBy"]
         print(f"RESULT guarded: blocked by {blocked}")
@@ -79,10 +90,14 @@ def test_role_does_not_move_if_that_would_lose_too_much(
 @pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
 def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """The twin: an administrator accepts the loss, and the checker finds it; the announced loss is only printed."""
-    group = namespaces.group("unguarded", LOSES_NOTHING, avoids_all_brokers=True)
+    group = namespaces.create_group("unguarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
 
-    with revive_crashed_nodes(operator_cluster), group.load(LOAD, 4) as load, TermObserver(group, 0) as announcements:
+    with (
+        revive_crashed_nodes(operator_cluster),
+        group.start_load(LOAD, 4) as load,
+        TermObserver(group, 0) as announcements,
+    ):
         lose_the_only_copy(group, operator_cluster)
         group.annotate("gantry.dev/accept-loss", "any")
         group.annotate("gantry.dev/promote", "0=2")
@@ -112,20 +127,20 @@ def evict(group: Group, pod: str) -> None:
 
 def test_master_is_not_evicted(namespaces: NamespaceFactory) -> None:
     """The budget of masters refuses, also if the role is not moved."""
-    group = namespaces.group("budgeted", SMALL)
+    group = namespaces.create_group("budgeted", SMALL)
     group.annotate("gantry.dev/paused", "true")
     wait_until("ready pods", lambda: all(map(group.namespace.is_ready, group.brokers())), NOTICED_SECONDS_MAX)
 
     with pytest.raises(ApiRefused) as refusal:
         evict(group, group.masters()[0])
 
-    assert refusal.value.status == TOO_MANY
+    assert refusal.value.status == TOO_MANY_REQUESTS
     group.gantry("produce", TOPIC, "still there")
 
 
 def test_master_without_its_budget_is_evicted(namespaces: NamespaceFactory) -> None:
     """The twin: the same eviction takes the master away from its clients."""
-    group = namespaces.group("unbudgeted", SMALL)
+    group = namespaces.create_group("unbudgeted", SMALL)
     group.annotate("gantry.dev/paused", "true")
     [master] = group.masters()
     before = group.uid_of(master)

@@ -40,7 +40,7 @@ def document_of(group: Group, *words: str) -> dict[str, Any]:
 
 def test_status_orders_and_bundle_work_on_a_real_cluster(namespaces: NamespaceFactory, tmp_path: Path) -> None:
     """Every sidecar answers inside its pod, the role moves as ordered, and a fence is set and lifted."""
-    group = namespaces.group("person", SMALL)
+    group = namespaces.create_group("person", SMALL)
 
     status = document_of(group, "status")
     assert [(one["role"], one["fault"]) for one in status["members"]] == [("master", None), ("slave", None)]

@@ -20,20 +20,31 @@ from gantry_cluster.trial import run_fault_under_load
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 LOST_SECONDS_MAX = 45.0
+"""The limit of the interruption of clients if the master's machine crashes."""
+
 CUT_SECONDS_MAX = 45.0
+"""The limit of the interruption if the network of the master's machine is cut."""
+
 CUT_S = 30.0
+"""How long the network stays cut after another master was elected."""
+
 DRAIN_SECONDS_MAX = 5.0
+"""The limit of the interruption while the master's machine is drained."""
+
 MOVE_SECONDS_MAX = 5.0
+"""The limit of the interruption if the role moves, but the drain then waits."""
+
 DISK_SECONDS_MAX = 45.0
+"""The limit of the interruption if the master's machine is lost with its disk."""
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
 def test_crashed_machine_loses_nothing(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """Synchronous with two slaves: one of them takes over while the machine is down, and the old master follows
     later."""
-    group = namespaces.group("crashed", TWO_SLAVES)
+    group = namespaces.create_group("crashed", TWO_SLAVES)
     [master] = group.masters()
-    epoch = group.record()["epoch"]
+    epoch = group.lease_record()["epoch"]
 
     def crash() -> None:
         node = crash_node(group, master)
@@ -47,9 +58,9 @@ def test_crashed_machine_loses_nothing(namespaces: NamespaceFactory, operator_cl
 @pytest.mark.cluster_can(Capability.CUT_NODES)
 def test_machine_that_is_cut_off_acknowledges_nothing(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """Both directions are cut: the others elect a master, and the old one acknowledges nothing that they lack."""
-    group = namespaces.group("cut", TWO_SLAVES)
+    group = namespaces.create_group("cut", TWO_SLAVES)
     [master] = group.masters()
-    epoch = group.record()["epoch"]
+    epoch = group.lease_record()["epoch"]
 
     def cut() -> None:
         with faults.cut_uplink(operator_cluster, group.node_of(master)):
@@ -66,9 +77,9 @@ def test_machine_that_is_cut_off_acknowledges_nothing(namespaces: NamespaceFacto
 def test_machine_with_inbound_loss_loses_nothing(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """One direction is cut: packets of the master's machine arrive, but it receives nothing from other machines'
     pods."""
-    group = namespaces.group("inbound", TWO_SLAVES)
+    group = namespaces.create_group("inbound", TWO_SLAVES)
     [master] = group.masters()
-    epoch = group.record()["epoch"]
+    epoch = group.lease_record()["epoch"]
 
     def drop_packets() -> None:
         with faults.drop_inbound(operator_cluster, group.node_of(master), network.PODS):
@@ -87,7 +98,7 @@ def drain(group: Group, node: str, seconds: int) -> None:
 
 def test_machine_is_drained_without_loss(namespaces: NamespaceFactory, operator_cluster: Cluster) -> None:
     """`kubectl drain` waits until the role has moved, because the budget of masters forbids their eviction."""
-    group = namespaces.group("drained", TWO_SLAVES)
+    group = namespaces.create_group("drained", TWO_SLAVES)
     [master] = group.masters()
     node = group.node_of(master)
 
@@ -108,7 +119,7 @@ def test_drain_waits_rather_than_evict_the_last_in_sync_slave(
 ) -> None:
     """Synchronous with one slave: the role moves, and then the old master's pod is the slave that must not be
     evicted."""
-    group = namespaces.group("undrained", SMALL, avoids_all_brokers=True)
+    group = namespaces.create_group("undrained", SMALL, avoids_all_brokers=True)
     [master] = group.masters()
     node = group.node_of(master)
     uid = group.uid_of(master)
@@ -130,9 +141,9 @@ def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, oper
     """A machine is lost with its volume, and tainted as out of service, which is the order: its broker starts with an
     empty volume elsewhere, and copies the whole log.
     """
-    group = namespaces.group("diskless", TWO_SLAVES)
+    group = namespaces.create_group("diskless", TWO_SLAVES)
     [master] = group.masters()
-    epoch, node = group.record()["epoch"], group.node_of(master)
+    epoch, node = group.lease_record()["epoch"], group.node_of(master)
 
     def lose() -> None:
         crash_node(group, master)

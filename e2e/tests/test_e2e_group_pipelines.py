@@ -17,13 +17,15 @@ pytestmark = [
 RUN_SECONDS_MAX = 300.0
 """The limit of a run: it starts within a minute, and JVM and Spark are slow while twenty pods share two processors."""
 CLAIM = "archive"
+"""The name of the volume claim that holds the archive."""
+
 ARCHIVE = {
     "brokerGroups": ["orders"],
     "topics": {"include": [TOPIC]},
     "destination": {"pvc": {"claimName": CLAIM}},
     "engine": {"driver": {"heap": "512Mi"}},
 }
-LITTLE = {"instances": 2, "heap": "512Mi", "memoryOverhead": "512Mi"}
+SMALL_EXECUTORS = {"instances": 2, "heap": "512Mi", "memoryOverhead": "512Mi"}
 
 
 def messages(label: str, count: int = 60) -> list[str]:
@@ -34,7 +36,7 @@ def messages(label: str, count: int = 60) -> list[str]:
 @pytest.mark.cluster_can(Capability.LOAD_IMAGES)
 def test_scheduled_archive_survives_a_kill_of_its_pod(namespaces: NamespaceFactory, pipelines_image: str) -> None:
     """Every message is in plain files on the claim, once: those from before the kill, and those that came after it."""
-    group = namespaces.group("archived", SMALL)
+    group = namespaces.create_group("archived", SMALL)
     archive = Pipeline(group.namespace, "TopicArchive", "all", pipelines_image)
     archive.claim(CLAIM)
     archive.apply(ARCHIVE | {"schedule": "* * * * *"})
@@ -62,7 +64,7 @@ def test_scheduled_archive_survives_a_kill_of_its_pod(namespaces: NamespaceFacto
 @pytest.mark.cluster_can(Capability.LOAD_IMAGES)
 def test_killed_executor_is_replaced(namespaces: NamespaceFactory, pipelines_image: str) -> None:
     """Two executors work for a driver; a killed one is replaced, and no row is missing or duplicated."""
-    group = namespaces.group("spread", SMALL)
+    group = namespaces.create_group("spread", SMALL)
     archive = Pipeline(group.namespace, "TopicArchive", "all", pipelines_image)
     archive.claim(CLAIM)
     spec = ARCHIVE | {
@@ -70,7 +72,7 @@ def test_killed_executor_is_replaced(namespaces: NamespaceFactory, pipelines_ima
         "engine": {
             "mode": "kubernetes",
             "driver": {"heap": "512Mi"},
-            "executor": LITTLE,
+            "executor": SMALL_EXECUTORS,
             "sparkConf": {"spark.kubernetes.executor.request.cores": "200m"},  # the claim binds all of them to one node
         },
     }
@@ -102,7 +104,7 @@ def test_killed_executor_is_replaced(namespaces: NamespaceFactory, pipelines_ima
 @pytest.mark.cluster_can(Capability.LOAD_IMAGES)
 def test_two_archives_cannot_share_a_folder(namespaces: NamespaceFactory, pipelines_image: str) -> None:
     """The younger one is refused, with a reason, and has no pods."""
-    group = namespaces.group("shared", SMALL)
+    group = namespaces.create_group("shared", SMALL)
     older = Pipeline(group.namespace, "TopicArchive", "older", pipelines_image)
     older.claim(CLAIM)
     older.apply(ARCHIVE | {"schedule": "0 0 1 1 *"})

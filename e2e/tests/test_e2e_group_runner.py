@@ -22,14 +22,14 @@ from gantry_cluster.local_operator import chart_environment, chart_kubeconfig, l
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.pods import Namespace
 from gantry_cluster.specs import SMALL, TOPIC, TWO_SLAVES
-from operator_world.kopf_hosted import Run, kopf_runs
+from operator_world.kopf_hosted import KopfRun, run_in_kopf
 
 from gantry_operator.main import main, settings_of
 from gantry_operator.settings import OperatorSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
-SPACE = "runner"
+NAMESPACE = "runner"
 TOO_LITTLE = SMALL | {"resources": {"limits": {"memory": "64Mi"}}}
 IMPOSSIBLE = SMALL | {"replication": {"inSyncReplicas": 5}}
 KEPT_LONGER = TWO_SLAVES | {"storage": {"size": "1Gi", "reservedTime": "12h"}}
@@ -41,7 +41,16 @@ def settings(operator_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.Monk
     for name, value in chart_environment(operator_cluster).items():
         monkeypatch.setenv(name, value)
     kubeconfig = chart_kubeconfig(operator_cluster, tmp_path / "operator.kubeconfig")
-    words = ["--kubeconfig", str(kubeconfig), "--namespace", SYSTEM, "--namespaces", SPACE, "--listen", "127.0.0.1:0"]
+    words = [
+        "--kubeconfig",
+        str(kubeconfig),
+        "--namespace",
+        SYSTEM,
+        "--namespaces",
+        NAMESPACE,
+        "--listen",
+        "127.0.0.1:0",
+    ]
     with scale_down_operators(operator_cluster):
         yield settings_of(main.make_context("gantry-operator", words).params)
 
@@ -94,7 +103,7 @@ def apply_edit(group: Group, spec: Object, what: str, is_so: Callable[[], bool])
 
 def electable_slaves(group: Group) -> int:
     """Return how many slaves may be elected; another number begins another epoch."""
-    return len(group.record()["terms"][-1]["electable"])
+    return len(group.lease_record()["terms"][-1]["electable"])
 
 
 def is_kept_longer(group: Group) -> bool:
@@ -103,9 +112,9 @@ def is_kept_longer(group: Group) -> bool:
     return "fileReservedTime=12" in str(found["data"])
 
 
-def first_run(run: Run, namespaces: NamespaceFactory) -> Group:
+def first_run(run: KopfRun, namespaces: NamespaceFactory) -> Group:
     """Create a group, use it, refuse bad input and edit it."""
-    group = namespaces.group(SPACE, SMALL)
+    group = namespaces.create_group(NAMESPACE, SMALL)
     assert {"MasterNamed", "MasterPromoted"} <= reasons(group)
     owned = items(group.namespace, "statefulsets", "apis/apps/v1")
     assert set(owned) == {"orders-0-master", "orders-0-slave", "orders-nameserver"}
@@ -117,11 +126,11 @@ def first_run(run: Run, namespaces: NamespaceFactory) -> Group:
     return group
 
 
-def second_run(run: Run, group: Group, before: tuple[list[str], int]) -> None:
+def second_run(run: KopfRun, group: Group, before: tuple[list[str], int]) -> None:
     """Start with only the existing objects, apply edits made meanwhile, and stop reconciling deleted groups."""
     wait_until("what was edited meanwhile", lambda: is_kept_longer(group), NOTICED_SECONDS_MAX)
     group.wait_healthy()
-    assert (group.masters(), group.record()["epoch"]) == before
+    assert (group.masters(), group.lease_record()["epoch"]) == before
     group.gantry("produce", TOPIC, "second")
     assert sorted(group.gantry("consume", TOPIC).split()) == ["alone", "first", "second"]
     group.namespace.cluster.kubectl("delete", "brokergroup", group.name, f"--namespace={group.namespace.name}")
@@ -136,17 +145,17 @@ def test_operator_runs_in_the_runner_of_kopf(
     """Groups are made, refused, edited and deleted; it runs twice, and each run ends cleanly and without an error."""
 
     def sidecars() -> ForwardedSidecars:
-        return ForwardedSidecars(Namespace(operator_cluster, SPACE))
+        return ForwardedSidecars(Namespace(operator_cluster, NAMESPACE))
 
-    with kopf_runs(settings, sidecars) as first:
+    with run_in_kopf(settings, sidecars) as first:
         group = first_run(first, namespaces)
-    first.assert_orderly_end()
+    first.check_orderly_end()
     assert lease_holder(operator_cluster) == ""
-    before = group.masters(), group.record()["epoch"]
+    before = group.masters(), group.lease_record()["epoch"]
     group.gantry("produce", TOPIC, "alone")
     group.apply(KEPT_LONGER)
 
-    with kopf_runs(settings, sidecars) as second:
+    with run_in_kopf(settings, sidecars) as second:
         second_run(second, group, before)
-    second.assert_orderly_end()
+    second.check_orderly_end()
     print(f"RESULT kopf runner: {len(first.lines)} and {len(second.lines)} lines, exit codes 0 and 0")

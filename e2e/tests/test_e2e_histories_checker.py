@@ -53,32 +53,40 @@ class Case:
         self.add(Committed(client="c", queue=Q, offset=5, at=900))
 
     def add(self, event: Event) -> None:
+        """Append an event to the history."""
         self.history.add(event)
 
     def term(self, epoch: int, broker: str, at: int) -> None:
+        """Add the beginning of an epoch at a broker."""
         self.add(Term(epoch=epoch, broker=broker, at=at))
 
     def send(self, key: str, at: int, *, queue: Queue = Q, stream: int = 0) -> None:
+        """Add the send of a message."""
         self.add(Sent(client="p", stream=stream, key=key, queue=queue, digest=f"#{key}", at=at))
 
     def ok(self, key: str, offset: int, at: int, broker: str) -> None:
+        """Add an acknowledgement with the queue offset of the message."""
         self.add(Answered(key=key, outcome=Outcome.OK, broker=broker, at=at, queue_offset=offset,
                           physical_offset=offset * 100))  # fmt: skip
 
     def store(self, key: str, offset: int, queue: Queue = Q) -> None:
+        """Put a message into a queue of the final log."""
         self.queues[queue].append(Stored(key, f"#{key}", offset, offset * 100))
 
     def show(self, key: str, offset: int, at: int = 800, broker: str = "b") -> None:
+        """Add the receipt of a message by the consumer."""
         self.add(Shown(client="c", queue=Q, queue_offset=offset, physical_offset=offset * 100, key=key,
                        digest=f"#{key}", broker=broker, at=at))  # fmt: skip
 
     def message(self, key: str, offset: int, at: int, broker: str, *, stream: int = 0) -> None:
+        """Add a message that is sent, acknowledged, stored and received."""
         self.send(key, at, stream=stream)
         self.ok(key, offset, at + 5, broker)
         self.store(key, offset)
         self.show(key, offset)
 
     def kinds(self, mode: Mode = SYNC) -> list[Kind]:
+        """Return the kinds of findings of the checker."""
         final = Final(self.queues, self.epochs, self.logs, self.committed)
         return [finding.kind for finding in check(self.history, final, mode)]
 

@@ -1,4 +1,7 @@
-"""The load that runs in a pod, run here: it exchanges its lines, and its checker finds missing messages."""
+"""The load that runs in a pod, run here: it exchanges its lines, and its checker finds missing messages.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -76,12 +79,14 @@ class LoadProcess:
         self._process = process
 
     async def receive(self) -> dict[str, Any]:
+        """Read the next line of the load as JSON."""
         assert self._process.stdout is not None
         async with asyncio.timeout(180):
             answer: dict[str, Any] = json.loads(await self._process.stdout.readline())
         return answer
 
     async def request(self, **document: Any) -> dict[str, Any]:
+        """Send a line to the load, and return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(document).encode() + b"\n")
         return await self.receive()

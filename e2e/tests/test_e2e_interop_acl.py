@@ -1,4 +1,7 @@
-"""A small part of the Java clients' access control run; the whole is `e2e/interop/run.py acl`."""
+"""A small part of the Java clients' access control run; the whole is `e2e/interop/run.py acl`.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ DENIED_WITH_16 = ("no account sends", "wrong secret pulls", "sends to a foreign 
 
 
 def verdict(scenario: str, *, is_kept: bool = True) -> drivers.Verdict:
+    """Return the verdict of a scenario, which kept its rules or broke one."""
     return drivers.Verdict("5.3.3", scenario, kept=is_kept)
 
 

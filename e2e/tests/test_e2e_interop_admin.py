@@ -26,6 +26,7 @@ SAMPLES = samples.read()
 
 
 def compared(step: Step, theirs: list[str], ours: list[str], *, failed: bool = False) -> Compared:
+    """Return the comparison of a step by the outputs of both servers."""
     return Compared(step, tuple(theirs), tuple(ours), failed, failed)
 
 

@@ -11,6 +11,7 @@ from gantry_interop.processes import Nursery
 
 
 def line(server: str, outcome: int, *keys: str) -> dict[str, Any]:
+    """Return a line of the audit log about these keys."""
     return {"server": server, "code": live_config.CODES[server], "outcome": outcome, "on": {"keys": list(keys)}}
 
 

@@ -22,14 +22,15 @@ CORRECT_LINES = [
 ]
 
 
-def delays(folder: Path, lines: list[str]) -> DelayHistory:
+def history_of_delays(folder: Path, lines: list[str]) -> DelayHistory:
+    """Return a history of delays that is read from these lines."""
     (folder / "history.txt").write_text("\n".join(lines) + "\n")
     return DelayHistory(folder).read()
 
 
 def test_correct_history_of_delays_breaks_nothing(tmp_path: Path) -> None:
     """Messages are delayed, failed, redelivered and taken; duplicates are counted and no fault."""
-    history = delays(tmp_path, [*CORRECT_LINES, f"seen {NUMBER} 1 1 {5 * SECOND} 200 1"])
+    history = history_of_delays(tmp_path, [*CORRECT_LINES, f"seen {NUMBER} 1 1 {5 * SECOND} 200 1"])
 
     assert (history.broken(), history.is_complete(), history.is_sent) == ([], True, True)
     assert (history.counts()["twice"], history.counts()["unknown"], history.counts()["retries"]) == (1, 1, 2)
@@ -52,11 +53,12 @@ FAULTS = {
 @pytest.mark.parametrize(("lines", "rule"), FAULTS.values(), ids=FAULTS)
 def test_each_fault_of_delays_is_found(tmp_path: Path, lines: list[str], rule: str) -> None:
     """Exactly the rule for the fault is broken."""
-    [broken_rule] = delays(tmp_path, lines).broken()
+    [broken_rule] = history_of_delays(tmp_path, lines).broken()
     assert rule in broken_rule
 
 
-def locks(folder: Path, *, first: list[str], second: list[str]) -> LockHistory:
+def history_of_locks(folder: Path, *, first: list[str], second: list[str]) -> LockHistory:
+    """Return a history of queue locks that is read from the lines of two consumers."""
     (folder / "sent-1.txt").write_text("ok 0 0 0\nok 4 0 1\nok 8 0 2\nsent 0\n")
     (folder / "taken-2.txt").write_text("".join(f"{line}\n" for line in first))
     (folder / "taken-3.txt").write_text("".join(f"{line}\n" for line in second))
@@ -68,7 +70,7 @@ FIRST = ["taken 0 0 0 10 12", "taken 4 0 1 12 14"]
 
 def test_correct_history_of_locks_breaks_nothing(tmp_path: Path) -> None:
     """The second consumer begins at the committed offset of the first: one message is duplicated, in order."""
-    history = locks(tmp_path, first=FIRST, second=["taken 4 0 1 50 52", "taken 8 0 2 52 54"])
+    history = history_of_locks(tmp_path, first=FIRST, second=["taken 4 0 1 50 52", "taken 8 0 2 52 54"])
 
     assert (history.broken(), history.is_complete(), history.consumers()) == ([], True, {"2", "3"})
     assert (history.counts()["twice"], history.queues_served_last_by("3")) == (1, 1)
@@ -86,5 +88,5 @@ def test_correct_history_of_locks_breaks_nothing(tmp_path: Path) -> None:
 )
 def test_each_fault_of_locks_is_found(tmp_path: Path, second: list[str], rule: str) -> None:
     """Exactly the rule for the fault is broken."""
-    [broken_rule] = locks(tmp_path, first=FIRST, second=second).broken()
+    [broken_rule] = history_of_locks(tmp_path, first=FIRST, second=second).broken()
     assert rule in broken_rule

@@ -70,6 +70,7 @@ async def status_of(store: Path) -> HaStatus | None:
 
 
 async def reached(store: Path, end: int) -> bool:
+    """Return whether the broker of a store has its log up to an offset."""
     status = await status_of(store)
     return status is not None and status.confirmed is not None and status.confirmed >= end
 

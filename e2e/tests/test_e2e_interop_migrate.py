@@ -43,6 +43,7 @@ DELAY_LEVEL = 18
 
 
 def run_migration(plan: Plan, tmp_path: Path) -> MigrationReport:
+    """Run a migration under Java clients, print its report, and return it."""
     with Nursery(tmp_path / "logs") as nursery:
         report = MigrationRun(plan, nursery, tmp_path / "run").run()
     print(report.command_output, *report.lines(), sep="\n")
@@ -72,13 +73,13 @@ def test_three_gibibytes_are_migrated_under_load(tmp_path: Path) -> None:
 
 
 @contextmanager
-def apache(nursery: Nursery, migration: MigrationRun) -> Iterator[peers.Peer]:
+def apache(nursery: Nursery, migration_run: MigrationRun) -> Iterator[peers.Peer]:
     """Apache's broker alone; the new broker is stopped with it."""
-    peer = peers.start("apache", nursery, migration.apache_layout)
+    peer = peers.start("apache", nursery, migration_run.apache_layout)
     try:
         yield peer
     finally:
-        migration.stop_gantry()
+        migration_run.stop_gantry()
 
 
 async def send_until_refused(address: str, first: int, count: int) -> list[int]:
@@ -106,7 +107,8 @@ async def read_all(address: str) -> list[int]:
     return sorted(numbers)
 
 
-async def has(address: str, number: int) -> bool:
+async def is_stored(address: str, number: int) -> bool:
+    """Return whether the broker has the message with a number."""
     return number in await read_all(address)
 
 
@@ -120,13 +122,14 @@ async def read_changed_settings(address: str) -> dict[str, str]:
     return {key: config[key] for key in STOP_WRITES_SETTINGS}
 
 
-async def status_of(migration: MigrationRun) -> HaStatus:
-    async with OrderClient(str(migration.gantry_directory / "store" / "control.sock")) as client:
+async def status_of(migration_run: MigrationRun) -> HaStatus:
+    async with OrderClient(str(migration_run.gantry_directory / "store" / "control.sock")) as client:
         return await client.call(StatusRequest())
 
 
-def phase(migration: MigrationRun) -> str:
-    path = migration.gantry_directory / "migration.json"
+def phase(migration_run: MigrationRun) -> str:
+    """Return the phase in the record of the migration."""
+    path = migration_run.gantry_directory / "migration.json"
     return json.loads(path.read_text())["phase"] if path.exists() else ""
 
 
@@ -144,8 +147,8 @@ async def send_code(address: str) -> int:
 async def test_slave_role_stops_sends_at_apaches_broker(tmp_path: Path) -> None:
     """The setting brokerPermission=4 does not stop clients that use no routes. brokerRole=SLAVE does, at once."""
     with Nursery(tmp_path / "logs") as nursery:
-        migration = MigrationRun(Plan(), nursery, tmp_path)
-        with apache(nursery, migration) as peer:
+        migration_run = MigrationRun(Plan(), nursery, tmp_path)
+        with apache(nursery, migration_run) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=1)
             old = ApacheBroker(peer.broker_address)
@@ -169,82 +172,82 @@ async def test_stopped_migration_restores_the_old_broker(tmp_path: Path) -> None
     succeeds.
     """
     with Nursery(tmp_path / "logs") as nursery:
-        migration = MigrationRun(Plan(linger_seconds=0), nursery, tmp_path)
-        with apache(nursery, migration) as peer:
+        migration_run = MigrationRun(Plan(linger_seconds=0), nursery, tmp_path)
+        with apache(nursery, migration_run) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=2)
             assert len(await send_until_refused(peer.address, 0, 100)) == 100
             before = await read_changed_settings(peer.broker_address)
 
             # The new broker is paused when it should copy the last bytes.
-            words = migration.command("--timeout", "2")
+            words = migration_run.command("--timeout", "2")
             command = await asyncio.to_thread(start_command, words, tmp_path / "first.log")
-            os.kill(find_process(migration.gantry_directory), signal.SIGSTOP)
+            os.kill(find_process(migration_run.gantry_directory), signal.SIGSTOP)
             assert await asyncio.to_thread(confirm_and_wait, command) == 1
             assert "the old broker is restored" in (tmp_path / "first.log").read_text()
             assert await read_changed_settings(peer.broker_address) == before
             assert len(await send_until_refused(peer.address, 100, 100)) == 100
 
             # The command itself is killed during the write pause.
-            os.kill(find_process(migration.gantry_directory), signal.SIGCONT)
-            command = await asyncio.to_thread(start_command, migration.command(), tmp_path / "second.log")
-            os.kill(find_process(migration.gantry_directory), signal.SIGSTOP)
+            os.kill(find_process(migration_run.gantry_directory), signal.SIGCONT)
+            command = await asyncio.to_thread(start_command, migration_run.command(), tmp_path / "second.log")
+            os.kill(find_process(migration_run.gantry_directory), signal.SIGSTOP)
             confirm_switchover(command)
-            await asyncio.to_thread(wait_until, "the stop", lambda: phase(migration) == "STOPPING", TIMEOUT_S)
+            await asyncio.to_thread(wait_until, "the stop", lambda: phase(migration_run) == "STOPPING", TIMEOUT_S)
             command.kill()
             assert command.wait(10) != 0
-            os.kill(find_process(migration.gantry_directory), signal.SIGCONT)
-            assert await asyncio.to_thread(run, migration.command("--abort"), tmp_path / "abort.log") == 0
+            os.kill(find_process(migration_run.gantry_directory), signal.SIGCONT)
+            assert await asyncio.to_thread(run_command, migration_run.command("--abort"), tmp_path / "abort.log") == 0
             assert await read_changed_settings(peer.broker_address) == before
             assert len(await send_until_refused(peer.address, 200, 100)) == 100
 
             async with Producer(peer.address, "migrate-p") as producer:
                 await producer.send(Message(TOPIC, b"1000", delay_level=DELAY_LEVEL))
-            assert await asyncio.to_thread(run, migration.command("--yes"), tmp_path / "third.log") == 0
-            assert (await status_of(migration)).role is HaRole.MASTER
+            assert await asyncio.to_thread(run_command, migration_run.command("--yes"), tmp_path / "third.log") == 0
+            assert (await status_of(migration_run)).role is HaRole.MASTER
             assert len(await send_until_refused(peer.address, 300, 100)) == 100
             assert await read_changed_settings(peer.broker_address) == STOP_WRITES_SETTINGS | CLOSE_SETTINGS
-            await restart(migration, nursery)
+            await restart(migration_run, nursery)
             await client_wait_until(lambda: is_accepted(peer.address, 400), timeout_s=TIMEOUT_S)
             assert len(await send_until_refused(peer.address, 401, 9)) == 9
-            await client_wait_until(lambda: has(peer.address, 1000), timeout_s=TIMEOUT_S)
+            await client_wait_until(lambda: is_stored(peer.address, 1000), timeout_s=TIMEOUT_S)
             assert await read_all(peer.address) == [*range(410), 1000]
-            assert await asyncio.to_thread(run, migration.command(), tmp_path / "fourth.log") == 0
-            assert await asyncio.to_thread(run, migration.command("--abort"), tmp_path / "late.log") == 1
+            assert await asyncio.to_thread(run_command, migration_run.command(), tmp_path / "fourth.log") == 0
+            assert await asyncio.to_thread(run_command, migration_run.command("--abort"), tmp_path / "late.log") == 1
 
 
 @pytest.mark.slow
 async def test_old_broker_can_take_over_again(tmp_path: Path) -> None:
     """As docs/migration.md describes: its store is a prefix of ours, so it can follow ours and be promoted."""
     with Nursery(tmp_path / "logs") as nursery:
-        migration = MigrationRun(Plan(linger_seconds=0), nursery, tmp_path)
-        with apache(nursery, migration) as peer:
+        migration_run = MigrationRun(Plan(linger_seconds=0), nursery, tmp_path)
+        with apache(nursery, migration_run) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=2)
             assert len(await send_until_refused(peer.address, 0, 100)) == 100
-            words = migration.command("--yes", "-o", "haClassicPeers=true")
-            assert await asyncio.to_thread(run, words, tmp_path / "there.log") == 0
+            words = migration_run.command("--yes", "-o", "haClassicPeers=true")
+            assert await asyncio.to_thread(run_command, words, tmp_path / "there.log") == 0
             assert len(await send_until_refused(peer.address, 100, 100)) == 100
             await asyncio.to_thread(peer.broker.stop, peers.CLEAN_STOP_SECONDS_MAX)
 
             slave = dataclasses.replace(
-                migration.apache_layout,
-                settings={**migration.apache_layout.settings, "brokerRole": "SLAVE", "brokerId": "1"},
+                migration_run.apache_layout, settings={**migration_run.apache_layout.settings, "brokerRole": "SLAVE", "brokerId": "1"}
             )
             again = await asyncio.to_thread(peers.start_broker, "apache", nursery, slave, "slave-again")
-            async with OrderClient(str(migration.gantry_directory / "store" / "control.sock")) as ours:
+            async with OrderClient(str(migration_run.gantry_directory / "store" / "control.sock")) as ours:
                 status = await ours.call(Drain(timeout_ms=5_000))
             log = ApacheBroker(peer.broker_address).log
-            await client_wait_until(lambda: ends_at(log, status.wrote or 0), timeout_s=TIMEOUT_S)
-            await asyncio.to_thread(migration.stop_gantry)
+            await client_wait_until(lambda: does_end_at(log, status.wrote or 0), timeout_s=TIMEOUT_S)
+            await asyncio.to_thread(migration_run.stop_gantry)
             await asyncio.to_thread(again.stop, peers.CLEAN_STOP_SECONDS_MAX)
-            await asyncio.to_thread(peers.start_broker, "apache", nursery, migration.apache_layout, "master-again")
+            await asyncio.to_thread(peers.start_broker, "apache", nursery, migration_run.apache_layout, "master-again")
 
             await client_wait_until(lambda: is_accepted(peer.address, 200), timeout_s=TIMEOUT_S)
             assert await read_all(peer.address) == list(range(201))
 
 
-async def ends_at(log: Callable[[], Awaitable[SourceLog]], end: int) -> bool:
+async def does_end_at(log: Callable[[], Awaitable[SourceLog]], end: int) -> bool:
+    """Return whether a log ends at an offset."""
     try:
         return (await log()).end == end
     except MigrationError:
@@ -264,6 +267,7 @@ def start_command(words: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def confirm_switchover(command: subprocess.Popen[bytes]) -> None:
+    """Answer yes to the question before the switch."""
     assert command.stdin is not None
     command.stdin.write(b"y\n")
     command.stdin.close()
@@ -275,23 +279,24 @@ def confirm_and_wait(command: subprocess.Popen[bytes]) -> int:
     return command.wait(TIMEOUT_S)
 
 
-def run(words: list[str], log: Path) -> int:
+def run_command(words: list[str], log: Path) -> int:
+    """Run a command to its end, and return its exit code."""
     with log.open("wb") as file:
         return subprocess.run(
             words, stdout=file, stderr=file, stdin=subprocess.DEVNULL, timeout=180, check=False
         ).returncode
 
 
-async def restart(migration: MigrationRun, nursery: Nursery) -> None:
+async def restart(migration_run: MigrationRun, nursery: Nursery) -> None:
     """Kill the new broker and restart it; it is the master again by the settings of the migration."""
-    os.kill(find_process(migration.gantry_directory), signal.SIGKILL)
-    wait_until("its end", lambda: not find_process(migration.gantry_directory), TIMEOUT_S)
-    words = [sys.executable, "-m", "gantry_broker", "-c", str(migration.gantry_directory / "broker.conf")]
+    os.kill(find_process(migration_run.gantry_directory), signal.SIGKILL)
+    wait_until("its end", lambda: not find_process(migration_run.gantry_directory), TIMEOUT_S)
+    words = [sys.executable, "-m", "gantry_broker", "-c", str(migration_run.gantry_directory / "broker.conf")]
     nursery.start("ours-again", words, os.environ)
 
     async def is_master() -> bool:
         try:
-            return (await status_of(migration)).role is HaRole.MASTER
+            return (await status_of(migration_run)).role is HaRole.MASTER
         except OrderError:
             return False
 

@@ -15,6 +15,7 @@ SCENARIOS = ("sync", "ordered")
 def report_of(
     *, is_kept: bool = True, seen: int = 2, invalid_kept: bool = False, invalid_received: int = 0
 ) -> tls.TlsReport:
+    """Return a report with these results of scenarios and checks."""
     verdict = drivers.Verdict("5.3.3", "sync", kept=is_kept)
     invalid = drivers.Verdict("5.3.3", "sync", kept=invalid_kept, received=invalid_received)
     return tls.TlsReport([verdict], [invalid], seen)

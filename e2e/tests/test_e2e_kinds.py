@@ -1,4 +1,7 @@
-"""The three kinds of cluster: the choice, their capabilities, and what happens to a test that needs more."""
+"""The three kinds of cluster: the choice, their capabilities, and what happens to a test that needs more.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,7 @@ GOOD: dict[str, Any] = {"nodes": THREE, "classes": [CLASS], "minor": "34", "is_r
 
 
 def test_three_nodes_with_huge_pages_and_storage_lack_nothing() -> None:
-    """Additional nodes, some of them closed, do no harm; managed clusters report `34+`."""
+    """Additional nodes, some of them cordoned, do no harm; managed clusters report `34+`."""
     control = node("control", taint="NoSchedule", pages="0")
 
     assert find_missing(**GOOD) == {}

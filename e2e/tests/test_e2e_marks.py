@@ -1,4 +1,7 @@
-"""Tests of groups declare the capabilities that they use, checked from their source without running them."""
+"""Tests of groups declare the capabilities that they use, checked from their source without running them.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ CAPABILITY_OF_NAME = {
     "tag_image": Capability.TAG_IMAGES,
     **dict.fromkeys(("load_image", "pipelines_image"), Capability.LOAD_IMAGES),
     **dict.fromkeys(("run_gantry_outside", "external_address", "is_routed_outside"), Capability.REACH_NODES),
-    **dict.fromkeys(("BUFFERED", "UNCOMMITTED", "WITH_PAGES"), Capability.HUGE_PAGES),
+    **dict.fromkeys(("BUFFERED", "UNCOMMITTED", "WITH_HUGE_PAGES"), Capability.HUGE_PAGES),
 }
 """Names in a test that need a capability."""
 TESTS = sorted(Path(__file__).parent.glob("test_e2e_group*.py"))

@@ -1,4 +1,8 @@
-"""A real broker and its sidecar as processes, with clients for both: for the tests of the sidecar."""
+"""A real broker and its sidecar as processes, with clients for both: for the tests of the sidecar.
+
+A `Child` is any process of a test, a `BrokerChild` or `SidecarChild` one with its addresses and files. `broker_process`
+and `sidecar_process` run one during a context.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +47,11 @@ NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 READY_S: Final = 180.0
 """A machine that is busy with other things starts a process slowly."""
 ANSWER_S: Final = 60.0
+"""The limit for one reply."""
 
 
 def wait_for(predicate: Callable[[], bool], what: str, deadline_s: float = 180.0) -> None:
-    """Wait for something that comes by itself; on a machine that is busy with other things it comes late."""
+    """Wait until the condition holds; on a busy machine that takes long. Raises TimeoutError with ``what``."""
     end = time.monotonic() + deadline_s
     while not predicate():
         if time.monotonic() > end:
@@ -56,7 +61,7 @@ def wait_for(predicate: Callable[[], bool], what: str, deadline_s: float = 180.0
 
 @final
 class Child:
-    """A process that prints one line when it is ready."""
+    """A process of a Python module that prints one line, which contains ``ready``, when it is ready."""
 
     def __init__(self, module: str, arguments: list[str], ready: str) -> None:
         self.process = subprocess.Popen(
@@ -64,6 +69,8 @@ class Child:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
         )  # fmt: skip
         self.errors: list[str] = []
+        """The lines that it wrote to standard error."""
+
         lines: queue.Queue[str] = queue.Queue()
         assert self.process.stdout is not None and self.process.stderr is not None, "piped"
         self._threads = [
@@ -108,29 +115,33 @@ class Child:
 
 @final
 class BrokerChild:
-    """A broker over a store; or another program that is one, with options of its own in front."""
+    """A broker process on a store. ``program`` is another module that is a broker, with its own options in front."""
 
     def __init__(self, store: Path, *program: str, **conf: str) -> None:
         self.store = store
+        """The folder of the store."""
+
         pairs = local_conf(store, **conf)
         self.address = f"127.0.0.1:{pairs['listenPort']}"
-        self.replication = f"127.0.0.1:{pairs['haListenPort']}"
+        """The address for clients."""
+
+        self.replication_address = f"127.0.0.1:{pairs['haListenPort']}"
         options = [part for key, value in pairs.items() for part in ("-o", f"{key}={value}")]
         module, *first = program or ("gantry_broker",)
         self.child = Child(module, [*first, *options], "broker listening on")
 
     @property
-    def page(self) -> Path:
+    def status_page(self) -> Path:
         return self.store / "status"
 
     @property
-    def control(self) -> Path:
+    def control_socket(self) -> Path:
         return self.store / "control.sock"
 
     @property
-    def end(self) -> int:
+    def log_end(self) -> int:
         """The end of its log now, as the broker reports it."""
-        status = order_once(str(self.control), StatusRequest())
+        status = order_once(str(self.control_socket), StatusRequest())
         assert isinstance(status, HaStatus), "expected a status"
         assert status.wrote is not None, "the broker does not report the end of its log"
         return status.wrote
@@ -138,14 +149,14 @@ class BrokerChild:
     def send(self, count: int, *, body: bytes = b"x" * 1000, **fields: str) -> list[dict[str, str]]:
         """Send this number of messages, which must all be acknowledged; return the fields of the replies."""
 
-        async def all_of_them() -> list[dict[str, str]]:
+        async def send_all() -> list[dict[str, str]]:
             dialogue = await Dialogue.open(self.address)
             try:
                 return [await dialogue.send_ok(body, **fields) for _ in range(count)]
             finally:
                 await dialogue.close()
 
-        return asyncio.run(all_of_them())
+        return asyncio.run(send_all())
 
 
 @final
@@ -163,15 +174,17 @@ class SidecarChild:
                 options += ["--log-listen", f"{listen.rpartition(':')[0]}:0"]
         self.child = Child(program, [*options, *arguments], "sidecar listening on")
         words = self.child.line.split()
-        self.address, self.fast = words[3].rstrip(","), words[-1]
+        self.address, self.log_address = words[3].rstrip(","), words[-1]
+        """The main address, and that of the port that serves only ranges of the log, with sendfile."""
+
         self.url = f"http://{self.address}"
 
-    def get(self, path: str, *, token: str | None = None, fast: bool = False, **more: str) -> httpx.Response:
-        """One question on a connection of its own; ``more`` are headers, their dashes written as underscores."""
+    def get(self, path: str, *, token: str | None = None, at_log_port: bool = False, **more: str) -> httpx.Response:
+        """Send one GET on a new connection; ``more`` are headers, with underscores in place of dashes."""
         headers = {name.replace("_", "-"): value for name, value in more.items()}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        base = f"http://{self.fast}" if fast else self.url
+        base = f"http://{self.log_address}" if at_log_port else self.url
         return httpx.get(base + path, headers=headers, timeout=ANSWER_S, verify=NO_TLS)
 
     def post(self, path: str, document: object, *, token: str | None = None) -> httpx.Response:
@@ -184,8 +197,8 @@ class SidecarChild:
 
 
 @contextmanager
-def broker_beside(store: Path, *program: str, **conf: str) -> Iterator[BrokerChild]:
-    """A broker process, ended at the end."""
+def broker_process(store: Path, *program: str, **conf: str) -> Iterator[BrokerChild]:
+    """Run a broker process during the context."""
     broker = BrokerChild(store, *program, **conf)
     try:
         yield broker
@@ -194,10 +207,10 @@ def broker_beside(store: Path, *program: str, **conf: str) -> Iterator[BrokerChi
 
 
 @contextmanager
-def sidecar_beside(
+def sidecar_process(
     store: Path, *arguments: str, listen: str = "127.0.0.1:0", program: str = "gantry_admin"
 ) -> Iterator[SidecarChild]:
-    """A sidecar process, ended at the end."""
+    """Run a sidecar process during the context, beside the broker with this store."""
     sidecar = SidecarChild(store, *arguments, listen=listen, program=program)
     try:
         yield sidecar
@@ -207,10 +220,12 @@ def sidecar_beside(
 
 @final
 class Load:
-    """Sends messages one after the other in a thread, from enter to exit or until an error; SYSTEM_BUSY is none."""
+    """Sends messages one after the other in a thread during the context, or until an error other than SYSTEM_BUSY."""
 
     def __init__(self, broker: BrokerChild, body: bytes = b"x" * 1000) -> None:
         self.acknowledged = 0
+        """The number of acknowledged messages."""
+
         self.fault = ""
         """The error that has ended the sends; empty while there is none."""
         self._broker = broker
@@ -250,8 +265,8 @@ class Load:
             self.fault = f"{type(error).__name__}: {error}"
 
 
-def patient_sidecars() -> HttpSidecars:
-    """An operator's way to sidecars, with more time than an operator has: a busy machine is no silent sidecar."""
+def sidecars_with_long_timeouts() -> HttpSidecars:
+    """Return the operator's client of sidecars with longer timeouts, because a busy machine answers slowly."""
     return HttpSidecars(status_timeout_s=12.0, order_timeout_s=60.0)
 
 
@@ -287,7 +302,7 @@ def bundle_entries(data: bytes) -> dict[str, bytes]:
     return entries
 
 
-def read_unguarded(page: bytes) -> dict[str, int]:
+def read_page_without_checksum(page: bytes) -> dict[str, int]:
     """Return the log positions of the newest copy of a status page, without a check of its checksum."""
     names = [name for name, code in COPY_FIELDS if not code.endswith("x")]
     copies = [
@@ -298,8 +313,8 @@ def read_unguarded(page: bytes) -> dict[str, int]:
     return {name: newest[name] for name in ("wrote", "committed", "flushed", "confirmed")}
 
 
-def token_files(folder: Path) -> list[str]:
-    """Options for both kinds of tokens."""
+def write_token_files(folder: Path) -> list[str]:
+    """Write files with a token that may change and one that may only read; return the sidecar's options for them."""
     folder.mkdir(exist_ok=True, parents=True)
     (folder / "tokens").write_text(f"# may change\noperator:{TOKEN}\n")
     (folder / "read-tokens").write_text(f"spark:{READ_TOKEN}\n")

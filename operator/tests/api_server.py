@@ -21,11 +21,17 @@ from gantry_testing.programs import kubernetes_program
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
 PERSON = "jane"
+"""The name of a user without permissions of its own."""
+
 PERSON_TOKEN = "a-token-of-a-person"
 """The token of a user who has only the permissions that a test grants."""
 START_S = 300.0
+"""The limit for a start of the API server."""
+
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
+"""The API paths of the CRD of groups, and of the groups in `shop`."""
+
 _PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
@@ -42,7 +48,7 @@ class ApiServer:
     def ask(
         self, method: str, path: str, body: Any = None, kind: str = "application/json", *, user: str = ""
     ) -> tuple[int, Any]:
-        """Status and answer; as the administrator, or as a user."""
+        """Send a request as the administrator, or as a user; return the status and the answer."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
         headers |= {"Impersonate-User": user} if user else {}
         data = None if body is None else json.dumps(body).encode()
@@ -54,7 +60,7 @@ class ApiServer:
             return error.code, _value(error.read())
 
     def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False, user: str = "") -> tuple[int, Any]:
-        """Server-side apply, as the operator does it."""
+        """Apply an object on the server side, as the operator does. With ``is_dry`` nothing is stored."""
         flags = "?fieldManager=test&force=true" + ("&dryRun=All" if is_dry else "")
         return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml", user=user)
 
@@ -92,7 +98,7 @@ def path_of(one: dict[str, Any]) -> str:
 
 @contextmanager
 def groups_server(folder: Path) -> Iterator[ApiServer]:
-    """One with the definitions of groups and pipelines and two namespaces, which take restricted pods only."""
+    """Run an API server with the definitions of groups and pipelines, and two namespaces for restricted pods."""
     with api_server(folder) as made:
         status, answer = made.apply(DEFINITION, yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
         assert status == 201, answer
@@ -137,7 +143,7 @@ def api_server(folder: Path, *options: str) -> Iterator[ApiServer]:
 
 def _run(stack: ExitStack, folder: Path, name: str, *arguments: str) -> None:
     program = kubernetes_program(name)
-    assert program is not None, "tests that come here are marked with needs_api_server"
+    assert program is not None, "expected the marker needs_api_server, because etcd and kube-apiserver are not built"
     log = stack.enter_context((folder / f"{name}.log").open("wb"))
     process = subprocess.Popen([program, *arguments], stdout=log, stderr=log, cwd=folder)
 

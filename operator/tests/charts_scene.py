@@ -20,23 +20,24 @@ MONITORING = (
     "--api-versions",
     "monitoring.coreos.com/v1/PrometheusRule",
 )
+"""Options with which helm renders for a cluster with Prometheus' operator."""
 
 
 def helm() -> Path:
-    """The program; tests that come here are marked with `needs_helm`."""
+    """Return the path of helm; tests that use it are marked with `needs_helm`."""
     found = helm_program()
     assert found is not None
     return found
 
 
 def template(chart: Path, *options: str, release: str = "gantry-operator", namespace: str = "gantry-system") -> str:
-    """What would be sent to the API server, as text. Raises CalledProcessError."""
+    """Return the rendered chart as text. Raises CalledProcessError."""
     text: str = manifests.template(helm(), chart, release, namespace, *options)
     return text
 
 
 def documents(chart: Path, *options: str, release: str = "gantry-operator") -> list[dict[str, Any]]:
-    """Return the documents that `template` would send to the API server."""
+    """Return the documents of the rendered chart."""
     return [one for one in yaml.safe_load_all(template(chart, *options, release=release)) if one]
 
 

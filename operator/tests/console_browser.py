@@ -12,21 +12,23 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 SIZES: Final = {"wide": (1280, 900), "narrow": (390, 844)}
+"""The sizes of the window in pixels."""
+
 PATIENCE_MS: Final = 120_000
-"""A machine that is busy with other things shows a page slowly."""
+"""The limit for a condition of a page; a busy machine shows pages slowly."""
 
 Scheme = Literal["dark", "light"]
 Motion = Literal["reduce", "no-preference"]
 
 
 def command() -> str:
-    """The browser of this machine. The tests that need it carry `needs_browser`."""
+    """Return the path of this machine's browser; tests that use it are marked with `needs_browser`."""
     return next(path for name in NAMES if (path := shutil.which(name)) is not None)
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """One browser process; root may not use its sandbox, and nothing foreign is shown in it."""
+    """Run a browser during the context. Root cannot use its sandbox, which only pages of others would need."""
     options = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=command(), args=options)
@@ -36,7 +38,7 @@ def browser() -> Iterator[Browser]:
             started.close()
 
 
-class Mistakes(list[str]):
+class PageErrors(list[str]):
     """The errors that a page has reported."""
 
 
@@ -48,29 +50,33 @@ def page_at(
     size: str = "wide",
     scheme: Scheme = "dark",
     motion: Motion = "no-preference",
-    expects_mistakes: bool = False,
+    expects_errors: bool = False,
 ) -> Iterator[Page]:
-    """A page of its own, with nothing remembered. An error or a refusal of its own policy in it fails the test."""
+    """Open a page without stored state during the context.
+
+    An error in it, or a violation of its own Content Security Policy, fails the test.
+    """
     expect.set_options(timeout=PATIENCE_MS)
     width, height = SIZES[size]
     context = started.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion=motion
     )
     context.set_default_timeout(PATIENCE_MS)
-    page, mistakes = context.new_page(), Mistakes()
-    page.on("pageerror", lambda error: mistakes.append(str(error)))
-    page.on("console", lambda message: mistakes.append(message.text) if "Content Security" in message.text else None)
+    page, errors = context.new_page(), PageErrors()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
     page.goto(url)
     page.wait_for_selector("#main")
     try:
         yield page
     finally:
         context.close()
-    if not expects_mistakes:
-        assert mistakes == []
+    if not expects_errors:
+        assert errors == []
 
 
 OVERFLOW: Final = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+"""By how many pixels the page is wider than the window."""
 
 CONTRASTS: Final = """
 () => {

@@ -1,7 +1,7 @@
 """A whole group for the console's tests and screenshots: name server, brokers, a sidecar each, and clients.
 
-Real processes on loopback; only the clients are a thread of the test. Brokers start without a role and are given theirs
-as a supervisor would do it, so that the master can be killed and a slave promoted in a later epoch.
+All are processes on loopback, except the clients, which are a thread of the test. Brokers start without a role and get
+one by `gantry ha promote`, so that the master can be killed and a slave promoted in a later epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ from gantry_testing.ports import free_ports
 
 CLUSTER: Final = "shop"
 COMMAND_S: Final = 240.0
+"""The limit for one command."""
+
 BUFFERS: Final = {"transientStorePoolEnable": "true", "transientStorePoolSize": "4"}
+"""Settings of brokers with write buffers."""
+
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 
@@ -77,7 +81,7 @@ class Group:
 
     @staticmethod
     def _pool(conf: Mapping[str, str], stack: ExitStack) -> dict[str, str]:
-        """Where one broker's write buffers lie, so that they outlive it."""
+        """Return the setting for a broker's own folder of write buffers in memory, which outlive its process."""
         if "transientStorePoolEnable" not in conf or not SHARED_MEMORY.is_dir():
             return {}
         pool = tempfile.mkdtemp(prefix="gantry-console-", dir=SHARED_MEMORY)
@@ -91,7 +95,7 @@ class Group:
 
     def promote(self, to: int, *options: str) -> str:
         """Make a member the master, as `gantry ha` does it."""
-        sockets = [part for broker in self.brokers for part in ("--socket", str(broker.control))]
+        sockets = [part for broker in self.brokers for part in ("--socket", str(broker.control_socket))]
         done = subprocess.run(
             [sys.executable, "-m", "gantry_cli", "ha", "promote", *sockets, "--to", str(to), *options],
             capture_output=True, text=True, timeout=COMMAND_S, env=ENVIRONMENT,
@@ -100,7 +104,7 @@ class Group:
         return done.stdout
 
     def wait_ready(self, *numbers: int) -> None:
-        """Until these sidecars call their brokers ready; all of them by default."""
+        """Wait until these sidecars report that their brokers are ready; all of them by default."""
         for number in numbers or range(1, len(self.sidecars) + 1):
             self.sidecars[number - 1].wait_ready()
 
@@ -112,7 +116,7 @@ class Group:
 
 @contextmanager
 def console_group(folder: Path, *, members: int = 2, conf: Mapping[str, str] = BUFFERS) -> Iterator[Group]:
-    """A group with a master, ended at the end."""
+    """Run a group with a master during the context."""
     with ExitStack() as stack:
         group = Group(folder, stack, members, conf)
         group.wait_ready()
@@ -120,7 +124,7 @@ def console_group(folder: Path, *, members: int = 2, conf: Mapping[str, str] = B
 
 
 def body_of(number: int) -> bytes:
-    """Something that an application would send."""
+    """Return the body of a message as an application would send it."""
     items = [{"sku": f"SKU-{(number * 7 + one) % 4096:04d}", "count": 1 + one} for one in range(3)]
     order = {
         "order": 481_000 + number, "customer": f"c-{number % 977:04d}", "total": round(19.9 + number % 83, 2),
@@ -131,7 +135,7 @@ def body_of(number: int) -> bytes:
 
 @final
 class Load:
-    """A producer, a consumer, and a slow consumer, in a thread of their own."""
+    """A producer, a consumer, and a slow consumer, in one thread, during the context."""
 
     def __init__(self, name_server: str, *, per_second: int = 200, body_bytes: int = 0) -> None:
         self._name_server = name_server
@@ -140,6 +144,8 @@ class Load:
         self._padding = b" " * body_bytes
         self._over = threading.Event()
         self.sent = 0
+        """The number of acknowledged messages."""
+
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
     def __enter__(self) -> Load:
@@ -157,8 +163,10 @@ class Load:
         async with Producer(self._name_server, "shop-frontend", settings=settings) as producer:
             await self._send(producer, "orders", 0)
             async with (
-                PushConsumer(self._name_server, "billing", topics="orders", handler=nothing, settings=consumer),
-                PushConsumer(self._name_server, "warehouse", topics="orders", handler=slowly, settings=consumer),
+                PushConsumer(self._name_server, "billing", topics="orders", handler=consume_at_once, settings=consumer),
+                PushConsumer(
+                    self._name_server, "warehouse", topics="orders", handler=consume_slowly, settings=consumer
+                ),
             ):
                 number = 0
                 while not self._over.is_set():
@@ -181,36 +189,36 @@ def topic_of(number: int) -> str:
     return ("orders", "payments", "orders", "shipments")[number % 4]
 
 
-async def nothing(message: ReceivedMessage) -> None:
+async def consume_at_once(message: ReceivedMessage) -> None:
     return
 
 
-async def slowly(message: ReceivedMessage) -> None:
+async def consume_slowly(message: ReceivedMessage) -> None:
     await asyncio.sleep(0.25)
 
 
 def store_dead_letters(name_server: str, group: str, bodies: list[bytes], **properties: str) -> None:
-    """Have a group give up messages, by way of a consumer that refuses them."""
+    """Store messages as dead letters of a group: send them, and let a consumer of the group refuse each for good."""
     topic = f"{group}-input"
 
     async def give_up(message: ReceivedMessage) -> None:
         raise RetryLater(-1)
 
-    async def all_of_it() -> None:
+    async def send_and_refuse() -> None:
         settings = ConsumerSettings(start_from=StartFrom.FIRST)
         producer_settings = ProducerSettings(send_timeout_ms=60_000)
         async with Producer(name_server, "seeder", settings=producer_settings) as producer, Admin(name_server) as admin:
             for body in bodies:
                 await producer.send(Message(topic, body, keys=["dead"], properties=properties))
             async with PushConsumer(name_server, group, topics=topic, handler=give_up, settings=settings):
-                while await letters_of(admin, group) < len(bodies):  # noqa: ASYNC110 - it comes from another process
+                while await count_dead_letters(admin, group) < len(bodies):  # noqa: ASYNC110 - it comes from another process
                     await asyncio.sleep(0.1)
 
-    asyncio.run(asyncio.wait_for(all_of_it(), 240))
+    asyncio.run(asyncio.wait_for(send_and_refuse(), 240))
 
 
-async def letters_of(admin: Admin, group: str) -> int:
-    """How many dead letters a group has."""
+async def count_dead_letters(admin: Admin, group: str) -> int:
+    """Return the number of dead letters of a group."""
     try:
         stats = await admin.topics.stats(f"%DLQ%{group}")
     except ClientError:
@@ -218,8 +226,8 @@ async def letters_of(admin: Admin, group: str) -> int:
     return sum(row.max_offset - row.min_offset for row in stats.values())
 
 
-def queue_ends(group: Group, topic: str) -> int:
-    """How many messages a topic was ever sent, as far as the sidecar knows yet."""
+def sum_of_queue_ends(group: Group, topic: str) -> int:
+    """Return the sum of the ends of a topic's queues, as the sidecar reports them."""
     topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json().get("topics", [])
     return sum(int(queue["end"]) for one in topics if one["name"] == topic for queue in one["queues"])
 

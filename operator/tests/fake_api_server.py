@@ -1,4 +1,4 @@
-"""An API server that has one Lease, over real HTTP(S), and does what a test wants: conflicts, refusals, silence.
+"""An API server with one Lease, over real HTTP(S), with faults: conflicts, refusals, no answer.
 
 It compares `resourceVersion` as the real one does, counts it up with each write, and records requests and writes.
 """
@@ -18,6 +18,8 @@ from gantry_spec.lease_annotations import lease_annotations
 
 PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/shop/leases/orders-0"
 NAME: Final = "shop/orders-0"
+"""The API path of the Lease, and its namespace and name."""
+
 TOKEN: Final = "the-token-of-one-service-account"
 
 
@@ -25,7 +27,7 @@ def record_with(
     epoch: int, master: int, identity: str, *, duration_ms: int = 15_000, version: str = "", electable: int = 9,
     acks_needed: int = 0,
 ) -> LeaseRecord:  # fmt: skip
-    """A settled record: this master, and one slave who may be elected."""
+    """Return the record of a completed election: this master, and one electable slave."""
     voters = (Voter(electable, "another-store"),)
     term = Term(epoch=epoch, master=master, identity=identity, electable=voters, acks_needed=acks_needed)
     return LeaseRecord(version=version, epoch=epoch, terms=(term,), duration_ms=duration_ms)
@@ -33,26 +35,34 @@ def record_with(
 
 @final
 class FakeApiServer:
-    """Owned by the test; its handlers run in threads of their own."""
+    """The server. Owned by the test; its handlers run in threads of their own."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.lock: Final = threading.Lock()
         self.revision = 100
+        """The `resourceVersion` of the Lease."""
+
         self.annotations: dict[str, str] = {}
         self.spec: dict[str, Any] = {}
         self.writes: list[dict[str, Any]] = []
+        """The documents of all applied PUT requests."""
+
         self.requests: list[str] = []
+        """The methods of all requests."""
+
         self.status_of_all: int | None = None
         """The answer to every request; None for the normal answers."""
         self.body_of_all: bytes = b"{}"
+        """The body of every answer while `status_of_all` is set."""
+
         self.is_silent = False
         """Whether no request is answered any more."""
         self.applies_and_is_silent = False
-        """Do what a PUT wants, and do not answer it."""
-        self.compares = True
-        """False: the twin, which lets everybody overwrite everything."""
+        """Whether a PUT is applied, but not answered."""
+        self.is_revision_checked = True
+        """Whether a PUT with an old `resourceVersion` is refused; a twin (a test without this rule) turns it off."""
         self.on_put: list[Any] = []
-        """Called, once each, when a PUT came and was not applied yet."""
+        """Functions that are called once, after a PUT is received and before it is applied."""
         self._stop: Final = threading.Event()
         self._server: Final = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -130,7 +140,7 @@ class FakeApiServer:
             self.on_put.pop()()
         document = json.loads(body)
         with self.lock:
-            if self.compares and document["metadata"]["resourceVersion"] != str(self.revision):
+            if self.is_revision_checked and document["metadata"]["resourceVersion"] != str(self.revision):
                 return 409, {"kind": "Status", "reason": "Conflict"}
             self.revision += 1
             self.annotations, self.spec = dict(document["metadata"]["annotations"]), dict(document["spec"])

@@ -29,12 +29,18 @@ Object = dict[str, Any]
 
 DEFINITION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 NODE: Final = "machine-1"
+"""The node of all pods."""
+
 WORK_S: Final = 300.0
 """The limit for the work beside a command after the command has ended; a busy machine is slow."""
 SECRET: Final = "a-token-that-is-never-shown-0123456789"
+"""A secret that no output may contain."""
+
 EPOCH: Final = 3_000
 WROTE: Final = 9_000
 BEHIND: Final = 1_000
+"""The end of each master's log, and how many bytes its slave lacks."""
+
 PODS: Final = ("orders-0-master-0", "orders-0-slave-0", "orders-1-master-0", "orders-1-slave-0")
 
 
@@ -44,7 +50,7 @@ def groups_path(namespace: str = "shop") -> str:
 
 @final
 class Scene:
-    """Owned by a module of tests; each test makes the group anew."""
+    """The API server with a group and a kubelet. Owned by a module of tests; each test makes the group anew."""
 
     def __init__(self, server: ApiServer, kubelet: Kubelet, folder: Path) -> None:
         self.server: Final = server
@@ -57,28 +63,30 @@ class Scene:
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
 
-    def must(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    def request(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """Send a request as the administrator, which must succeed; return the answer."""
         status, answer = self.server.ask(method, path, body, kind)
         assert status in (200, 201), answer
         return answer
 
     def merge(self, path: str, change: Object) -> Any:
-        return self.must("PATCH", path, change, "application/merge-patch+json")
+        """Apply a merge patch, which must succeed."""
+        return self.request("PATCH", path, change, "application/merge-patch+json")
 
     def prepare(self) -> None:
         """Create once: the definition, namespaces, a node, and the operator's pod."""
-        self.must("POST", DEFINITION.rpartition("/")[0], yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
+        self.request("POST", DEFINITION.rpartition("/")[0], yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
         for name in ("shop", "bank", "gantry-system"):
-            self.must("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         while self.server.ask("GET", groups_path())[0] != 200:
             time.sleep(0.05)
-        self.must("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+        self.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
         self.merge(f"/api/v1/nodes/{NODE}/status", {"status": node_of(self.kubelet, NODE)})
         operator: Object = {"app.kubernetes.io/name": "gantry-operator"}
         self.pod("gantry-system", "gantry-operator-1", operator, ["operator"], [])
 
     def pod(self, namespace: str, name: str, labels: Object, containers: list[str], natives: list[str]) -> None:
-        """A pod that runs on the machine."""
+        """Create a running pod; ``natives`` are the names of its native sidecars."""
         spec = {
             "nodeName": NODE,
             "containers": [{"name": one, "image": "example.com/gantry"} for one in containers],
@@ -87,7 +95,7 @@ class Scene:
             ],
         }
         path = f"/api/v1/namespaces/{namespace}/pods"
-        self.must("POST", path, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        self.request("POST", path, {"metadata": {"name": name, "labels": labels}, "spec": spec})
         runs = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 
         def statuses(names: list[str]) -> list[Object]:
@@ -104,14 +112,14 @@ class Scene:
     # -- the group -----------------------------------------------------------------------------------------------------
 
     def make_group(self, **spec: Any) -> None:
-        """As its operator would have left it."""
+        """Create the group with all its objects, as its operator would have left them."""
         self.reported_roles = {}
         self.kubelet.ran.clear()
         self.kubelet.run = self.run_inside
         labels = {"gantry.dev/group": "orders"}
         document = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"},
                     "spec": {"shards": 2, "slaves": 1} | spec}  # fmt: skip
-        made = self.must("POST", groups_path(), document)
+        made = self.request("POST", groups_path(), document)
         self.set_status(0, "orders-0-master-0", EPOCH)
         for pod in PODS:
             shard, role = pod.split("-")[1:3]
@@ -119,17 +127,17 @@ class Scene:
             self.pod("shop", pod, labels | marked, ["broker"], ["sidecar"])
         self.pod("shop", "orders-nameserver-0", labels | {"app.kubernetes.io/component": "nameserver"}, ["ns"], [])
         for number in (0, 1):
-            self.must("POST", "/apis/coordination.k8s.io/v1/namespaces/shop/leases",
+            self.request("POST", "/apis/coordination.k8s.io/v1/namespaces/shop/leases",
                       {"metadata": {"name": f"orders-{number}", "labels": labels,
                                     "annotations": lease_annotations(record(EPOCH, 1))}})  # fmt: skip
         secret = {"metadata": {"name": "orders-sidecar", "labels": labels}, "stringData": {"token": SECRET}}
-        self.must("POST", "/api/v1/namespaces/shop/secrets", secret)
+        self.request("POST", "/api/v1/namespaces/shop/secrets", secret)
         settings = {"peers": "http://a:8080", "live.conf": f"adminPassword={SECRET}\nfileReservedTime=72\n"}
-        self.must("POST", "/api/v1/namespaces/shop/configmaps",
+        self.request("POST", "/api/v1/namespaces/shop/configmaps",
                   {"metadata": {"name": "orders-0", "labels": labels}, "data": settings})  # fmt: skip
         about = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "name": "orders", "namespace": "shop",
                  "uid": made["metadata"]["uid"]}  # fmt: skip
-        self.must("POST", "/api/v1/namespaces/shop/events",
+        self.request("POST", "/api/v1/namespaces/shop/events",
                   {"metadata": {"name": "orders.1"}, "involvedObject": about, "reason": "MasterPromoted",
                    "message": "shard 0: Promote member 1 epoch 3000", "type": "Normal",
                    "lastTimestamp": "2026-01-01T00:00:00Z"})  # fmt: skip
@@ -166,7 +174,7 @@ class Scene:
         self.merge(f"{groups_path()}/orders/status", {"status": status})
 
     def group(self) -> Object:
-        found: Object = self.must("GET", f"{groups_path()}/orders")
+        found: Object = self.request("GET", f"{groups_path()}/orders")
         return found
 
     def annotations(self) -> Object:
@@ -184,7 +192,7 @@ class Scene:
     # -- inside of pods ------------------------------------------------------------------------------------------------
 
     def run_inside(self, pod: str, container: str, command: list[str]) -> Outcome | None:
-        """`gantry pod get` of a sidecar."""
+        """Answer `gantry pod get` in a sidecar's container."""
         assert container == "sidecar" and command[:3] == ["gantry", "pod", "get"]
         if command[3] == "--raw":
             return Outcome(b"\x1f\x8bpacked by " + pod.encode() + bytes(range(256)))
@@ -229,10 +237,10 @@ class Scene:
         path = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop"
         for kind in ("rolebindings", "roles"):
             self.server.ask("DELETE", f"{path}/{kind}/jane")
-        self.must("POST", f"{path}/roles", {"metadata": {"name": "jane"}, "rules": rules})
+        self.request("POST", f"{path}/roles", {"metadata": {"name": "jane"}, "rules": rules})
         subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": PERSON}
         role = {"kind": "Role", "apiGroup": "rbac.authorization.k8s.io", "name": "jane"}
-        self.must(
+        self.request(
             "POST", f"{path}/rolebindings", {"metadata": {"name": "jane"}, "roleRef": role, "subjects": [subject]}
         )
 

@@ -26,20 +26,25 @@ from gantry_client import ClientError, ClientSettings, Message, Producer
 from gantry_spec.manifest import BrokerGroup, read_group
 
 TIMEOUT_S: Final = 300.0
+"""The limit for a command, and for a condition of the group."""
+
 FREE_PORTS: Final = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
-ROOMY: Final = (
+"""Options with which `gantry up` uses free ports."""
+
+BROKER_SETTINGS: Final = (
     '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'
     ' waitTimeMillsInSendQueue: "60000", maxHashSlotNum: "1000", maxIndexNum: "4000"}'
 )
+"""The spec's `broker`: small indexes, sends that may wait for long, and disks that may be nearly full."""
 
 
 def manifest(**spec: str) -> str:
-    """A small group; ``spec`` are fields as YAML."""
+    """Return the manifest of a small group; ``spec`` are fields as YAML text."""
     fields = {
         "nameServers": "{replicas: 1}",
         "failover": "{after: 3s}",
         "writeBuffer": "{segmentSize: 8Mi}",
-        "broker": ROOMY,
+        "broker": BROKER_SETTINGS,
     } | spec
     lines = [f"  {name}: {value}" for name, value in fields.items()]
     head = ["apiVersion: gantry.dev/v1alpha1", "kind: BrokerGroup", "metadata: {name: crew}", "spec:"]
@@ -91,14 +96,14 @@ class Group:
     def down(self) -> str:
         return gantry("down", "--data", str(self.folder))
 
-    def do(self, *words: str, code: int | None = 0) -> str:
+    def run_command(self, *words: str, code: int | None = 0) -> str:
         """Run a command for this group."""
         return gantry(words[0], "--data", str(self.folder), *words[1:], code=code)
 
     def apply(self, **spec: str) -> None:
         """Apply a manifest with this spec."""
         self.manifest.write_text(manifest(**spec))
-        self.do("apply", "-f", str(self.manifest))
+        self.run_command("apply", "-f", str(self.manifest))
 
     # -- its state -----------------------------------------------------------------------------------------------------
 
@@ -125,14 +130,14 @@ class Group:
         masters = [one for one in self.status().members if one.role == "MASTER" and one.process == "running"]
         return {one.shard: (one.name, one.epoch) for one in sorted(masters, key=lambda one: one.epoch or 0)}
 
-    def is_well(self) -> bool:
-        """Whether the group is ready and available, and its supervisor has nothing to do."""
+    def is_healthy(self) -> bool:
+        """Return whether the group is ready and available, and its supervisor has no action."""
         status = self.status()
         conditions = {one.type: one.is_true for one in status.conditions}
         return bool(conditions.get("Ready") and conditions["Available"]) and not status.decision
 
-    def until(self, predicate: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
-        """Wait for something that comes by itself."""
+    def wait_until(self, predicate: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
+        """Wait until the condition holds; a failure has the decisions and the status of the group."""
         deadline = time.monotonic() + seconds
         decisions: list[str] = []
         while not predicate():
@@ -140,20 +145,22 @@ class Group:
             decisions += [one for one in ["; ".join(status.decision)] if decisions[-1:] != [one]]
             if time.monotonic() > deadline:
                 age_ms = time.time_ns() // 1_000_000 - status.at_ms
-                report = "\n".join(["it did not come true; decided meanwhile:", *decisions[-20:], f"{age_ms} ms ago:"])
+                report = "\n".join(
+                    ["the condition was not met in time; decided meanwhile:", *decisions[-20:], f"{age_ms} ms ago:"]
+                )
                 events = "\n".join(one.text for one in status.events)
                 raise AssertionError(f"{report}\n{events}\n{msgspec.json.encode(status).decode()}")
             time.sleep(0.1)
 
     def explain(self) -> list[dict[str, Any]]:
         """Return what would happen if the master of each shard failed now."""
-        outlook: list[dict[str, Any]] = json.loads(self.do("explain", "--output", "json"))["outlook"]
+        outlook: list[dict[str, Any]] = json.loads(self.run_command("explain", "--output", "json"))["outlook"]
         return outlook
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def read(self, topic: str) -> list[str]:
-        """All that is in a topic."""
+        """Return the bodies of all messages of a topic."""
         return gantry("consume", "-n", self.name_server, topic).split()
 
     def send(self, topic: str, *bodies: str) -> None:
@@ -162,10 +169,12 @@ class Group:
 
 @final
 class Load:
-    """A producer that sends all the time, and knows what was acknowledged."""
+    """A producer that sends during the context, and records the bodies of acknowledged messages."""
 
     def __init__(self, group: Group, topic: str) -> None:
         self.acknowledged: Final[list[str]] = []
+        """The bodies of acknowledged messages."""
+
         self._name_server: Final = group.name_server
         self._topic: Final = topic
         self._is_over = threading.Event()
@@ -178,10 +187,10 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive(), "a send came to no end"
+        assert not self._thread.is_alive(), "a send did not end"
 
-    def more(self, count: int) -> Callable[[], bool]:
-        """Whether so many more were acknowledged since now."""
+    def has_more(self, count: int) -> Callable[[], bool]:
+        """Return a condition: whether so many more messages are acknowledged after this call."""
         goal = len(self.acknowledged) + count
         return lambda: len(self.acknowledged) >= goal
 

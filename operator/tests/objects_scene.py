@@ -1,4 +1,4 @@
-"""Groups and facts to render, and how to find things in what comes out."""
+"""Groups and facts to render, and functions that find parts of the rendered objects."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def rendered(one: BrokerGroup, known: Facts | None = None) -> tuple[Object, ...]
 
 
 def of_kind(objects: Iterable[Object], kind: str) -> dict[str, Object]:
-    """Those of a kind, by name."""
+    """Return the objects of a kind, by name."""
     return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
 
 
 def broker_sets(objects: Iterable[Object]) -> dict[str, Object]:
-    """StatefulSets of brokers, by name."""
+    """Return the StatefulSets of brokers, by name."""
     return {name: one for name, one in of_kind(objects, "StatefulSet").items() if not name.endswith("-nameserver")}
 
 
@@ -77,7 +77,7 @@ def mounts(container: Object) -> dict[str, Object]:
 
 
 def pods_of(objects: Iterable[Object]) -> list[tuple[str, dict[str, str], str]]:
-    """Every pod that StatefulSets would make: its name, its labels, and its StatefulSet."""
+    """Return every pod that StatefulSets would create: its name, its labels, and its StatefulSet's name."""
     found = []
     for name, one in of_kind(objects, "StatefulSet").items():
         for ordinal in range(one["spec"]["replicas"]):
@@ -88,6 +88,6 @@ def pods_of(objects: Iterable[Object]) -> list[tuple[str, dict[str, str], str]]:
 
 
 def is_selected(labels: dict[str, str], selector: dict[str, Any]) -> bool:
-    """Whether a selector of labels takes a pod."""
+    """Return whether a selector of labels selects a pod."""
     assert set(selector) <= {"matchLabels"}, "expected a plain selector"
     return all(labels.get(name) == value for name, value in selector.get("matchLabels", {}).items())

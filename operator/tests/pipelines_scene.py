@@ -1,4 +1,4 @@
-"""Pipelines and facts to render, reports of their pods, and a cluster as far as pipelines need one."""
+"""Pipelines and facts to render, reports of their pods, and a cluster with the controllers that pipelines need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from gantry_operator.pipelines.rendering import render
 from gantry_spec.pipelines import Pipeline, pipeline_of
 
 ROLE = ("ClusterRole", "gantry-operator-executors")
-LEAST: dict[str, dict[str, Any]] = {
+"""The role that the operator binds to the accounts of drivers."""
+
+REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "TopicArchive": {"brokerGroups": ["prod"], "destination": {"pvc": {"claimName": "archive"}}},
     "LogAudit": {"brokerGroups": ["prod"]},
     "TopicAnalytics": {"nameServers": ["ns.example:9876"], "destination": {"pvc": {"claimName": "figures"}}},
@@ -50,7 +52,7 @@ def resource(kind: str = "TopicArchive", name: str = "orders", **spec: Any) -> O
         "apiVersion": "gantry.dev/v1alpha1",
         "kind": kind,
         "metadata": {"name": name, "namespace": "shop"},
-        "spec": LEAST[kind] | spec,
+        "spec": REQUIRED_FIELDS[kind] | spec,
     }
 
 
@@ -85,7 +87,7 @@ def pod_status(*, phase: str = "Running", **state: Any) -> dict[str, Any]:
 
 
 def ended(code: int, at: str = "2026-01-01T00:05:00Z", text: str = "", reason: str = "") -> dict[str, Any]:
-    """The state of a container that has ended."""
+    """Return the state of a container that has ended."""
     reason = reason or ("Completed" if code == 0 else "Error")
     return {"terminated": {"exitCode": code, "finishedAt": at, "message": text, "reason": reason}}
 

@@ -14,7 +14,11 @@ from typing import Any
 VOLUMES = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 )
+"""The allowed types of volumes."""
+
 CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+"""The capabilities that a container may add."""
+
 PROFILES = frozenset({"RuntimeDefault", "Localhost"})
 """The allowed types of a seccomp profile and of an AppArmor profile."""
 

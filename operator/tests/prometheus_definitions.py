@@ -1,4 +1,4 @@
-"""The definitions of Prometheus' operator, as its project publishes them, fetched when a test wants them.
+"""The CustomResourceDefinitions of Prometheus' operator, as its project publishes them, fetched when a test needs them.
 
 They are fetched as a Go module with a pinned version (`go.mod`) and a checksum (`go.sum`), which Go keeps in its cache.
 None of their text is in this repository.
@@ -16,8 +16,12 @@ from typing import Any, Final
 import yaml
 
 PINS: Final = Path(__file__).resolve().parent / "prometheus"
+"""The folder with `go.mod` and `go.sum`, which pin the version."""
+
 MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
 KINDS: Final = ("podmonitors", "prometheusrules")
+"""The kinds that Gantry creates."""
+
 FETCH_S_MAX: Final = 300.0
 
 

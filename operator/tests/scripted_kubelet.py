@@ -1,6 +1,6 @@
-"""A kubelet that runs nothing: a real API server asks it for logs, and has it "run" programs, as it would a real one.
+"""A kubelet that runs nothing: a real API server requests logs from it, and lets it "run" programs.
 
-The API server finds it by the address of a Node, and speaks HTTPS with it: `/containerLogs/...` for logs, and a web
+The API server finds it by the address of a Node, and uses HTTPS: `/containerLogs/...` for logs, and a web
 socket at `/exec/...` whose channels are standard output, standard error and the outcome. The test chooses the answers.
 """
 
@@ -20,6 +20,7 @@ from gantry_testing.http_server import http_server
 from gantry_testing.loop_thread import LoopThread
 
 PROTOCOL: Final = "v4.channel.k8s.io"
+"""The version of the protocol of `exec`: the first byte of a message is its channel."""
 
 
 class Outcome(NamedTuple):
@@ -38,12 +39,18 @@ Log = Callable[[str, str, bool], str | None]
 
 @final
 class Kubelet:
-    """Runs on a loop in a thread of its own; the test chooses its answers."""
+    """The kubelet, on a loop in a thread of its own; the test chooses its answers."""
 
     def __init__(self) -> None:
         self.run: Run = lambda pod, container, command: Outcome(b"", "no such program", 127)
+        """Returns the outcome of a program that the kubelet is asked to run."""
+
         self.log: Log = lambda pod, container, is_previous: f"{container} of {pod}\n"
+        """Returns the log of a container."""
+
         self.ran: Final[list[tuple[str, str, list[str]]]] = []
+        """Pod, container and command of each program that it was asked to run."""
+
         self.port = 0
         self._stop: Final = asyncio.Event()
 

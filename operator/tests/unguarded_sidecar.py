@@ -3,6 +3,8 @@
     python -m unguarded_sidecar --page ... (the options of a sidecar)
 
 What runs is the shipped sidecar, which only counts connections: beyond the maximum, one more is refused.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations

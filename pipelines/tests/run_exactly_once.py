@@ -178,8 +178,8 @@ class Run:
         try:
             is_inside = process.until(lambda: bool(self.staged() - left), RUN_TIMEOUT_S)
             [(name, epoch)] = self.group.masters().values()
-            self.group.do("kill", name, "--down", BROKER_DOWN)
-            self.group.until(lambda: any(one[1] > epoch for one in self.group.masters().values()), RUN_TIMEOUT_S)
+            self.group.run_command("kill", name, "--down", BROKER_DOWN)
+            self.group.wait_until(lambda: any(one[1] > epoch for one in self.group.masters().values()), RUN_TIMEOUT_S)
             code = process.wait(RUN_TIMEOUT_S)
         finally:
             process.kill_rest()
@@ -187,7 +187,7 @@ class Run:
         self.counts["killed: the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
         if code != 0:
             self.findings.append(f"a failover ended the archive with {code}: {process.tail()}")
-        self.group.until(self.group.is_well, RUN_TIMEOUT_S)
+        self.group.wait_until(self.group.is_healthy, RUN_TIMEOUT_S)
         print_line(f"  the broker {name} was killed, and another took over; the archive ended with {code}")
 
     def lose_checkpoint(self) -> None:

@@ -99,20 +99,20 @@ def test_stream_survives_failover_and_switchover(spark: SparkSession, tmp_path: 
     folder = tmp_path / "stream"
     try:
         with Load(group, "failing") as load:
-            group.until(load.more(50))
+            group.wait_until(load.has_more(50))
             frame = spark.readStream.format("rocketmq").options(
                 nameServers=group.name_server, subscribe="failing", startingOffsets="earliest", patience="5m"
             )
             writer = frame.load().writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
             query = writer.start(str(folder / "rows"))
-            group.until(lambda: any(one["numInputRows"] for one in query.recentProgress), DEADLINE_S)
+            group.wait_until(lambda: any(one["numInputRows"] for one in query.recentProgress), DEADLINE_S)
             ((name, epoch),) = group.masters().values()
-            group.do("kill", name)
-            group.until(lambda: any(one[1] > epoch for one in group.masters().values()), DEADLINE_S)
-            group.until(load.more(100), DEADLINE_S)
-            group.until(group.is_well, DEADLINE_S)
-            group.do("promote", "0", "--timeout", "600")
-            group.until(load.more(100), DEADLINE_S)
+            group.run_command("kill", name)
+            group.wait_until(lambda: any(one[1] > epoch for one in group.masters().values()), DEADLINE_S)
+            group.wait_until(load.has_more(100), DEADLINE_S)
+            group.wait_until(group.is_healthy, DEADLINE_S)
+            group.run_command("promote", "0", "--timeout", "600")
+            group.wait_until(load.has_more(100), DEADLINE_S)
         acknowledged = set(load.acknowledged)
         query.processAllAvailable()
         assert query.exception() is None

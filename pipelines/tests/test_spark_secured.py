@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trustme
-from admin_scene import READ_TOKEN, Child, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import READ_TOKEN, Child, broker_process, sidecar_process, wait_for, write_token_files
 
 from gantry_access import SignatureKind
 from gantry_nameserver.server import NameServer
@@ -83,10 +83,10 @@ def test_brokers_and_sidecars_are_verified_by_their_certificates(tmp_path: Path)
         "tlsEnable": "true", "tlsClientTrustCertPath": str(party.authority), "tlsClientAuthServer": "true",
     }  # fmt: skip
     try:
-        with broker_beside(tmp_path / "store", **conf) as broker:
+        with broker_process(tmp_path / "store", **conf) as broker:
             broker.send(20, topic=TOPIC)
-            options = [*token_files(tmp_path / "tokens"), *served, "--log-listen", "127.0.0.1:0"]
-            with sidecar_beside(tmp_path / "store", *options) as sidecar:
+            options = [*write_token_files(tmp_path / "tokens"), *served, "--log-listen", "127.0.0.1:0"]
+            with sidecar_process(tmp_path / "store", *options) as sidecar:
                 good = TlsFiles(ca=str(party.authority))
                 given: dict[str, Any] = {
                     "name_servers": f"127.0.0.1:{port}", "sidecars": (f"https://{sidecar.address}",),

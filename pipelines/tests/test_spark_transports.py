@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_scene import READ_TOKEN, sidecar_beside, token_files, wait_for
+from admin_scene import READ_TOKEN, sidecar_process, wait_for, write_token_files
 from spark_kit.cutting_proxy import CuttingProxy
 from spark_kit.processes import BROKER, TOPIC, Group, group
 
@@ -185,8 +185,8 @@ def test_range_that_is_not_yet_available_is_waited_for(running: Group, way: Tran
 
 def test_wrong_token_is_refused_and_tokens_are_never_shown(running: Group, tmp_path: Path) -> None:
     """Without a valid token the query ends at once with the reason; no text contains a token."""
-    tokens = token_files(tmp_path / "tokens")
-    with sidecar_beside(running.stores[1], *tokens, "--log-listen", "127.0.0.1:0") as guarded:
+    tokens = write_token_files(tmp_path / "tokens")
+    with sidecar_process(running.stores[1], *tokens, "--log-listen", "127.0.0.1:0") as guarded:
         guarded.wait_ready()
         how = {"sidecars": (guarded.url,), "read_from": ReadFrom.SLAVE, "token": READ_TOKEN}
         settings = settings_of(running, TransportKind.HTTP, **how)
@@ -231,7 +231,7 @@ def test_restarted_sidecar_is_waited_for(tmp_path: Path) -> None:
         listen = made.sidecars[0].address
         made.sidecars[0].child.end()
         with ExitStack() as stack:
-            again = sidecar_beside(made.stores[0], "--open-reads", "--log-listen", "127.0.0.1:0", listen=listen)
+            again = sidecar_process(made.stores[0], "--open-reads", "--log-listen", "127.0.0.1:0", listen=listen)
             timer = threading.Timer(2.0, lambda: stack.enter_context(again))
             timer.start()
             rows += [row for batch in batches for row in batch.to_pylist()]

@@ -8,7 +8,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "operator" / "tests"))
 
-from admin_scene import broker_beside, sidecar_beside
+from admin_scene import broker_process, sidecar_process
 from http_abuse import ATTACKS, HttpAbuseReport, run_http_abuse
 
 HEADLINES: Final = (
@@ -20,7 +20,7 @@ GROWTH_KIB_MAX: Final = 96 * 1024
 def run_http(directory: Path, *, connections: int) -> list[HttpAbuseReport]:
     """Run the attacks on one sidecar in turn."""
     directory.mkdir(parents=True, exist_ok=True)
-    with broker_beside(directory) as _, sidecar_beside(directory, "--open-reads") as sidecar:
+    with broker_process(directory) as _, sidecar_process(directory, "--open-reads") as sidecar:
         sidecar.wait_ready()
         host, _, port = sidecar.address.rpartition(":")
         pid = sidecar.child.process.pid

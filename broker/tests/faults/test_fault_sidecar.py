@@ -19,12 +19,12 @@ from admin_scene import (
     BrokerChild,
     SidecarChild,
     app_of,
-    broker_beside,
+    broker_process,
     bundle_entries,
     endpoints,
-    sidecar_beside,
-    token_files,
+    sidecar_process,
     wait_for,
+    write_token_files,
 )
 
 from gantry_admin.__main__ import main, parser, settings_of
@@ -46,13 +46,13 @@ VALUES = {"topic": "TopicTest", "queue_id": 0, "group": "GroupTest", "offset": 0
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     """Return a sidecar that other machines may reach, with tokens."""
     store = tmp_path_factory.mktemp("store")
-    tokens = token_files(tmp_path_factory.mktemp("tokens"))
-    with broker_beside(store) as broker:
+    tokens = write_token_files(tmp_path_factory.mktemp("tokens"))
+    with broker_process(store) as broker:
         broker.send(5)
         options = ["--listen", "0.0.0.0:0", "--log-listen", "0.0.0.0:0", *tokens]
-        with sidecar_beside(store, *options) as sidecar:
+        with sidecar_process(store, *options) as sidecar:
             sidecar.url = sidecar.url.replace("0.0.0.0", "127.0.0.1")
-            sidecar.fast = sidecar.fast.replace("0.0.0.0", "127.0.0.1")
+            sidecar.log_address = sidecar.log_address.replace("0.0.0.0", "127.0.0.1")
             wait_for(lambda: sidecar.get("/v1/role", token=TOKEN).status_code == 200, "the broker has answered")
             yield broker, sidecar
 
@@ -82,7 +82,7 @@ def test_request_without_a_valid_token_learns_nothing(
     assert {one: answer.status_code for one, answer in answers.items()} == dict.fromkeys(answers, 401)
     assert all(answer.headers["www-authenticate"].startswith("Bearer") for answer in answers.values())
     assert {("GET", "/v1/messages"), ("POST", "/v1/dead-letters/GroupTest/0/0/resend")} <= answers.keys()
-    assert sidecar.get("/v1/log/bytes", token=token, fast=True, Range="bytes=0-9").status_code == 401
+    assert sidecar.get("/v1/log/bytes", token=token, at_log_port=True, Range="bytes=0-9").status_code == 401
 
 
 def test_read_token_changes_nothing(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
@@ -124,7 +124,10 @@ def test_orders_are_refused_without_permission(
 @pytest.mark.verify
 def test_valid_token_is_accepted(tmp_path: Path) -> None:
     """S8's twin: with the token that may change the same request succeeds, so the refusals above are the guard's."""
-    with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
+    with (
+        broker_process(tmp_path / "store"),
+        sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "t")) as sidecar,
+    ):
         wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
         assert sidecar.post("/v1/role/fence", BODY, token=TOKEN).status_code == 200
         wait_for(
@@ -272,9 +275,9 @@ def test_own_client_certificate_is_accepted_and_a_foreign_one_refused(tmp_path: 
             authority.issue_cert("alice@example.org", common_name="alice").configure_cert(made)
         return made
 
-    with broker_beside(tmp_path / "store") as broker, sidecar_beside(tmp_path / "store", *options) as sidecar:
+    with broker_process(tmp_path / "store") as broker, sidecar_process(tmp_path / "store", *options) as sidecar:
         broker.send(3)
-        main_url, fast_url = f"https://{sidecar.address}", f"https://{sidecar.fast}/v1/log/bytes"
+        main_url, fast_url = f"https://{sidecar.address}", f"https://{sidecar.log_address}/v1/log/bytes"
         with httpx.Client(verify=context(ours), timeout=90) as client:
             wait_for(lambda: client.get(f"{main_url}/readyz").status_code == 200, "it is ready")
             assert client.get(f"{main_url}/v1/status").status_code == 200
@@ -316,7 +319,7 @@ def shown_texts(sidecar: SidecarChild) -> Iterator[str]:
 
 def test_settings_do_not_show_where_secrets_lie(tmp_path: Path) -> None:
     """S9: the repr of the settings names no file of secrets, so a traceback or a log line cannot either."""
-    options = ["--page", "p", "--control", "c", "--store", "s", *token_files(tmp_path)]
+    options = ["--page", "p", "--control", "c", "--store", "s", *write_token_files(tmp_path)]
     settings = settings_of(parser().parse_args([*options, "--broker-credentials", "/secret/place"]))
 
     assert "/secret/place" not in repr(settings)

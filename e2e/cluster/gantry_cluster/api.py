@@ -19,6 +19,7 @@ from gantry_cluster.paths import Folder
 REQUEST_SECONDS_MAX = 20.0
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+"""Media types of patches: a merge patch, and server-side apply."""
 
 Object = dict[str, Any]
 """A Kubernetes object as its JSON document."""

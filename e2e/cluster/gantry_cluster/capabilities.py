@@ -17,14 +17,19 @@ from gantry_cluster.api import Object
 from gantry_cluster.cluster import condition_status
 
 NODES_MIN: Final = 3
+"""The number of nodes that accept pods: one each for a master and two slaves."""
+
 MINOR_MIN: Final = 30
 """The minor version of Kubernetes 1 that the chart requires."""
-PAGES_BYTES_MIN: Final = 64 << 20
+HUGE_PAGES_BYTES_MIN: Final = 64 << 20
 """Bytes of huge pages on a node: a broker of these tests has three buffers of 8 MiB, and a test has up to two
 brokers on a node."""
 HUGE_PAGES: Final = "hugepages-2Mi"
+"""The resource of a node for huge pages."""
+
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 UNITS: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+"""The units of a quantity of Kubernetes, in bytes."""
 
 
 @unique
@@ -82,6 +87,7 @@ REMEDIES: Final[dict[Capability, str]] = {
     Capability.HUGE_PAGES: "sysctl vm.nr_hugepages=128 on the nodes, before their kubelets start",
     Capability.REACH_NODES: "run it on a machine that reaches the nodes",
 }
+"""Where a test that is skipped for a missing capability can run."""
 
 
 def find_missing(
@@ -98,8 +104,10 @@ def find_missing(
         found[Capability.RUN_GROUPS] = f"{len(usable)} nodes accept pods, but {NODES_MIN} are needed"
     elif not defaults:
         found[Capability.RUN_GROUPS] = "no storage class is the default"
-    if sum(_pages_bytes(node) >= PAGES_BYTES_MIN for node in usable) < NODES_MIN:
-        found[Capability.HUGE_PAGES] = f"fewer than {NODES_MIN} nodes have {PAGES_BYTES_MIN >> 20} MiB of {HUGE_PAGES}"
+    if sum(_huge_pages_bytes(node) >= HUGE_PAGES_BYTES_MIN for node in usable) < NODES_MIN:
+        found[Capability.HUGE_PAGES] = (
+            f"fewer than {NODES_MIN} nodes have {HUGE_PAGES_BYTES_MIN >> 20} MiB of {HUGE_PAGES}"
+        )
     if not is_reached:
         found[Capability.REACH_NODES] = "the nodes' addresses are not reachable from here"
     return found
@@ -107,11 +115,11 @@ def find_missing(
 
 def _is_usable(node: Object) -> bool:
     """Return whether the node is ready and accepts any pod."""
-    is_closed = node["spec"].get("unschedulable", False)
+    is_unschedulable = node["spec"].get("unschedulable", False)
     blocking_taints = [
         taint for taint in node["spec"].get("taints", ()) if taint["effect"] in ("NoSchedule", "NoExecute")
     ]
-    return condition_status(node, "Ready") == "True" and not is_closed and not blocking_taints
+    return condition_status(node, "Ready") == "True" and not is_unschedulable and not blocking_taints
 
 
 def usable_names(nodes: Iterable[Object]) -> list[str]:
@@ -119,7 +127,7 @@ def usable_names(nodes: Iterable[Object]) -> list[str]:
     return [str(node["metadata"]["name"]) for node in nodes if _is_usable(node)]
 
 
-def _pages_bytes(node: Object) -> int:
+def _huge_pages_bytes(node: Object) -> int:
     text = str(node.get("status", {}).get("allocatable", {}).get(HUGE_PAGES, "0"))
     parts = re.fullmatch(r"(\d+)(\D*)", text)
     return int(parts[1]) * UNITS.get(parts[2], 1) if parts else 0

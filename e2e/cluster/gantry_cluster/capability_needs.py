@@ -19,12 +19,17 @@ from gantry_cluster.foreign import ForeignCluster, open_cluster
 from gantry_testing.requirements_plugin import NEEDS, Need
 
 MARKER: Final = "cluster_can"
+"""The name of the pytest marker with which a test declares capabilities."""
+
 PROMISE: Final = "cluster"
-WHAT: Final = {
+"""The word in `GANTRY_REQUIRE` that turns the skip of a promised test into a failure."""
+
+KIND_TEXTS: Final = {
     Kind.NODES: "nodes made here",
     Kind.IN_CONTAINERS: "nodes of kind",
     Kind.FOREIGN: "a foreign cluster",
 }
+"""The kinds of cluster in messages."""
 
 
 @final
@@ -36,6 +41,7 @@ class ChosenCluster:
         self._end = ExitStack()
         self._foreign: ForeignCluster | None = None
         self._lacks: dict[Capability, str] | None = None
+        """The missing capabilities with their reasons; None before the cluster is probed."""
 
     @property
     def is_made_here(self) -> bool:
@@ -51,7 +57,7 @@ class ChosenCluster:
     def missing_reason(self, capability: Capability) -> str | None:
         """Return why the capability is missing; None if the cluster has it."""
         if not self.choice.can_have(capability):
-            return f"not supported by {WHAT[self.choice.kind]}"
+            return f"not supported by {KIND_TEXTS[self.choice.kind]}"
         if self.is_made_here:
             return None
         if self._lacks is None:

@@ -19,6 +19,7 @@ from gantry_cluster.errors import BadChoice
 from gantry_cluster.image_names import Images
 
 VARIABLE: Final = "GANTRY_E2E_CLUSTER"
+"""The environment variable that passes the choice to the tests."""
 
 
 @unique

@@ -1,7 +1,7 @@
 """A running cluster, and how a program finds the one that another program has made.
 
 The machine carries one cluster at a time, because node names, addresses and control groups belong to the machine. The
-program that creates the folder `CLAIM` owns the machine; a link in it leads other programs to the folder of the
+program that creates the folder `MACHINE_CLAIM` owns the machine; a link in it leads other programs to the folder of the
 cluster, whose state file lists what runs.
 """
 
@@ -19,13 +19,15 @@ from gantry_cluster.image_names import BUILT, IMAGE, Images
 from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine, Program
 from gantry_cluster.node import load_image, tag_image
-from gantry_cluster.paths import CLAIM, Folder
+from gantry_cluster.paths import MACHINE_CLAIM, Folder
 from gantry_cluster.processes import Process
 from gantry_cluster.programs import Programs
 
 HUB = "hub"
+"""The name of the machine that holds the bridge and the control plane."""
+
 LINK = "folder"
-"""The name of the link in `CLAIM`."""
+"""The name of the link in `MACHINE_CLAIM`."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,11 @@ class Cluster:
 
     folder: Folder
     programs: Programs
+    """The built programs of Kubernetes."""
+
     plan: Plan
     machines: dict[str, Machine]
+    """The hub and the nodes, by name."""
 
     @property
     def hub(self) -> Machine:
@@ -104,7 +109,7 @@ class Cluster:
                 machine.name: {
                     "init": [machine.init.pid, machine.init.started],
                     "programs": {
-                        name: [program.process.pid, program.process.started, str(program.log), *program.words]
+                        name: [program.process.pid, program.process.started, str(program.log), *program.command]
                         for name, program in machine.programs.items()
                     },
                 }
@@ -116,15 +121,15 @@ class Cluster:
         draft.replace(self.folder.state)
 
 
-def find_claim() -> Folder | None:
+def find_machine_claim() -> Folder | None:
     """Return the folder of the cluster that owns this machine, or None."""
-    link = CLAIM / LINK
+    link = MACHINE_CLAIM / LINK
     return Folder(Path(os.readlink(link))) if link.is_symlink() else None
 
 
 def find() -> Cluster:
     """Return the cluster of this machine. Raises ``NoCluster``."""
-    folder = find_claim()
+    folder = find_machine_claim()
     if folder is None:
         raise NoCluster("no cluster on this machine; make one with: .venv/bin/python e2e/cluster/run.py up")
     if not folder.state.exists():
@@ -136,7 +141,7 @@ def find() -> Cluster:
         name: Machine(
             name,
             Process(*kept["init"]),
-            Journal(CLAIM),
+            Journal(MACHINE_CLAIM),
             {
                 program: Program(Process(pid, started), tuple(words), Path(log))
                 for program, (pid, started, log, *words) in kept["programs"].items()

@@ -10,8 +10,11 @@ from pathlib import Path
 from gantry_cluster.errors import CommandFailed, DeadlineExceeded
 
 COMMAND_SECONDS_MAX = 120.0
+"""The default limit of a program."""
+
 POLL_SECONDS = 0.1
 TAIL_LINES = 15
+"""How many last lines of a log an error message has."""
 
 
 def run(

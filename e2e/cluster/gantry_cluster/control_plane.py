@@ -29,6 +29,7 @@ EVICT_AFTER_S = 15
 """How long a pod stays bound to a node that is not ready (Kubernetes' own default is 300)."""
 
 READY_SECONDS_MAX = 90.0
+"""The limit for a ready API server."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class ControlPlane:
     programs: Programs
     authority: Authority
     accounts: Pair
+    """The key pair that signs tokens of service accounts."""
 
     def make_kubeconfig(self, program: str, user: str, *groups: str) -> Path:
         """Create the kubeconfig of a program."""

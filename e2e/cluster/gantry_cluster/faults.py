@@ -18,8 +18,13 @@ from gantry_cluster.node_files import SOCKET
 from gantry_cluster.pods import Namespace
 
 CRASH_SECONDS_MAX = 30.0
-TABLE = ("iptables", "--wait", "-t", "raw")
+"""The limit for a killed process to end."""
+
+RAW_TABLE = ("iptables", "--wait", "-t", "raw")
+"""The command that edits the table whose rules come before connection tracking."""
+
 TASKS = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
+"""The command for the processes of containers in containerd."""
 
 
 @contextmanager
@@ -34,15 +39,15 @@ def cut_uplink(cluster: Cluster, node: str) -> Iterator[None]:
 
 @contextmanager
 def drop_inbound(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterator[None]:
-    """Drop packets that a node receives from an address or range; the other direction stays open."""
+    """Drop a share of the packets that a node receives from an address or range; the other direction stays open."""
     chance = () if share >= 1 else ("-m", "statistic", "--mode", "random", "--probability", str(share))
     rule = ("PREROUTING", "-i", "eth0", "-s", source, *chance, "-j", "DROP")
     machine = cluster.machines[node]
-    machine.run(*TABLE, "-I", *rule)
+    machine.run(*RAW_TABLE, "-I", *rule)
     try:
         yield
     finally:
-        machine.run(*TABLE, "-D", *rule)
+        machine.run(*RAW_TABLE, "-D", *rule)
 
 
 @contextmanager

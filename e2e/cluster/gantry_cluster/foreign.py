@@ -33,17 +33,26 @@ from gantry_cluster.paths import Folder, cache_folder
 from gantry_cluster.programs import Programs
 
 ANSWER_SECONDS_MAX: Final = 120.0
+"""The limit for a first answer of the cluster."""
+
 REACH_SECONDS_MAX: Final = 3.0
+"""The limit for a connection to a node's kubelet."""
+
 KUBELET_PORT: Final = 10250
 SOCKET_BYTES_MAX: Final = 107
+"""The longest path of a Unix socket on Linux."""
+
 GANTRY_OBJECTS: Final = (
     "/api/v1/namespaces/gantry-system",
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev",
 )
+"""The objects whose existence shows that Gantry is installed."""
+
 CLIENTS: Final = {
     "kubectl": "on PATH, or: scripts/kubernetes kubectl",
     "helm": "on PATH, as GANTRY_HELM, or: scripts/kubernetes helm",
 }
+"""The programs that a foreign cluster needs here, with the remedy if one is missing."""
 
 
 class ClusterNotOwned(ClusterError):
@@ -94,6 +103,7 @@ class ForeignCluster(Cluster):
     images: Images
     kind: Kind
     proxy_api: SocketApi
+    """The client of `kubectl proxy`."""
 
     @property
     def nodes(self) -> list[str]:

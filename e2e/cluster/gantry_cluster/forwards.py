@@ -29,9 +29,12 @@ from gantry_status.orders import AnyOrder
 STATUS_TIMEOUT_S: Final = 3.0
 """The timeout of a status request. Through kubectl, API server and kubelet an answer takes longer than in a cluster."""
 START_SECONDS_MAX: Final = 60.0
+"""The limit for a forward to start."""
+
 POLL_SECONDS: Final = 0.02
 HOST: Final = "127.0.0.1"
 FORWARDING_LINE: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ->")
+"""The line with the local port that kubectl prints."""
 
 
 @final

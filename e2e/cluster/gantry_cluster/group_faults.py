@@ -17,10 +17,16 @@ from gantry_cluster.groups import OPERATOR, SYSTEM, Group
 from gantry_cluster.pods import Namespace
 
 NOTICED_SECONDS_MAX: Final = 120.0
+"""The limit for Kubernetes or the operator to notice a change."""
+
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""The taint that declares that a node is off."""
+
 BROKER: Final = "broker"
 SIDECAR: Final = "sidecar"
 OPERATOR_CONTAINER: Final = "operator"
+"""The names of the containers of brokers and operators."""
+
 KILL_BROKER: Final = """
 import os, signal
 for name in filter(str.isdigit, os.listdir("/proc")):
@@ -34,7 +40,7 @@ for name in filter(str.isdigit, os.listdir("/proc")):
 
 def kill_broker(group: Group, pod: str) -> None:
     """Kill the broker process with SIGKILL; process 1 of its container starts another at once."""
-    killed = group.namespace.run(pod, KILL_BROKER, BROKER).split()
+    killed = group.namespace.run_python(pod, KILL_BROKER, BROKER).split()
     assert len(killed) == 1, f"{pod} has brokers {killed}"
 
 
@@ -79,7 +85,7 @@ def wait_for_epoch(group: Group, beyond: int, shard: int = 0) -> float:
     started = time.monotonic()
 
     def is_new() -> bool:
-        record = group.record(shard)
+        record = group.lease_record(shard)
         is_settled = bool(record["terms"]) and record["terms"][-1]["epoch"] == record["epoch"]
         return record["epoch"] > beyond and is_settled and group.masters()[shard] not in ("-", "")
 

@@ -12,7 +12,7 @@ from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
 from gantry_cluster.groups import Group
 
 NOT_FOUND: Final = 404
-OWNED: Final = (
+OWNED_KINDS: Final = (
     ("statefulsets", "apis/apps/v1"),
     ("services", "api/v1"),
     ("configmaps", "api/v1"),
@@ -59,7 +59,7 @@ def claim_ids(group: Group) -> dict[str, str]:
 def has_lease(group: Group, shard: int = 0) -> bool:
     """Return whether the Lease of a shard exists."""
     try:
-        group.record(shard)
+        group.lease_record(shard)
     except ApiRefused as refusal:
         if refusal.status != NOT_FOUND:
             raise
@@ -82,10 +82,10 @@ def delete_completely(group: Group) -> None:
 
 
 def objects_by_owner(group: Group) -> dict[str, set[str]]:
-    """Return the objects of the kinds `OWNED` with this group's label, by the uid of the group that owns them."""
+    """Return the objects of the kinds `OWNED_KINDS` with this group's label, by the uid of the group that owns them."""
     found: dict[str, set[str]] = {}
     label = f"gantry.dev%2Fgroup%3D{group.name}"
-    for kind, version in OWNED:
+    for kind, version in OWNED_KINDS:
         things: list[Object] = group.namespace.cluster.api.items(
             f"{group.namespace.path(kind, version)}?labelSelector={label}"
         )

@@ -15,12 +15,16 @@ from gantry_cluster.pods import Namespace
 
 POLL_SECONDS: Final = 3.0
 CONFLICT: Final = 409
-GOOD: Final = "0"
+"""The HTTP status with which an API server answers the creation of an existing object."""
+
+CODE_SUCCESS: Final = "0"
+"""The code in the answer to a permitted request, as `probe_answers` returns it."""
+
 BROKER_PORT: Final = 10911
 NAME_SERVER_PORT: Final = 9876
 SIDECAR_PORT: Final = 8080
-CONFIG: Final = 26
-CLUSTER_INFO: Final = 106
+GET_BROKER_CONFIG: Final = 26
+GET_BROKER_CLUSTER_INFO: Final = 106
 """Codes of requests that brokers and name servers answer to every permitted client."""
 
 READ_CERTIFICATES: Final = """
@@ -29,6 +33,7 @@ for port in {ports}:
     pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
     print(hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest())
 """
+"""Prints the fingerprints of the certificates that the ports of a pod serve."""
 
 PROBE_ACCESS: Final = """
 import asyncio, json, ssl, sys
@@ -61,6 +66,7 @@ async def main():
 
 asyncio.run(main())
 """
+"""Prints how each server answers a client with an account and an authority, as JSON by pod."""
 
 
 def put_secret(namespace: Namespace, name: str, data: Mapping[str, bytes]) -> None:
@@ -91,7 +97,7 @@ def read_served_certificates(group: Group) -> dict[str, set[str]]:
     ports = [(pod, "broker", [BROKER_PORT, SIDECAR_PORT]) for pod in group.brokers()]
     ports += [(pod, "nameserver", [NAME_SERVER_PORT]) for pod in group.name_servers()]
     return {
-        pod: set(group.namespace.run(pod, READ_CERTIFICATES.format(ports=asked), container).split())
+        pod: set(group.namespace.run_python(pod, READ_CERTIFICATES.format(ports=asked), container).split())
         for pod, container, asked in ports
     }
 
@@ -100,8 +106,8 @@ def probe_answers(group: Group, account: tuple[str, str] | None, authority: str)
     """Return how brokers and name servers answer an account over TLS, by pod: `0`, another code, or `closed`."""
     endpoints = {}
     for pods, port, code in (
-        (group.brokers(), BROKER_PORT, CONFIG),
-        (group.name_servers(), NAME_SERVER_PORT, CLUSTER_INFO),
+        (group.brokers(), BROKER_PORT, GET_BROKER_CONFIG),
+        (group.name_servers(), NAME_SERVER_PORT, GET_BROKER_CLUSTER_INFO),
     ):
         for pod in pods:
             found = group.namespace.read_pod(pod)

@@ -25,6 +25,8 @@ from gantry_cluster.paths import ROOT
 from gantry_cluster.programs import ProgressReporter, programs
 
 TESTS: Final = "e2e/tests/test_e2e_group*.py"
+"""The tests of groups."""
+
 REQUIRE: Final = {
     Kind.NODES: "root,go,buildah,cluster",
     Kind.IN_CONTAINERS: "cluster",
@@ -34,6 +36,7 @@ REQUIRE: Final = {
 cluster."""
 
 BUILDERS: Final = ("buildah", "debootstrap")
+"""The programs that build images."""
 
 
 @click.command("groups", context_settings={"ignore_unknown_options": True})

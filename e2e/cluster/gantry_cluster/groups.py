@@ -23,13 +23,27 @@ from gantry_cluster.pods import Namespace, container, is_gone, pod_spec
 
 SYSTEM = "gantry-system"
 OPERATOR = "gantry-operator"
+"""The namespace of the operator, and the name of its chart and its Deployment."""
+
 CHART = ROOT / "charts" / OPERATOR
 DEFINITIONS = tuple(f"{name}.gantry.dev" for name in ("brokergroups", "topicarchives", "logaudits", "topicanalytics"))
+"""The CRDs that the chart installs."""
+
 HISTORIES = ROOT / "e2e" / "histories" / "gantry_histories"
+"""The package with the load and the checker of its history, which is mounted in the pod of the clients."""
+
 RECORD = "gantry.dev/record"
+"""The annotation of a Lease with the operator's record of epochs and terms."""
+
 READY_SECONDS_MAX = 180.0
+"""The limit for a healthy group and for a replaced pod."""
+
 CLIENT = "client"
+"""The name of the pod in which clients of a group run."""
+
 LINES = 40
+"""How many last lines of logs and events a diagnosis has."""
+
 HEALTHY = {
     **dict.fromkeys(("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady"), "True"),
     **dict.fromkeys(("Progressing", "Degraded", "Paused"), "False"),
@@ -42,7 +56,7 @@ def install_operator(cluster: Cluster, archive: Path | None, *values: str) -> Na
     images = cluster.provide_images(archive).chart_values()
     namespace = Namespace(cluster, SYSTEM)
     if is_gone(namespace):
-        namespace.make()
+        namespace.create()
     words = [word for value in images for word in ("--set-string", value)]
     words += [word for value in values for word in ("--set", value)]
     cluster.helm("install", OPERATOR, CHART, "--namespace", SYSTEM, "--wait", "--timeout", "110s", *words)
@@ -128,7 +142,7 @@ class Group:
         """Return the pod of each shard's master according to the status; `-` for none."""
         return str(self.read().get("status", {}).get("master", "")).split(",")
 
-    def record(self, shard: int = 0) -> Object:
+    def lease_record(self, shard: int = 0) -> Object:
         """Return the record in the Lease of a shard: its epochs and recent terms."""
         path = f"{self.namespace.path('leases', 'apis/coordination.k8s.io/v1')}/{self.name}-{shard}"
         found: Object = json.loads(self.namespace.cluster.api.get(path)["metadata"]["annotations"][RECORD])
@@ -219,13 +233,13 @@ class Group:
             self.namespace.path("configmaps"), {"metadata": {"name": "histories"}, "data": files}
         )
         items = [{"key": name, "path": f"{HISTORIES.name}/{name}"} for name in files]
-        environment = {"PYTHONPATH": "/judge"} | self.client_secrets.environment
+        environment = {"PYTHONPATH": "/histories"} | self.client_secrets.environment
         main = container(
             "main",
             "import signal; signal.pause()",
             env=[{"name": name, "value": value} for name, value in environment.items()],
             volumeMounts=[
-                {"name": "histories", "mountPath": "/judge"},
+                {"name": "histories", "mountPath": "/histories"},
                 *(
                     {"name": name, "mountPath": f"/entry/{name}", "readOnly": True}
                     for name in self.client_secrets.secrets
@@ -240,7 +254,7 @@ class Group:
             ),
         ]
         place = {"nodeName": node} if node else {}
-        self.namespace.pod(CLIENT, pod_spec(main, volumes=volumes, **place))
+        self.namespace.create_pod(CLIENT, pod_spec(main, volumes=volumes, **place))
         self.namespace.wait_ready(CLIENT)
 
     def gantry(self, *words: str) -> str:
@@ -248,7 +262,7 @@ class Group:
         place = ("exec", CLIENT, f"--namespace={self.namespace.name}", "--", "gantry")
         return self.namespace.cluster.kubectl(*place, *words, "--namesrv", self.name_server)
 
-    def load(self, topic: str, queues: int, *words: str, is_direct: bool = False) -> PodLoad:
+    def start_load(self, topic: str, queues: int, *words: str, is_direct: bool = False) -> PodLoad:
         """Start a load with its checker in the client's pod. With ``is_direct`` it needs no API server once it
         has started.
         """
@@ -256,9 +270,10 @@ class Group:
             "in_pod", topic, "--queues", str(queues), *self.client_secrets.words, *words, is_direct=is_direct
         )
 
-    def application(self, topic: str, *, first: int = 20) -> PodLoad:
-        """Start an ordinary client in the client's pod that sends steadily; entering waits for its first
-        acknowledgements.
+    def start_application(self, topic: str, *, first: int = 20) -> PodLoad:
+        """Start an ordinary client in the client's pod that sends steadily.
+
+        Entering the context waits for the ``first`` acknowledgements.
         """
         return self._start_program("steady", topic, "--first", str(first))
 

@@ -16,6 +16,7 @@ from gantry_cluster.paths import ROOT
 
 BUILD_SECONDS_MAX = 1200.0
 LOCAL_BASE = ("local-base",)
+"""The script that makes the base image from Debian packages."""
 
 
 @dataclass(frozen=True, kw_only=True)

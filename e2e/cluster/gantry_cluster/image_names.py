@@ -13,6 +13,8 @@ from gantry_cluster.api import Object
 from gantry_cluster.errors import BadChoice
 
 IMAGE: Final = "localhost/gantry:latest"
+"""The name that tests write."""
+
 NAME: Final = re.compile(r"(?P<repository>[^@\s]+):(?P<tag>[\w][\w.-]{0,127})")
 
 
@@ -23,6 +25,7 @@ class Images:
     broker: str
     operator: str
     policy: str = "IfNotPresent"
+    """The `imagePullPolicy` of pods with these images."""
 
     def __post_init__(self) -> None:
         """Refuse names that the chart cannot split into repository and tag."""

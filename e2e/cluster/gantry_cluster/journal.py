@@ -23,10 +23,14 @@ from gantry_cluster.errors import ClusterError, CommandFailed
 from gantry_cluster.processes import Process
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""The id of the present boot."""
+
 SETTINGS = Path("/proc/sys")
 END_SECONDS_MAX = 30.0
+"""The limit for one undone change."""
 
 Kind = Literal["setting", "folder", "mount", "group", "link", "route", "process"]
+"""The kind of a change; a group is a control group, and a link is a network device."""
 
 
 class Journal:
@@ -43,7 +47,7 @@ class Journal:
         kept = json.loads(self._path.read_text())
         return [(kind, name, value) for kind, name, value in kept["entries"]] if kept["boot"] == self._boot else []
 
-    def _note(self, kind: Kind, name: str, value: str = "") -> None:
+    def _record(self, kind: Kind, name: str, value: str = "") -> None:
         entries = [*self._entries(), (kind, name, value)]
         draft = self._path.with_suffix(".draft")
         draft.write_text(json.dumps({"boot": self._boot, "entries": entries}, indent=1))
@@ -52,37 +56,37 @@ class Journal:
     def set(self, name: str, value: str | None) -> None:
         """Change a kernel setting. With None, only record its value because another program is about to change it."""
         file = SETTINGS / name
-        self._note("setting", name, file.read_text().strip())
+        self._record("setting", name, file.read_text().strip())
         if value is not None:
             file.write_text(value)
 
     def folder(self, path: Path) -> None:
-        """Make a folder that `undo` removes."""
-        self._note("folder", str(path))
+        """Record and make a folder, which `undo` removes."""
+        self._record("folder", str(path))
         path.mkdir()
 
     def mount(self, path: Path, kind: str, options: str) -> None:
-        """Mount a file system of the kernel."""
-        self._note("mount", str(path))
+        """Record and mount a file system of the kernel, such as `cgroup`."""
+        self._record("mount", str(path))
         run("mount", "-t", kind, "-o", options, kind, path)
 
     def group(self, path: Path) -> None:
-        """Make a control group. Groups that other programs make below it are removed with it."""
-        self._note("group", str(path))
+        """Record and make a control group. Groups that other programs make below it are removed with it."""
+        self._record("group", str(path))
         path.mkdir(exist_ok=True)
 
     def link(self, name: str) -> None:
         """Record a network device that is about to be made."""
-        self._note("link", name)
+        self._record("link", name)
 
     def unreachable(self, addresses: str) -> None:
         """Reject packets to a range, before they are sent to the default gateway."""
-        self._note("route", addresses)
+        self._record("route", addresses)
         run("ip", "route", "add", "unreachable", addresses)
 
     def process(self, process: Process) -> None:
         """Record a process that was started."""
-        self._note("process", str(process.pid), str(process.started))
+        self._record("process", str(process.pid), str(process.started))
 
     def undo(self) -> list[str]:
         """Restore the machine; return a description of everything that could not be undone."""
@@ -155,3 +159,4 @@ _UNDO = {
     "route": _undo_route,
     "process": _undo_process,
 }
+"""The functions that undo a change of each kind."""

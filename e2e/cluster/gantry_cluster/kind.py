@@ -24,12 +24,19 @@ from gantry_cluster.paths import ROOT
 from gantry_cluster.programs import ProgressReporter
 
 NAME: Final = "gantry-e2e"
+"""The name of the cluster that `kind` makes."""
+
 CONFIG: Final = ROOT / "e2e" / "kind.yaml"
 MAKE_SECONDS_MAX: Final = 900.0
 LOAD_SECONDS_MAX: Final = 300.0
+"""The limits for making a cluster and for loading images."""
+
 HUGE_PAGES: Final = Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGES_WANTED: Final = 128
+"""The number of huge pages of 2 MiB with which no test is skipped."""
+
 PROVIDER: Final = "KIND_EXPERIMENTAL_PROVIDER"
+"""The variable with which `kind` uses another container program."""
 
 
 def provider(environment: Mapping[str, str] = os.environ) -> str:

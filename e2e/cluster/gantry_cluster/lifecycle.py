@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gantry_cluster import control_plane, images, network
 from gantry_cluster.certificates import Authority
-from gantry_cluster.cluster import HUB, LINK, Cluster, Plan, find_claim, ready_nodes
+from gantry_cluster.cluster import HUB, LINK, Cluster, Plan, find_machine_claim, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ClusterError, ClusterIsUp, NoCluster
 from gantry_cluster.journal import Journal
@@ -28,12 +28,16 @@ from gantry_cluster.node import (
     wait_for_containerd,
 )
 from gantry_cluster.node_files import PAUSE_IMAGE, NodeFiles
-from gantry_cluster.paths import CLAIM, Folder
+from gantry_cluster.paths import MACHINE_CLAIM, Folder
 from gantry_cluster.programs import Programs, ProgressReporter, programs
 from gantry_cluster.requirements import refuse_if_missing
 
 NODES_SECONDS_MAX = 120.0
+"""The limit for all nodes to be ready."""
+
 HUGE_PAGES = "vm/nr_hugepages"
+"""The kernel's setting for the number of reserved huge pages."""
+
 KUBELET_SETTINGS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -49,37 +53,37 @@ def up(folder: Folder, plan: Plan, report: ProgressReporter) -> Cluster:
     """Make a cluster. If it does not start, all changes of the machine are undone; its folder stays, with the logs."""
     refuse_if_missing()
     found = programs(report)
-    journal = _claim(folder)
+    journal = _claim_machine(folder)
     started = time.monotonic()
     try:
-        cluster = _make(folder, plan, found, journal, report)
+        cluster = _start_cluster(folder, plan, found, journal, report)
     except BaseException:
-        _release(journal)
+        _release_machine(journal)
         raise
     report(f"up in {time.monotonic() - started:.0f} s: {plan.nodes} nodes, {folder.root}")
     return cluster
 
 
-def _claim(folder: Folder) -> Journal:
+def _claim_machine(folder: Folder) -> Journal:
     """Claim the machine and begin with an empty folder."""
     if folder.root.exists() and any(folder.root.iterdir()) and not folder.logs.is_dir():
         raise ClusterError(f"{folder.root} contains files that are not of a cluster; name another folder")
     try:
-        CLAIM.mkdir(mode=0o700)
+        MACHINE_CLAIM.mkdir(mode=0o700)
     except FileExistsError:
-        other = find_claim()
+        other = find_machine_claim()
         where = f"the cluster in {other.root}" if other else "a cluster that has not started"
         raise ClusterIsUp(
             f"this machine carries {where}, and carries one at a time;"
             " end it with: .venv/bin/python e2e/cluster/run.py down"
         ) from None
-    (CLAIM / LINK).symlink_to(folder.root)
+    (MACHINE_CLAIM / LINK).symlink_to(folder.root)
     shutil.rmtree(folder.root, ignore_errors=True)
     folder.logs.mkdir(parents=True)
-    return Journal(CLAIM)
+    return Journal(MACHINE_CLAIM)
 
 
-def _make(folder: Folder, plan: Plan, found: Programs, journal: Journal, report: ProgressReporter) -> Cluster:
+def _start_cluster(folder: Folder, plan: Plan, found: Programs, journal: Journal, report: ProgressReporter) -> Cluster:
     """Start the hub, the control plane and the nodes, and wait until the nodes are ready."""
     for name in KUBELET_SETTINGS:
         journal.set(name, None)
@@ -123,9 +127,9 @@ def revive(cluster: Cluster, name: str) -> None:
     crashed = cluster.machines[name]
     assert not crashed.is_alive(), f"{name} still runs"
     number = cluster.nodes.index(name) + 1
-    machine = _machine_of_node(cluster, number, Journal(CLAIM))
+    machine = _machine_of_node(cluster, number, Journal(MACHINE_CLAIM))
     for program, kept in crashed.programs.items():
-        machine.spawn(program, kept.words, kept.log)
+        machine.spawn(program, kept.command, kept.log)
         if program == CONTAINERD:
             wait_for_containerd(machine)
     cluster.save()
@@ -141,21 +145,21 @@ def _reserve_huge_pages(pages: int, journal: Journal) -> None:
         raise ClusterError(f"the kernel gave {given} of {pages} huge pages; free memory or ask for fewer")
 
 
-def _release(journal: Journal) -> None:
+def _release_machine(journal: Journal) -> None:
     """Undo all changes. The machine is released only if all of them could be undone."""
     failures = journal.undo()
     if failures:
         raise ClusterError("not everything could be undone, try `down` again: " + "; ".join(failures))
-    shutil.rmtree(CLAIM)
+    shutil.rmtree(MACHINE_CLAIM)
 
 
 def down(report: ProgressReporter, keep: bool = False) -> None:
     """End the cluster of this machine and restore the machine. Its folder is deleted unless ``keep`` is set."""
-    if not CLAIM.is_dir():
+    if not MACHINE_CLAIM.is_dir():
         raise NoCluster("this machine carries no cluster")
     started = time.monotonic()
-    folder = find_claim()
-    _release(Journal(CLAIM))
+    folder = find_machine_claim()
+    _release_machine(Journal(MACHINE_CLAIM))
     if folder is not None and not keep:
         shutil.rmtree(folder.root, ignore_errors=True)
     report(f"down in {time.monotonic() - started:.0f} s")

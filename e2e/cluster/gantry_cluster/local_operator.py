@@ -18,6 +18,8 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.groups import OPERATOR, SYSTEM
 
 GONE_SECONDS_MAX: Final = 60.0
+"""The limit for the installed operators to end."""
+
 DEPLOYMENT: Final = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{OPERATOR}"
 LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{OPERATOR}"
 SELECTOR: Final = f"app.kubernetes.io%2Fname%3D{OPERATOR}"

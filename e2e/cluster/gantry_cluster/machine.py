@@ -25,9 +25,10 @@ from gantry_cluster.journal import Journal
 from gantry_cluster.processes import Process, child_of, is_running, start_detached
 
 START_SECONDS_MAX = 10.0
+"""The limit for a process to start."""
 
 
-def _note(journal: Journal, pid: int) -> None:
+def _record_process(journal: Journal, pid: int) -> None:
     """Record a process that was just started, unless it has ended already."""
     process = Process.of(pid)
     if process is not None:
@@ -39,7 +40,9 @@ class Program:
     """A program that was started to keep running, with its command line."""
 
     process: Process
-    words: tuple[str, ...]
+    command: tuple[str, ...]
+    """The command line, for a new start."""
+
     log: Path
 
 
@@ -49,6 +52,8 @@ class Machine:
 
     name: str
     init: Process
+    """Its process 1, with the process id that it has in the root namespace."""
+
     journal: Journal
     programs: dict[str, Program] = field(default_factory=dict)
 
@@ -57,7 +62,7 @@ class Machine:
         """Create new namespaces, held open by `pause`."""
         namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
         waiting = start_detached(["unshare", *namespaces, "--fork", "--mount-proc", "--", str(pause)], log)
-        _note(journal, waiting)
+        _record_process(journal, waiting)
         found: list[Process] = []
 
         def is_there() -> bool:
@@ -101,7 +106,7 @@ class Machine:
         """Start a program that keeps running."""
         entering = start_detached(self.enter(words), log)
         # `nsenter` waits for the program, and stops when the program is stopped; `down` ends it before process 1.
-        _note(self.journal, entering)
+        _record_process(self.journal, entering)
         found: list[Process] = []
 
         def is_there() -> bool:
@@ -119,4 +124,4 @@ class Machine:
         """Start a program again that has ended."""
         kept = self.programs[program]
         assert not kept.process.is_alive(), f"{program} in {self.name} still runs"
-        return self.spawn(program, kept.words, kept.log)
+        return self.spawn(program, kept.command, kept.log)

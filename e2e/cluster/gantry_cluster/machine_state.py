@@ -12,11 +12,13 @@ from pathlib import Path
 from gantry_cluster.commands import run
 from gantry_cluster.lifecycle import HUGE_PAGES, KUBELET_SETTINGS
 from gantry_cluster.node import GROUPS
-from gantry_cluster.paths import CLAIM, HIDDEN, cache_folder
+from gantry_cluster.paths import HIDDEN, MACHINE_CLAIM, cache_folder
 from gantry_cluster.programs import PACKAGES
 from gantry_cluster.requirements import PACKAGES as OTHER_PROGRAMS
 
-WATCHED = (*HIDDEN, Path("/etc"))
+WATCHED_FOLDERS = (*HIDDEN, Path("/etc"))
+"""The folders in which a cluster mounts file systems."""
+
 NETWORK_SETTINGS = ("net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables", "net/netfilter/nf_conntrack_max")
 
 
@@ -24,7 +26,7 @@ def _mounts() -> Iterator[str]:
     """Yield mounts only where a cluster mounts file systems; other programs mount elsewhere."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         device, target, kind, *_ = line.split()
-        if any(Path(target).is_relative_to(place) for place in WATCHED):
+        if any(Path(target).is_relative_to(place) for place in WATCHED_FOLDERS):
             yield f"{target} {kind} {device}"
 
 
@@ -76,7 +78,7 @@ def capture_machine_state() -> dict[str, list[str]]:
     """Return the state of the machine, by kind."""
     links = [line.split()[0] for line in run("ip", "-brief", "link").splitlines()]
     return {
-        "claim": [str(CLAIM)] if CLAIM.is_dir() else [],
+        "claim": [str(MACHINE_CLAIM)] if MACHINE_CLAIM.is_dir() else [],
         "mounts": sorted(_mounts()),
         "devices": sorted(links),
         "addresses": sorted(run("ip", "-brief", "address").splitlines()),

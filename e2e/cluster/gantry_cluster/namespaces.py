@@ -14,7 +14,10 @@ END_SECONDS_MAX = 300.0
 """How long to wait for the deletion. After an outage of the API server its controllers may need minutes to
 reconnect."""
 TOPICS_SECONDS_MAX = 60.0
+"""The limit for the topics of a spec to exist."""
+
 GROUP = "orders"
+"""The name of every group."""
 
 
 @final
@@ -25,19 +28,19 @@ class NamespaceFactory:
         self._cluster = cluster
         self._made: list[Namespace] = []
 
-    def make(self, name: str) -> Namespace:
+    def create(self, name: str) -> Namespace:
         """Create a namespace that enforces the `restricted` pod standard."""
         namespace = Namespace(
             self._cluster, name
-        ).make()  # an existing one raises here, so that it is not deleted at the end
+        ).create()  # an existing one raises here, so that it is not deleted at the end
         self._made.append(namespace)
         return namespace
 
-    def group(self, name: str, spec: Object, *, avoids_all_brokers: bool = False) -> Group:
+    def create_group(self, name: str, spec: Object, *, avoids_all_brokers: bool = False) -> Group:
         """Create a healthy group in a namespace of its own, with the topics of its spec, and a client."""
-        return self.begin(Group(self.make(name), GROUP), spec, avoids_all_brokers=avoids_all_brokers)
+        return self.start_group(Group(self.create(name), GROUP), spec, avoids_all_brokers=avoids_all_brokers)
 
-    def begin(self, group: Group, spec: Object, *, avoids_all_brokers: bool = False) -> Group:
+    def start_group(self, group: Group, spec: Object, *, avoids_all_brokers: bool = False) -> Group:
         """Create a healthy group in an existing namespace, with the topics of its spec, and a client.
 
         The client runs on another node than the master of the first shard, or than all brokers.
@@ -52,7 +55,7 @@ class NamespaceFactory:
         )
         return group
 
-    def end(self) -> None:
+    def delete_all(self) -> None:
         """Delete all namespaces, and wait until they are gone."""
         made, self._made = self._made, []
         for namespace in made:

@@ -25,10 +25,15 @@ OUTSIDE_ADDRESS = f"{PREFIX}.253"
 OUTSIDE_LINK = "gk-outside"
 PODS = "10.244.0.0/16"
 SERVICES = "10.96.0.0/16"
+"""The addresses of all pods, and those of all Services."""
+
 API_SERVICE = "10.96.0.1"
 DNS_SERVICE = "10.96.0.10"
+"""The addresses of the Services of the API server and of DNS."""
+
 NODES_MAX = 9
 UNPLUG_SECONDS_MAX = 30.0
+"""The limit for the kernel to remove the link of a crashed node."""
 
 
 def node_name(number: int) -> str:

@@ -16,6 +16,8 @@ from gantry_cluster.paths import Folder
 from gantry_cluster.programs import Programs
 
 GROUPS = Path("/sys/fs/cgroup")
+"""The root of the control groups of version 1."""
+
 CONTROLLERS = (
     "cpu",
     "cpuacct",
@@ -32,8 +34,13 @@ CONTROLLERS = (
 """The hierarchies in which a runtime makes groups; the last two are not controllers, but get groups too."""
 
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+"""The file from which a kubelet reads the number of huge pages."""
+
 RUNTIME_SECONDS_MAX = 30.0
+"""The limit for an answer of containerd."""
+
 CONTAINERD = "containerd"
+"""The name of the program of containerd."""
 
 
 def mount_groups(journal: Journal) -> None:

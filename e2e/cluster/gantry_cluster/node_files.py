@@ -16,12 +16,19 @@ from gantry_cluster.certificates import Authority, Pair
 from gantry_cluster.network import DNS_SERVICE, PODS, node_address, node_name, pods_of
 
 PAUSE_IMAGE = "gantry.dev/pause:1"
+"""The image of the container that holds the namespaces of a pod."""
+
 SOCKET = "/run/containerd/containerd.sock"
+"""The socket of containerd, in each node's own `/run`."""
+
 LEASE_S = 10
 """A kubelet renews its Lease four times in this time (Kubernetes' own default is 40)."""
 
 PLUGINS_FOLDER = Path("/usr/lib/cni")
+"""The folder of the network plugins of Debian."""
+
 OPEN_FILES = 20_000
+"""The limit of open files of a kubelet."""
 
 CONTAINERD = """\
 version = 2
@@ -40,6 +47,7 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
 """
+"""The configuration of containerd."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gantry_cluster.errors import ClusterError
 CLUSTER = Path(__file__).resolve().parents[1]
 ROOT = CLUSTER.parents[1]
 MODULE = CLUSTER / "go"
-CLAIM = Path("/run/gantry-cluster")
+MACHINE_CLAIM = Path("/run/gantry-cluster")
 """The folder whose creation claims the machine, which carries one cluster.
 
 It holds a link to the folder of the cluster, and the journal, which must survive that folder: it may be removed while
@@ -23,6 +23,8 @@ the cluster runs.
 """
 
 HIDDEN = tuple(Path(name) for name in ("/run", "/var/run", "/var/lib", "/var/log", "/proc", "/sys", "/dev"))
+"""Paths of which every node has its own."""
+
 CACHE_VARIABLE = "GANTRY_CLUSTER_CACHE"
 
 

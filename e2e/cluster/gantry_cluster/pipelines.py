@@ -17,8 +17,14 @@ from gantry_cluster.pods import Namespace, container, pod_spec
 
 PLURALS = {"TopicArchive": "topicarchives", "LogAudit": "logaudits", "TopicAnalytics": "topicanalytics"}
 USER = 185
+"""The user of Spark's image."""
+
 READER = "reader"
+"""The name of the pod that reads a claim."""
+
 MOUNTED = "/claim"
+"""Where the reader mounts the claim."""
+
 PRINT_ROWS = f"""
 import json
 import pyarrow.dataset as datasets
@@ -26,6 +32,7 @@ files = datasets.dataset("{MOUNTED}", format="parquet", partitioning="hive", exc
 rows = files.to_table(columns=["topic", "body"]).to_pylist() if files.files else []
 print(json.dumps([[row["topic"], row["body"].decode()] for row in rows]))
 """
+"""Prints topic and body of all rows in the files on the claim, as JSON."""
 
 
 @final
@@ -37,6 +44,7 @@ class Pipeline:
     kind: str
     name: str
     image: str
+    """The image of drivers and executors."""
 
     @property
     def base(self) -> str:
@@ -116,12 +124,12 @@ class Pipeline:
         volumes = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}, {"name": "tmp", "emptyDir": {}}]
         spec = pod_spec(main, volumes=volumes)
         spec["securityContext"] |= {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-        self.namespace.pod(READER, spec)
+        self.namespace.create_pod(READER, spec)
         self.namespace.wait_ready(READER)
 
     def read_archived(self, topic: str) -> list[str]:
         """Return the bodies of a topic in all files on the claim."""
-        rows: list[list[str]] = json.loads(self.namespace.run(READER, PRINT_ROWS) or "[]")
+        rows: list[list[str]] = json.loads(self.namespace.run_python(READER, PRINT_ROWS) or "[]")
         return sorted(body for of, body in rows if of == topic)
 
     def verify(self) -> str:

@@ -15,10 +15,15 @@ from gantry_cluster.errors import ApiRefused
 from gantry_cluster.image_names import IMAGE
 
 USER = 10001
+"""The user of Gantry's image."""
+
 POD_SECONDS_MAX = 120.0
+"""The limit for a pod to be ready."""
+
 NOT_FOUND = 404
 
 IDLE = "import signal; signal.pause()"
+"""A program that does nothing until it is killed."""
 
 
 def container(name: str, program: str, **fields: object) -> Object:
@@ -62,7 +67,7 @@ class Namespace:
     name: str
     labels: dict[str, str] = field(default_factory=lambda: {"pod-security.kubernetes.io/enforce": "restricted"})
 
-    def make(self) -> Namespace:
+    def create(self) -> Namespace:
         """Create the namespace in the cluster."""
         metadata: Object = {"name": self.name, "labels": self.labels}
         self.cluster.api.create("/api/v1/namespaces", {"metadata": metadata})
@@ -72,7 +77,7 @@ class Namespace:
         """Return the API path of a collection in the namespace."""
         return f"/{group}/namespaces/{self.name}/{kind}"
 
-    def pod(self, name: str, spec: Object, labels: dict[str, str] | None = None) -> None:
+    def create_pod(self, name: str, spec: Object, labels: dict[str, str] | None = None) -> None:
         """Create a pod without waiting for it."""
         metadata: Object = {"name": name, "labels": labels or {"app": name}}
         body: Object = {"metadata": metadata, "spec": self.cluster.localize_pod_spec(spec)}
@@ -97,7 +102,7 @@ class Namespace:
         for name in names:
             wait_until(f"ready pod {self.name}/{name}", lambda name=name: self.is_ready(name), seconds_max)  # type: ignore[misc]
 
-    def run(self, name: str, program: str, container: str = "main") -> str:
+    def run_python(self, name: str, program: str, container: str = "main") -> str:
         """Run a Python program in an existing pod; return its output."""
         words = ("exec", name, f"--namespace={self.name}", f"--container={container}", "--", "python", "-c", program)
         return self.cluster.kubectl(*words).strip()

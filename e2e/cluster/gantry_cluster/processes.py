@@ -33,6 +33,7 @@ class Process:
 
     pid: int
     started: int
+    """The start time in clock ticks since the boot."""
 
     @classmethod
     def of(cls, pid: int) -> Process | None:

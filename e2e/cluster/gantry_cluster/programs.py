@@ -34,11 +34,14 @@ PACKAGES = {
     "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
     "helm": "helm.sh/helm/v3/cmd/helm",
 }
+"""The programs that are built here, and their Go packages."""
+
 ALONE = ("etcd", "kube-apiserver", "helm")
 """The programs that tests without a cluster need: an API server without nodes, and helm for the charts."""
 BUILD_SECONDS_MAX = 3600.0
 BUILD_ATTEMPTS = 3
 ProgressReporter = Callable[[str], None]
+"""Shows a line about the progress to the user."""
 
 
 @dataclass(frozen=True)

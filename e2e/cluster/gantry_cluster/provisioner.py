@@ -22,8 +22,12 @@ from gantry_cluster.paths import Folder
 
 PROVISIONER = "gantry.dev/disk"
 CLASS = "disk"
+"""The name of the storage class in `addons.yaml`."""
+
 POLL_SECONDS = 0.5
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""The annotation of a claim with the node of its pod."""
+
 MADE_BY = "pv.kubernetes.io/provisioned-by"
 VOLUMES = "/api/v1/persistentvolumes"
 CLAIMS = "/api/v1/persistentvolumeclaims"

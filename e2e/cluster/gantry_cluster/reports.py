@@ -21,6 +21,7 @@ COLLECTIONS: Final = {
     "PersistentVolumeClaim": ("persistentvolumeclaims", "api/v1"),
     "StatefulSet": ("statefulsets", "apis/apps/v1"),
 }
+"""The collection and the API of each kind of object."""
 
 ASK_BROKERS: Final = """
 import asyncio, json, ssl, sys
@@ -63,6 +64,7 @@ async def ask():
 
 asyncio.run(ask())
 """
+"""Prints the settings and tables of brokers, and whether they answer a plain client, as JSON."""
 
 ASK_SIDECAR: Final = """
 import json, pathlib, ssl, urllib.request
@@ -81,16 +83,20 @@ request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}
 status = json.load(urllib.request.urlopen(request, timeout=10, context=unverified))
 print(json.dumps({"status": status, "arguments": words}))
 """
+"""Prints the status and the arguments of a sidecar, as JSON."""
 
 
 class ClientAccess(NamedTuple):
     """How clients authenticate and connect at present."""
 
     account: tuple[str, str] | None = None
+    """The access key and the secret key; None if requests are not signed."""
+
     authority: str = ""
+    """The certificate of the authority as PEM text; empty for connections without TLS."""
 
 
-def read_broker_reports(group: Group, way: ClientAccess) -> Mapping[str, Any]:
+def read_broker_reports(group: Group, access: ClientAccess) -> Mapping[str, Any]:
     """Return the settings of each broker of the first shard, the tables of its master, and whether a client
     without TLS and account gets answers.
     """
@@ -98,8 +104,8 @@ def read_broker_reports(group: Group, way: ClientAccess) -> Mapping[str, Any]:
     wanted = {
         "brokers": {pod: f"{pod}.{group.namespace.name}.svc:10911" for pod in pods},
         "master": group.masters()[0],
-        "account": way.account,
-        "authority": way.authority,
+        "account": access.account,
+        "authority": access.authority,
     }
     place = (
         "exec",
@@ -117,7 +123,7 @@ def read_broker_reports(group: Group, way: ClientAccess) -> Mapping[str, Any]:
 
 def read_sidecar_report(group: Group, pod: str) -> tuple[Object, dict[str, str]]:
     """Return the status of a sidecar and its options: the last value of each option, and the number of peers."""
-    reports = json.loads(group.namespace.run(pod, ASK_SIDECAR, "sidecar"))
+    reports = json.loads(group.namespace.run_python(pod, ASK_SIDECAR, "sidecar"))
     words = reports["arguments"]
     options = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
     return reports["status"], options | {"--peer": str(words.count("--peer"))}

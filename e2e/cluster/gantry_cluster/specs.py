@@ -7,6 +7,7 @@ from typing import Final
 from gantry_cluster.api import Object
 
 TOPIC: Final = "orders"
+"""The topic of the specs below."""
 
 SMALL: Final[Object] = {
     "slaves": 1,
@@ -38,7 +39,7 @@ UNCOMMITTED: Final[Object] = BUFFERED | {
 TWO_SLAVES: Final[Object] = SMALL | {"slaves": 2}
 """One of two slaves must acknowledge, so one broker may be down."""
 
-WITH_PAGES: Final[Object] = SMALL | {
+WITH_HUGE_PAGES: Final[Object] = SMALL | {
     "shards": 2,
     "writeBuffer": {"medium": "HugePages-2Mi", "buffers": 3, "segmentSize": "8Mi"},
     "access": {"external": {"type": "NodePort"}},

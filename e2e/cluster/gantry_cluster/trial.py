@@ -22,7 +22,10 @@ POLL_SECONDS: Final = 0.2
 ACKNOWLEDGEMENTS_AFTER: Final = 100
 """The number of acknowledgements that show that the group is healthy again."""
 QUEUES: Final = 4
+"""The number of queues of a trial's topic."""
+
 UNKNOWN_LOSS: Final = -1
+"""The announced loss in the Lease if its size is unknown."""
 
 
 @final
@@ -32,7 +35,7 @@ class TermObserver:
     def __init__(self, group: Group, shard: int) -> None:
         self._group = group
         self._shard = shard
-        self._before = group.record(shard)["epoch"]
+        self._before = group.lease_record(shard)["epoch"]
         self._terms: dict[int, dict[str, Any]] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gantry-announcements")
@@ -54,7 +57,7 @@ class TermObserver:
     def _poll(self) -> None:
         """Read the Lease. Errors are ignored, because a test may stop the API server or delete the Lease."""
         try:
-            terms = self._group.record(self._shard)["terms"]
+            terms = self._group.lease_record(self._shard)["terms"]
         except (OSError, http.client.HTTPException, ApiRefused, KeyError):
             return
         self._terms |= {term["epoch"]: term for term in terms if term["epoch"] > self._before}
@@ -83,6 +86,8 @@ class Outcome:
 
     name: str
     announced: int | None
+    """The bytes that the operator announced to lose at most; None if it announced an unknown loss."""
+
     lost: int
     """Lost bytes, at least; 0 if every acknowledged message is stored."""
 
@@ -90,6 +95,7 @@ class Outcome:
     """The longest interval without an acknowledgement."""
 
     verdict: dict[str, Any]
+    """The result of the checker, with `findings` and `lost_bytes`."""
 
     def check_limits(self, seconds_max: float) -> None:
         """Print the figures and check them against the guarantees. Raises AssertionError."""
@@ -108,13 +114,17 @@ def run_fault_under_load(
 ) -> Outcome:  # fmt: skip
     """Inject a fault into a group under load, wait until it is healthy again, and check the history.
 
+    The name also names the topic. With ``is_direct`` the load does not use the API server once it has started.
     ``fault`` returns when Kubernetes or the operator has noticed the fault. The kill of a broker's process may stay
     unnoticed: there the acknowledgements after it show that the broker is back.
     """
     topic = name.replace(" ", "-")
     group.gantry("topic", "create", topic, "--queues", str(QUEUES))
     words = ("--broker-name", f"{group.name}-{shard}", *(("--loss", "suffix") if is_async else ()))
-    with group.load(topic, QUEUES, *words, is_direct=is_direct) as load, TermObserver(group, shard) as announcements:
+    with (
+        group.start_load(topic, QUEUES, *words, is_direct=is_direct) as load,
+        TermObserver(group, shard) as announcements,
+    ):
         load.report(ACKNOWLEDGEMENTS_AFTER)  # before the fault, clients are active and stores hold data
         load.mark(name)
         fault()

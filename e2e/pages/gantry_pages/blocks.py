@@ -27,9 +27,14 @@ from enum import Enum, auto
 from typing import Final, final
 
 FENCE: Final = re.compile(r"^```(?P<language>\w*)(?: (?P<name>\S+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A fenced block with its language and its file name."""
+
 MARK: Final = re.compile(r"<!-- (?P<word>not run|ready after): (?P<text>[^\n]+) -->\n+\Z")
+"""A comment above a block."""
+
 PROGRAMS: Final = ("python", "java")
 FILES: Final = ("yaml", "properties", "json", "ini", "toml")
+"""The languages of programs, and of files that a reader writes."""
 
 
 class PageFault(Exception):

@@ -15,9 +15,11 @@ DOCS: Final = ROOT / "docs"
 TASKS: Final = (
     "start", "java", "python", "spark", "move-consumers", "watch", "failover", "recover", "upgrade", "tune",
 )  # fmt: skip
+"""The task pages, by file name without suffix."""
+
 PAGES: Final = (*TASKS, "output")
-FIRST: Final = ("start", "java", "python", "spark", "move-consumers", "tune", "output")
-SECOND: Final = ("watch", "failover", "recover", "upgrade")
+FIRST_HALF: Final = ("start", "java", "python", "spark", "move-consumers", "tune", "output")
+SECOND_HALF: Final = ("watch", "failover", "recover", "upgrade")
 """The pages of the second half. Two test modules run one half each, so that two processes can share the work."""
 
 

@@ -47,6 +47,8 @@ class Java:
 
     compiler: str
     machine: str
+    """The program `java`, which runs compiled programs."""
+
     class_path: str
 
 
@@ -58,8 +60,8 @@ class Sandbox:
         self._folder: Final = folder
         self._java: Final = java
         self._ports: Final = _ports()
-        self._left: Final[list[_BackgroundCommand]] = []
-        self._environment: Final = self._prepare()
+        self._background_commands: Final[list[_BackgroundCommand]] = []
+        self._environment: Final = self._make_environment()
 
     def __enter__(self) -> Self:
         return self
@@ -67,8 +69,8 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for left in reversed(self._left):
-            left.stop()
+        for command_process in reversed(self._background_commands):
+            command_process.stop()
         for record in self._folder.glob("**/stack.json"):  # of each stack that is still up
             subprocess.run(
                 ["gantry", "down", "--data", str(record.parent)], cwd=self._folder, env=self._environment,
@@ -87,7 +89,7 @@ class Sandbox:
         if block.kind is Kind.FILE:
             return
         if block.ready_line:
-            self._leave_running(block, text)
+            self._start_in_background(block, text)
             return
         for command in self._commands(block, text):
             done = self._run_shell(block, command)
@@ -121,21 +123,23 @@ class Sandbox:
         except subprocess.TimeoutExpired as error:
             raise PageFailed(f"line {block.line}: not done within {DEADLINE_S:.0f} s:\n{command}") from error
 
-    def _leave_running(self, block: Block, text: str) -> None:
-        left = _BackgroundCommand(text, self._folder, self._environment)
-        self._left.append(left)
+    def _start_in_background(self, block: Block, text: str) -> None:
+        command_process = _BackgroundCommand(text, self._folder, self._environment)
+        self._background_commands.append(command_process)
         expected = (*map(self._with_sandbox_ports, block.expected), self._with_sandbox_ports(block.ready_line))
         deadline = time.monotonic() + DEADLINE_S
-        while list(missing_lines(expected, left.printed)):
-            if left.process.poll() is not None or time.monotonic() > deadline:
-                raise PageFailed(f"line {block.line}: did not print {expected}:\n{text}\n---\n{left.printed}")
+        while list(missing_lines(expected, command_process.printed)):
+            if command_process.process.poll() is not None or time.monotonic() > deadline:
+                raise PageFailed(
+                    f"line {block.line}: did not print {expected}:\n{text}\n---\n{command_process.printed}"
+                )
             time.sleep(0.05)
 
     def _with_sandbox_ports(self, text: str) -> str:
         """Return the text with this sandbox's ports."""
         return re.sub(r"\b\d{4,5}\b", lambda match: str(self._ports.get(int(match[0]), match[0])), text)
 
-    def _prepare(self) -> Mapping[str, str]:
+    def _make_environment(self) -> Mapping[str, str]:
         programs = self._folder / "bin"
         programs.mkdir()
         options = (
@@ -143,13 +147,13 @@ class Sandbox:
             f"--console-port {self._ports[8080]}",
         )
         gantry = f"{shlex.quote(sys.executable)} -m gantry_cli"
-        _program(
+        _write_program(
             programs / "gantry",
             f'[ "${{1-}}" = up ] || exec {gantry} "$@"\nshift\n'
             f'case " $* " in *" --single "*) exec {gantry} up {options[0]} "$@" ;; esac\n'
             f'exec {gantry} up {" ".join(options)} "$@"\n',
         )
-        _program(programs / "python", f'exec {shlex.quote(sys.executable)} "$@"\n')
+        _write_program(programs / "python", f'exec {shlex.quote(sys.executable)} "$@"\n')
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GANTRY_")}
         return kept | {
             "PATH": f"{programs}:{os.environ['PATH']}",
@@ -159,7 +163,7 @@ class Sandbox:
         }
 
 
-def _program(path: Path, text: str) -> None:
+def _write_program(path: Path, text: str) -> None:
     path.write_text(f"#!/bin/sh\n{text}")
     path.chmod(0o755)
 

@@ -1,4 +1,7 @@
-"""Abuse of the sidecar's ports: probes and status are answered 200 beside it, and what it costs is bounded."""
+"""Abuse of the sidecar's ports: probes and status are answered 200 beside it, and what it costs is bounded.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for, write_token_files
 from http_abuse import ATTACKS, HttpAbuseReport, count_descriptors, run_http_abuse
 
 from gantry_remoting.http_admission import HttpLimitSettings
@@ -24,14 +27,15 @@ RSS_GROWTH_KIB_MAX = 96 * 1024
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     """A broker that is ready, and its sidecar."""
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker, sidecar_beside(store, "--open-reads") as sidecar:
+    with broker_process(store) as broker, sidecar_process(store, "--open-reads") as sidecar:
         sidecar.wait_ready()
         yield broker, sidecar
 
 
-def attacked(
+def run_attack(
     sidecar: SidecarChild, attack: str, *, connections: int = 600, addresses: int = 1, rounds: int = 8
 ) -> HttpAbuseReport:
+    """Run an attack on the sidecar's main port, and return its report."""
     host, _, port = sidecar.address.rpartition(":")
     return asyncio.run(
         run_http_abuse(
@@ -47,7 +51,7 @@ def test_probes_are_answered_during_an_attack_from_one_address(
     pair: tuple[BrokerChild, SidecarChild], attack: str
 ) -> None:
     """Under 600 connections every probe and status is 200, descriptors and memory stay bounded."""
-    report = attacked(pair[1], attack)
+    report = run_attack(pair[1], attack)
 
     assert report.failures == {}
     assert sum(report.answers.values()) == 8 * 3
@@ -59,7 +63,7 @@ def test_probes_are_answered_during_incomplete_requests_from_many_addresses(
     pair: tuple[BrokerChild, SidecarChild],
 ) -> None:
     """No address reaches its own limit, so the total limit applies."""
-    report = attacked(pair[1], "half requests", connections=900, addresses=9, rounds=12)
+    report = run_attack(pair[1], "half requests", connections=900, addresses=9, rounds=12)
 
     assert report.failures == {}
     assert report.descriptors_most <= report.descriptors_before + LIMITS.connections_max + 80
@@ -67,13 +71,13 @@ def test_probes_are_answered_during_incomplete_requests_from_many_addresses(
 
 @pytest.mark.verify
 def test_without_deadlines_incomplete_requests_block_probes(tmp_path: Path) -> None:
-    """The counterpart: without deadlines and eviction the same incomplete requests make the probes fail."""
+    """The twin: without deadlines and eviction the same incomplete requests make the probes fail."""
     with (
-        broker_beside(tmp_path) as broker,
-        sidecar_beside(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,
+        broker_process(tmp_path) as broker,
+        sidecar_process(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,
     ):
         sidecar.wait_ready()
-        report = attacked(sidecar, "half requests")
+        report = run_attack(sidecar, "half requests")
 
         assert broker.child.process.poll() is None
     assert report.failures.get("/livez error", 0) > 0
@@ -95,7 +99,7 @@ def test_connection_past_its_deadline_is_closed_and_counted(
     tmp_path: Path, first: bytes, option: str, reason: str
 ) -> None:
     """Each phase has its own deadline, and its reason is in `/metrics`."""
-    with sidecar_beside(tmp_path, option, "200") as sidecar:
+    with sidecar_process(tmp_path, option, "200") as sidecar:
         host, _, port = sidecar.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as half:
             half.sendall(first)
@@ -109,15 +113,15 @@ def test_incomplete_requests_do_not_block_ranges_of_the_log(pair: tuple[BrokerCh
     """The second port has its own limits: during 200 incomplete requests a range is answered."""
     broker, sidecar = pair
     broker.send(5)
-    wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.end, "all of it is published")
-    host, _, port = sidecar.fast.rpartition(":")
+    wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.log_end, "all of it is published")
+    host, _, port = sidecar.log_address.rpartition(":")
     before = count_descriptors(sidecar.child.process.pid)
     with ExitStack() as stack:
         for _ in range(200):
             half = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
             half.sendall(b"GET /v1/log/bytes HTTP/1.1\r\nHost: 127.0.0.1\r\n")
 
-        answer = sidecar.get("/v1/log/bytes", fast=True, Range="bytes=0-99")
+        answer = sidecar.get("/v1/log/bytes", at_log_port=True, Range="bytes=0-99")
 
         assert answer.status_code == 206
         assert count_descriptors(sidecar.child.process.pid) <= before + 64
@@ -129,7 +133,7 @@ def test_incomplete_requests_do_not_block_ranges_of_the_log(pair: tuple[BrokerCh
 def test_probes_are_answered_while_all_connections_are_in_use(tmp_path: Path) -> None:
     """Event streams may use all connections; the reserve answers probes, and refuses all other requests with 503."""
     limits = ("--http-connections", "3", "--http-connections-per-address", "3", "--http-probe-connections", "2")
-    with sidecar_beside(tmp_path, *limits) as sidecar, ExitStack() as stack:
+    with sidecar_process(tmp_path, *limits) as sidecar, ExitStack() as stack:
         host, _, port = sidecar.address.rpartition(":")
         streams = []  # an iterator that is garbage-collected closes its connection
         for number in range(2, 5):
@@ -154,8 +158,8 @@ def test_contradictory_limits_stop_the_start(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_attack_causes_few_log_lines(tmp_path: Path) -> None:
     """600 connections with invalid requests cause at most two warnings."""
-    with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
-        attacked(sidecar, "no HTTP")
+    with sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "tokens")) as sidecar:
+        run_attack(sidecar, "no HTTP")
         assert sidecar.child.log.count("WARNING") <= 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from admin_scene import broker_beside, sidecar_beside, wait_for
+from admin_scene import broker_process, sidecar_process, wait_for
 
 from gantry_access import Credentials
 from gantry_testing.accounts import ADMIN, write_accounts
@@ -21,7 +21,7 @@ def test_account_is_replaced_without_a_restart(tmp_path: Path) -> None:
     conf = {"aclEnable": "true", "aclFile": str(write_accounts(tmp_path / "plain_acl.yml")), "haListenPort": "-1"}
     path = tmp_path / "account.yml"
     write_credentials(path, ADMIN, "another-secret")
-    with broker_beside(tmp_path / "store", **conf), sidecar_beside(
+    with broker_process(tmp_path / "store", **conf), sidecar_process(
         tmp_path / "store", "--broker-credentials", str(path)
     ) as sidecar:  # fmt: skip
         sidecar.wait_ready()

@@ -1,4 +1,7 @@
-"""The interface as a whole: documented, guarded, bounded, and nothing found by a machine that tries everything."""
+"""The HTTP interface as a whole: endpoints are documented, guarded and limited; generated requests find no fault.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_scene import ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files
+from admin_scene import ROOT, TOKEN, SidecarChild, broker_process, sidecar_process, write_token_files
 from fastapi import APIRouter, FastAPI
 from fastapi.requests import Request
 from fastapi.responses import Response
@@ -99,9 +102,9 @@ def test_every_option_is_in_the_docs() -> None:
 
 
 async def test_every_metric_is_in_the_docs(tmp_path: Path) -> None:
-    """Each family by its name."""
+    """Each family of metrics is named in docs/sidecar.md."""
     text = PAGE.read_text()
-    with broker_beside(tmp_path), sidecar_beside(tmp_path) as child:
+    with broker_process(tmp_path), sidecar_process(tmp_path) as child:
         names = {line.split()[2] for line in child.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
 
     assert len(names) > 20
@@ -178,7 +181,7 @@ async def test_every_endpoint_refuses_requests_without_credentials(
 
     With --open-reads this holds for each endpoint of the scope CHANGE.
     """
-    app = app_with(*token_files(tmp_path), *options)
+    app = app_with(*write_token_files(tmp_path), *options)
     answers = {}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         for route in routes():
@@ -192,7 +195,7 @@ async def test_every_endpoint_refuses_requests_without_credentials(
 
 
 def test_endpoint_without_a_scope_is_detected() -> None:
-    """The counterpart: an endpoint that is added without a guard has no scope."""
+    """The twin: an endpoint that is added without a guard has no scope."""
 
     async def bare() -> None:
         return None
@@ -201,7 +204,7 @@ def test_endpoint_without_a_scope_is_detected() -> None:
 
 
 def test_endpoint_of_a_nested_router_is_found() -> None:
-    """The counterpart: an endpoint in a router of a router is among the checked ones."""
+    """The twin: an endpoint in a router of a router is among the checked ones."""
     inner, outer, app = APIRouter(), APIRouter(), FastAPI(openapi_url=None)
 
     async def bare() -> None:
@@ -250,10 +253,10 @@ def test_schemathesis_finds_no_violation(
     """
     obeys = state == "running" and token is not None
     examples, phases = made_up or (2, "examples,coverage,fuzzing" if obeys else "examples,fuzzing")
-    tokens = token_files(tmp_path / "tokens")
-    with broker_beside(tmp_path / "store") as broker:
+    tokens = write_token_files(tmp_path / "tokens")
+    with broker_process(tmp_path / "store") as broker:
         broker.send(20)
-        with sidecar_beside(tmp_path / "store", *tokens, "--openapi") as sidecar:
+        with sidecar_process(tmp_path / "store", *tokens, "--openapi") as sidecar:
             sidecar.wait_ready()
             if state == "crashed":
                 broker.child.process.kill()

@@ -1,4 +1,4 @@
-"""Bytes and seconds at risk: from one publication and from what was watched before."""
+"""Bytes and seconds at risk: from one publication of the status page, and the history of earlier ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagnostics bundle: what is in it, and that no message and no secret is."""
+"""The contents of the diagnostics bundle, which has no message and no secret."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, TOKEN, broker_beside, bundle_entries, sidecar_beside, token_files, wait_for
+from admin_scene import READ_TOKEN, TOKEN, broker_process, bundle_entries, sidecar_process, wait_for, write_token_files
 
 from gantry_access.redaction import REDACTED
 from gantry_admin.bundle import redacted_settings
@@ -20,10 +20,10 @@ def test_bundle_has_diagnostics_and_no_secrets(tmp_path: Path) -> None:
     """It has page, settings, tables, file names and last log lines, and no message bodies, tokens or keys."""
     log = tmp_path / "broker.log"
     log.write_text(f"INFO starting secretKey={SECRET} listenPort=10911\nAuthorization: Bearer {SECRET}\n")
-    tokens = token_files(tmp_path / "tokens")
-    with broker_beside(tmp_path / "store") as broker:
+    tokens = write_token_files(tmp_path / "tokens")
+    with broker_process(tmp_path / "store") as broker:
         broker.send(5, body=BODY)
-        with sidecar_beside(tmp_path / "store", *tokens, "--broker-log", str(log)) as sidecar:
+        with sidecar_process(tmp_path / "store", *tokens, "--broker-log", str(log)) as sidecar:
             wait_for(lambda: sidecar.get("/v1/role", token=TOKEN).status_code == 200, "the broker has answered")
             assert sidecar.get("/v1/bundle").status_code == 401
             data = sidecar.get("/v1/bundle", token=READ_TOKEN).content

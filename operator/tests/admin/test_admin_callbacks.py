@@ -1,4 +1,7 @@
-"""Exceptions in the callbacks of a sidecar's connections: they end that connection with one line, and no other."""
+"""Exceptions in the callbacks of a sidecar's connections: each ends only its own connection, with one log line.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +69,7 @@ class Port:
 
 @asynccontextmanager
 async def listening(protocol: type[LimitedHttp] = LimitedHttp) -> AsyncIterator[Port]:
+    """Run an HTTP server with this protocol, and yield its port."""
     state, subjects = ServerState(), dict[tuple[str, int], str]()
     config = uvicorn.Config(PlainTextResponse("fine"), ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
@@ -87,7 +91,8 @@ async def listening(protocol: type[LimitedHttp] = LimitedHttp) -> AsyncIterator[
             await listener.close()
 
 
-def failed(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+def records_of_failed_callbacks(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Return the log records about callbacks that failed."""
     return [record for record in caplog.records if record.getMessage() == "connection closed: a callback failed"]
 
 
@@ -115,7 +120,7 @@ async def test_exception_in_a_callback_closes_only_its_connection(
         await wait_until(lambda: not len(port.admission))
         assert (await port.ask(GOOD)).startswith(b"HTTP/1.1 200")
     assert port.uncaught == []
-    [line] = failed(caplog)
+    [line] = records_of_failed_callbacks(caplog)
     assert (line.__dict__["callback"], line.exc_info is not None) == (callback, True)
     assert line.__dict__["peer"].startswith("127.0.0.1")
 
@@ -129,7 +134,7 @@ async def test_many_exceptions_cause_one_traceback_and_few_lines(
     async with listening() as port:
         for _ in range(60):
             await port.ask(BUG)
-    lines = failed(caplog)
+    lines = records_of_failed_callbacks(caplog)
     assert sum(line.exc_info is not None for line in lines) == 1
     assert 0 < len(lines) < 60
 
@@ -138,13 +143,13 @@ async def test_many_exceptions_cause_one_traceback_and_few_lines(
 async def test_without_the_guard_exceptions_reach_the_event_loop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counterpart: without the guard every exception reaches the event loop, which logs a traceback for each."""
+    """The twin: without the guard every exception reaches the event loop, which logs a traceback for each."""
     break_callback(monkeypatch, "data_received")
     async with listening(Unguarded) as port:
         for _ in range(10):
             await port.ask(BUG)
     assert len(port.uncaught) == 10
-    assert failed(caplog) == []
+    assert records_of_failed_callbacks(caplog) == []
 
 
 async def test_exception_while_serving_a_range_closes_only_its_connection(
@@ -168,7 +173,7 @@ async def test_exception_while_serving_a_range_closes_only_its_connection(
             await port.ask(GOOD)
         await wait_until(lambda: not len(admission))
         await accepting.close()
-    lines = failed(caplog)
+    lines = records_of_failed_callbacks(caplog)
     assert port.uncaught == []
     assert sum(line.exc_info is not None for line in lines) == 1
     assert 0 < len(lines) < 60

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files
+from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_process, sidecar_process, write_token_files
 
 from gantry_admin.__main__ import parser, settings_of
 from gantry_admin.console_sessions import (
@@ -23,6 +23,8 @@ DIGEST = b"d" * 32
 
 
 class Time:
+    """A clock that the test advances."""
+
     def __init__(self) -> None:
         self.now_s = 1_000.0
 
@@ -81,7 +83,7 @@ def test_number_of_codes_and_sessions_is_bounded() -> None:
 
 
 def guard(tmp_path: Path) -> Guard:
-    arguments = ["--page", "p", "--control", "c", "--store", "s", *token_files(tmp_path)]
+    arguments = ["--page", "p", "--control", "c", "--store", "s", *write_token_files(tmp_path)]
     return Guard(settings_of(parser().parse_args(arguments)))
 
 
@@ -133,7 +135,7 @@ def test_session_ends_with_its_token(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SidecarChild]:
     folder = tmp_path_factory.mktemp("console")
-    with broker_beside(folder / "store"), sidecar_beside(folder / "store", *token_files(folder)) as one:
+    with broker_process(folder / "store"), sidecar_process(folder / "store", *write_token_files(folder)) as one:
         one.wait_ready()
         yield one
 

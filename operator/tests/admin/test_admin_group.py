@@ -12,14 +12,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
 from gantry_admin.documents import StatusDocument
 from gantry_admin.group_view import MemberDocument, ShardLedgers, shards_of
 from gantry_admin.relay import _reason
 
 
-def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
+def members_by_url(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
+    """Return the members of the group as the sidecar reports them."""
     return {member["url"]: member for member in sidecar.get("/v1/group").json()["members"]}
 
 
@@ -27,24 +28,24 @@ def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
 def test_group_view_keeps_an_unreachable_peer(tmp_path: Path) -> None:
     """Two brokers, two sidecars, one view. A peer that dies is unreachable, with its last status and its age."""
     with (
-        broker_beside(tmp_path / "a", brokerName="a"),
-        broker_beside(tmp_path / "b", brokerName="b") as other,
-        sidecar_beside(tmp_path / "b") as peer,
-        sidecar_beside(tmp_path / "a", "--peer", peer.url) as sidecar,
+        broker_process(tmp_path / "a", brokerName="a"),
+        broker_process(tmp_path / "b", brokerName="b") as other,
+        sidecar_process(tmp_path / "b") as peer,
+        sidecar_process(tmp_path / "a", "--peer", peer.url) as sidecar,
     ):
-        wait_for(lambda: members(sidecar)[peer.url]["is_reachable"] is True, "the peer has answered")
-        wait_for(lambda: members(sidecar)[peer.url]["status"]["ready"]["ready"] is True, "both are ready")  # type: ignore[index]
+        wait_for(lambda: members_by_url(sidecar)[peer.url]["is_reachable"] is True, "the peer has answered")
+        wait_for(lambda: members_by_url(sidecar)[peer.url]["status"]["ready"]["ready"] is True, "both are ready")  # type: ignore[index]
         shards = {shard["broker_name"]: shard for shard in sidecar.get("/v1/group").json()["shards"]}
         assert {name: shard["masters"] for name, shard in shards.items()} == {"a": ["self"], "b": [peer.url]}
 
         other.child.send(signal.SIGSTOP)
         wait_for(
-            lambda: members(sidecar)[peer.url]["status"]["loop_state"]["state"] == "stalled",  # type: ignore[index]
+            lambda: members_by_url(sidecar)[peer.url]["status"]["loop_state"]["state"] == "stalled",  # type: ignore[index]
             "the peer's broker is stalled",
         )
         peer.child.send(signal.SIGKILL)
-        wait_for(lambda: members(sidecar)[peer.url]["is_reachable"] is False, "the peer is gone")
-        gone = members(sidecar)[peer.url]
+        wait_for(lambda: members_by_url(sidecar)[peer.url]["is_reachable"] is False, "the peer is gone")
+        gone = members_by_url(sidecar)[peer.url]
 
     assert gone["fault"]
     assert int(str(gone["age_ms"])) >= 0
@@ -57,18 +58,20 @@ def test_invalid_or_silent_peers_do_not_delay_the_group_view(tmp_path: Path) -> 
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     with contextlib.ExitStack() as stack:
         _, liar, talker = map(stack.enter_context, listening)
-        threading.Thread(target=answer_nonsense, args=(liar,), daemon=True).start()
-        threading.Thread(target=answer_nonsense, args=(talker, b"HTTP/1.0 200 OK "), daemon=True).start()
+        threading.Thread(target=answer_with_endless_json, args=(liar,), daemon=True).start()
+        threading.Thread(target=answer_with_endless_json, args=(talker, b"HTTP/1.0 200 OK "), daemon=True).start()
         urls = [f"http://127.0.0.1:{one.getsockname()[1]}" for one in listening]
-        with sidecar_beside(tmp_path, *(word for url in urls for word in ("--peer", url))) as sidecar:
+        with sidecar_process(tmp_path, *(word for url in urls for word in ("--peer", url))) as sidecar:
             took: list[float] = []
             for _ in range(5):
                 began = time.perf_counter()
                 assert sidecar.get("/v1/group").status_code == 200
                 took.append(time.perf_counter() - began)
-            wait_for(lambda: "no answer" in str(members(sidecar)[urls[0]]["fault"]), "the silent one is named")
-            wait_for(lambda: "bytes" in str(members(sidecar)[urls[1]]["fault"]), "the liar is named")
-            wait_for(lambda: "head" in str(members(sidecar)[urls[2]]["fault"]), "one whose head never ends is named")
+            wait_for(lambda: "no answer" in str(members_by_url(sidecar)[urls[0]]["fault"]), "the silent one is named")
+            wait_for(lambda: "bytes" in str(members_by_url(sidecar)[urls[1]]["fault"]), "the liar is named")
+            wait_for(
+                lambda: "head" in str(members_by_url(sidecar)[urls[2]]["fault"]), "one whose head never ends is named"
+            )
 
     assert min(took) < 2.0, "less than one timeout of a peer; a busy machine may delay some of them"
 
@@ -79,7 +82,8 @@ def test_deeply_nested_refusal_has_no_reason() -> None:
     assert _reason(b'{"reason": "it is gone"}') == "it is gone"
 
 
-def answer_nonsense(listener: socket.socket, head: bytes = b"HTTP/1.0 200 OK\r\n\r\n") -> None:
+def answer_with_endless_json(listener: socket.socket, head: bytes = b"HTTP/1.0 200 OK\r\n\r\n") -> None:
+    """Answer every request with a JSON text that is too long."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -122,21 +126,22 @@ def test_two_masters_are_both_shown() -> None:
     assert shard.ledger is None
 
 
-def wait_path(offset: int, level: str, timeout_ms: int) -> str:
+def path_of_wait(offset: int, level: str, timeout_ms: int) -> str:
+    """Return the path of a request that waits until an offset is durable at a level."""
     return f"/v1/durability/wait?offset={offset}&level={level}&timeout_ms={timeout_ms}"
 
 
 @pytest.mark.verify
 def test_durability_wait_is_answered_when_the_level_is_reached(tmp_path: Path) -> None:
     """At the deadline the answer is `reached: false`; acked is never reached without slaves."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         sidecar.wait_ready()
         broker.send(5)
-        end = broker.end
-        flushed = sidecar.get(wait_path(end, "flushed", 30_000)).json()
-        confirmed = sidecar.get(wait_path(end, "confirmed", 30_000)).json()
-        beyond = sidecar.get(wait_path(end + 1, "confirmed", 300)).json()
-        acked = sidecar.get(wait_path(end, "acked", 300)).json()
+        end = broker.log_end
+        flushed = sidecar.get(path_of_wait(end, "flushed", 30_000)).json()
+        confirmed = sidecar.get(path_of_wait(end, "confirmed", 30_000)).json()
+        beyond = sidecar.get(path_of_wait(end + 1, "confirmed", 300)).json()
+        acked = sidecar.get(path_of_wait(end, "acked", 300)).json()
         later = wait_while_sending(broker, sidecar, end + 1)
 
     assert (flushed["reached"], flushed["position"]) == (True, end)
@@ -148,8 +153,9 @@ def test_durability_wait_is_answered_when_the_level_is_reached(tmp_path: Path) -
 
 
 def wait_while_sending(broker: BrokerChild, sidecar: SidecarChild, offset: int) -> dict[str, object]:
+    """Wait for an offset while a message is sent, and return the answer."""
     found: list[dict[str, object]] = []
-    waiting = threading.Thread(target=lambda: found.append(sidecar.get(wait_path(offset, "flushed", 60_000)).json()))
+    waiting = threading.Thread(target=lambda: found.append(sidecar.get(path_of_wait(offset, "flushed", 60_000)).json()))
     waiting.start()
     broker.send(1)
     waiting.join(60)
@@ -159,11 +165,11 @@ def wait_while_sending(broker: BrokerChild, sidecar: SidecarChild, offset: int) 
 @pytest.mark.verify
 def test_durability_wait_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
     """kill -9 ends a wait before its deadline, because this broker will not reach the offset."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         sidecar.wait_ready()
         found: list[dict[str, object]] = []
         waiting = threading.Thread(
-            target=lambda: found.append(sidecar.get(wait_path(1 << 40, "flushed", 50_000)).json())
+            target=lambda: found.append(sidecar.get(path_of_wait(1 << 40, "flushed", 50_000)).json())
         )
         waiting.start()
         broker.child.send(signal.SIGKILL)
@@ -176,14 +182,14 @@ def test_durability_wait_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
 
 def test_events_report_changes(tmp_path: Path) -> None:
     """First the current state, then offsets as they move, then that the broker has crashed."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         sidecar.wait_ready()
         seen: list[tuple[str, dict[str, object]]] = []
-        thread = threading.Thread(target=listen, args=(sidecar.url, seen), daemon=True)
+        thread = threading.Thread(target=record_events, args=(sidecar.url, seen), daemon=True)
         thread.start()
         wait_for(lambda: len(seen) >= 2, "the first two events")
         broker.send(5)
-        wait_for(lambda: any(kind == "status" and facts["wrote"] == broker.end for kind, facts in seen), "it moved")
+        wait_for(lambda: any(kind == "status" and facts["wrote"] == broker.log_end for kind, facts in seen), "it moved")
         broker.child.send(signal.SIGKILL)
         wait_for(lambda: any(kind == "change" and facts["broker"] == "crashed" for kind, facts in seen), "it is gone")
 
@@ -191,7 +197,8 @@ def test_events_report_changes(tmp_path: Path) -> None:
     assert seen[0][1]["role"] == "master"
 
 
-def listen(url: str, seen: list[tuple[str, dict[str, object]]]) -> None:
+def record_events(url: str, seen: list[tuple[str, dict[str, object]]]) -> None:
+    """Append the events of a sidecar to a list, until the connection ends."""
     kind = ""
     try:
         with httpx.stream("GET", f"{url}/v1/events", timeout=60) as stream:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, TOKEN, token_files
+from admin_scene import READ_TOKEN, TOKEN, write_token_files
 
 from gantry_admin.__main__ import parser, settings_of
 from gantry_admin.credentials import TokenFile
@@ -53,14 +53,14 @@ def test_permissions_of_each_caller(
     tmp_path: Path, with_tokens: bool, options: list[str], token: str | None, expected: tuple[int, ...]
 ) -> None:
     """Probes, view, reading messages and changes, for each kind of caller."""
-    guard = Guard(settings(*options, *(token_files(tmp_path) if with_tokens else [])))
+    guard = Guard(settings(*options, *(write_token_files(tmp_path) if with_tokens else [])))
 
     assert tuple(outcome(guard, scope, token=token) for scope in Scope) == expected
 
 
 def test_client_certificate_has_all_permissions(tmp_path: Path) -> None:
     """The audit line has the name of the certificate that TLS has verified."""
-    guard = Guard(settings(*token_files(tmp_path), "--listen", "0.0.0.0:8080"))
+    guard = Guard(settings(*write_token_files(tmp_path), "--listen", "0.0.0.0:8080"))
 
     assert outcome(guard, Scope.CHANGE, subject="operator") == 200
     assert guard.caller(None, "operator").name == "certificate:operator"
@@ -73,7 +73,7 @@ def test_dns_rebinding_is_refused(tmp_path: Path, name: str) -> None:
 
     assert outcome(guard, Scope.VIEW, host=name) == 403
     assert outcome(guard, Scope.VIEW, host=HOST) == 200
-    assert outcome(Guard(settings(*token_files(tmp_path))), Scope.VIEW, token=READ_TOKEN, host=name) == 200
+    assert outcome(Guard(settings(*write_token_files(tmp_path))), Scope.VIEW, token=READ_TOKEN, host=name) == 200
 
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.9.9.9:80", "[::1]:8080", "[::1]"])
@@ -103,7 +103,7 @@ def test_unsafe_settings_stop_the_start(arguments: list[str], text: str) -> None
 def test_open_reads_require_loopback(tmp_path: Path) -> None:
     """Even with tokens configured, other machines never read without one."""
     with pytest.raises(SettingsError, match="--open-reads"):
-        settings(*token_files(tmp_path), "--open-reads", "--listen", "0.0.0.0:8080")
+        settings(*write_token_files(tmp_path), "--open-reads", "--listen", "0.0.0.0:8080")
 
 
 def test_token_is_replaced_without_a_restart(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ MASTER = HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=True)
 SLAVE = HaStatus(role=HaRole.SLAVE, epoch=7)
 
 
-def seen(status: Status = STATUS, *, is_alive: bool | None = True, age_ms: int | None = 0) -> PageObservation:
+def observation_of(status: Status = STATUS, *, is_alive: bool | None = True, age_ms: int | None = 0) -> PageObservation:
+    """Return an observation of the status page: its status, its age, and whether its writer lives."""
     reading = Reading(origin=ORIGIN, status=status, age_ms=age_ms, is_writer_alive=is_alive)
     return PageObservation(at_boottime_ns=NOW, reading=reading)
 
@@ -39,12 +40,12 @@ ABSENT = PageObservation(at_boottime_ns=NOW, fault="there is none", is_absent=Tr
 @pytest.mark.parametrize(
     ("observation", "now", "state"),
     [
-        (seen(), NOW, LoopState.RUNNING),
-        (seen(), NOW + 3 * SECOND, LoopState.STALLED),
-        (seen(age_ms=None), NOW, LoopState.STALLED),
-        (seen(is_alive=None), NOW, LoopState.RUNNING),
-        (seen(is_alive=False), NOW, LoopState.CRASHED),
-        (seen(replace(STATUS, phase=Phase.STOPPED), is_alive=False), NOW + 99 * SECOND, LoopState.ENDED),
+        (observation_of(), NOW, LoopState.RUNNING),
+        (observation_of(), NOW + 3 * SECOND, LoopState.STALLED),
+        (observation_of(age_ms=None), NOW, LoopState.STALLED),
+        (observation_of(is_alive=None), NOW, LoopState.RUNNING),
+        (observation_of(is_alive=False), NOW, LoopState.CRASHED),
+        (observation_of(replace(STATUS, phase=Phase.STOPPED), is_alive=False), NOW + 99 * SECOND, LoopState.ENDED),
         (ABSENT, NOW, LoopState.ABSENT),
     ],
     ids=["running", "stalled", "before-the-boot", "file-system-without-locks", "killed", "stopped", "no-page"],
@@ -78,7 +79,7 @@ def test_loop_state_comes_from_the_page_alone(observation: PageObservation, now:
 )
 def test_readiness_depends_on_the_role(state: HaStatus | None, lag: int | None, is_good: bool, text: str) -> None:
     """A ready master owns its epoch, may acknowledge, does not drain. A ready slave follows within max-lag."""
-    verdict = ready(seen(), state, Following(lag_bytes=lag), NOW, SETTINGS)
+    verdict = ready(observation_of(), state, Following(lag_bytes=lag), NOW, SETTINGS)
 
     assert verdict.is_good is is_good
     assert text in verdict.reason
@@ -86,19 +87,19 @@ def test_readiness_depends_on_the_role(state: HaStatus | None, lag: int | None, 
 
 def test_lagging_slave_must_make_progress() -> None:
     """A slave that lags and has written nothing for more than ten seconds is not ready; an idle one in sync is."""
-    stuck = ready(seen(), SLAVE, Following(lag_bytes=5, idle_ms=10_001), NOW, SETTINGS)
+    stuck = ready(observation_of(), SLAVE, Following(lag_bytes=5, idle_ms=10_001), NOW, SETTINGS)
 
     assert not stuck.is_good
     assert "written nothing for 10001 ms" in stuck.reason
-    assert ready(seen(), SLAVE, Following(lag_bytes=0, idle_ms=99_999), NOW, SETTINGS).is_good
-    assert ready(seen(), SLAVE, Following(lag_bytes=5, idle_ms=9_999), NOW, SETTINGS).is_good
+    assert ready(observation_of(), SLAVE, Following(lag_bytes=0, idle_ms=99_999), NOW, SETTINGS).is_good
+    assert ready(observation_of(), SLAVE, Following(lag_bytes=5, idle_ms=9_999), NOW, SETTINGS).is_good
 
 
 def test_flow_control_does_not_affect_readiness() -> None:
     """An exhausted buffer and refused sends must not become refused connections."""
     status = replace(STATUS, pool_buffers_total=3, pool_buffers_free=0, is_refusing_sends=True)
 
-    assert ready(seen(status), MASTER, Following(), NOW, SETTINGS).is_good
+    assert ready(observation_of(status), MASTER, Following(), NOW, SETTINGS).is_good
 
 
 @pytest.mark.parametrize("fault", [None, "no answer within 3 s"])
@@ -115,7 +116,7 @@ def test_lag_is_unknown_while_the_masters_sidecar_does_not_answer(fault: str | N
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RECOVERING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED])
 def test_only_the_serving_phase_is_ready(phase: Phase) -> None:
     """Any other phase takes effect at once, because the broker itself reports it."""
-    verdict = ready(seen(replace(STATUS, phase=phase)), MASTER, Following(), NOW, SETTINGS)
+    verdict = ready(observation_of(replace(STATUS, phase=phase)), MASTER, Following(), NOW, SETTINGS)
 
     assert not verdict.is_good
     assert verdict.is_final
@@ -125,10 +126,10 @@ def test_started_reports_the_progress_of_recovery() -> None:
     """Not started during recovery (with the bytes checked), without a page or after a crash; started when it serves."""
     recovering = replace(STATUS, phase=Phase.RECOVERING, recovery_done_bytes=70, recovery_total_bytes=200)
 
-    assert started(seen(recovering), NOW, SETTINGS).reason == "recovering: 70 of 200 bytes checked"
+    assert started(observation_of(recovering), NOW, SETTINGS).reason == "recovering: 70 of 200 bytes checked"
     assert not started(ABSENT, NOW, SETTINGS).is_good
-    assert started(seen(), NOW, SETTINGS).is_good
-    assert not started(seen(is_alive=False), NOW, SETTINGS).is_good
+    assert started(observation_of(), NOW, SETTINGS).is_good
+    assert not started(observation_of(is_alive=False), NOW, SETTINGS).is_good
 
 
 def test_hysteresis_delays_changes_of_readiness() -> None:

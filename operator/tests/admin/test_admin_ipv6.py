@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, broker_beside, sidecar_beside, token_files
+from admin_scene import READ_TOKEN, broker_process, sidecar_process, write_token_files
 
 from gantry_testing.local import TOPIC, Dialogue, properties_text
 
@@ -14,10 +14,10 @@ from gantry_testing.local import TOPIC, Dialogue, properties_text
 @pytest.mark.verify
 def test_sidecar_works_over_ipv6(tmp_path: Path) -> None:
     """It finds its broker by the page, listens on an address in brackets, and shows hosts correctly."""
-    tokens, store = token_files(tmp_path), tmp_path / "store"
+    tokens, store = write_token_files(tmp_path), tmp_path / "store"
     with (
-        broker_beside(store, bindAddress="::1", brokerIP1="::1") as broker,
-        sidecar_beside(store, *tokens, "--log-listen", "[::1]:0", listen="[::1]:0") as sidecar,
+        broker_process(store, bindAddress="::1", brokerIP1="::1") as broker,
+        sidecar_process(store, *tokens, "--log-listen", "[::1]:0", listen="[::1]:0") as sidecar,
     ):
         asyncio.run(send(broker.address.replace("127.0.0.1", "[::1]"), b"hello"))
         sidecar.wait_ready()
@@ -27,9 +27,9 @@ def test_sidecar_works_over_ipv6(tmp_path: Path) -> None:
         (message,) = shown.json()["messages"]
         by_id = sidecar.get(f"/v1/messages?id={message['offset_message_id']}", token=READ_TOKEN)
         by_key = sidecar.get(f"/v1/messages?topic={TOPIC}&key=order-1", token=READ_TOKEN)
-        log = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=True, Range="bytes=0-7")
+        log = sidecar.get("/v1/log/bytes", token=READ_TOKEN, at_log_port=True, Range="bytes=0-7")
 
-        assert sidecar.address.startswith("[::1]:") and sidecar.fast.startswith("[::1]:")
+        assert sidecar.address.startswith("[::1]:") and sidecar.log_address.startswith("[::1]:")
         assert topics.status_code == 200 and TOPIC in topics.text
         assert message["body"]["shown"] == "hello"
         assert message["born_host"].startswith("[::1]:") and message["store_host"].startswith("[::1]:")

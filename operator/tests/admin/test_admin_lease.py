@@ -1,4 +1,7 @@
-"""Renewing the Lease at an API server over real HTTP: for whom, when not, and what counts when it does not answer."""
+"""Renewing the Lease at an API server over real HTTP: which master gets a lease, and what happens without an answer.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,21 @@ class Scene:
     def __init__(self, server: FakeApiServer, folder: Path, state: HaStatus | None = STATE) -> None:
         self.state = state
         self.given: list[Lease] = []
+        """The leases that were given to the broker."""
+
         self.refusal: Problem | None = None
+        """The error with which the broker refuses leases; None if it accepts them."""
+
         self.later_s = 0.0
+        """How far the clock is advanced."""
+
         self.process = 1
         self.renewal = LeaseRenewal(
             lease_client_of(server, folder), lambda: self.state, lambda: self.process, self.give, clock=self.clock
         )
 
     def clock(self) -> Moment:
+        """Return the present moment, advanced by ``later_s``."""
         real = now()
         return real._replace(boottime_ns=real.boottime_ns + int(self.later_s * 1e9))
 
@@ -61,6 +71,7 @@ class Scene:
             await self.renewal.step()
 
     async def give(self, order: Lease) -> None:
+        """Record a lease that is given to the broker, or refuse it."""
         if self.refusal is not None:
             raise self.refusal
         self.given.append(order)
@@ -268,9 +279,9 @@ async def test_renewal_concurrent_with_a_new_epoch_gives_no_lease(tmp_path: Path
 
 
 async def test_without_compare_and_swap_the_old_master_gets_a_lease(tmp_path: Path) -> None:
-    """The counterpart: a client that does not compare restores the old record, and the old master gets its lease."""
+    """The twin: a client that does not compare restores the old record, and the old master gets its lease."""
     with api_server() as server:
-        server.compares = False
+        server.is_revision_checked = False
         scene = await take_epoch_while_renewing(server, tmp_path)
 
     standing = record_of(server.annotations)
@@ -471,7 +482,8 @@ async def test_answer_with_another_record_renews_nothing(tmp_path: Path) -> None
             await lease_client.renew(LeaseSnapshot(record=NAMED, revision="1", document=document), "x", timeout_s=10)
 
 
-def refused(make: Callable[[], object]) -> str:
+def settings_error(make: Callable[[], object]) -> str:
+    """Return the message of the settings error that the call raises."""
     with pytest.raises(SettingsError) as raised:
         make()
     return str(raised.value)
@@ -485,5 +497,5 @@ def test_missing_token_or_authority_stops_the_start(tmp_path: Path) -> None:
         name=NAME, server="https://127.0.0.1:1", token_file=tmp_path / "token", ca=tmp_path / "none"
     )
 
-    assert "--lease-token-file" in refused(lambda: KubernetesLeaseClient(missing))
-    assert "--lease-ca" in refused(lambda: KubernetesLeaseClient(no_authority))
+    assert "--lease-token-file" in settings_error(lambda: KubernetesLeaseClient(missing))
+    assert "--lease-ca" in settings_error(lambda: KubernetesLeaseClient(no_authority))

@@ -44,7 +44,8 @@ def ledger_at(ledgers: ShardLedgers, *members: MemberDocument, now_ms: int = NOW
     return found
 
 
-def risks(ledger: LedgerDocument) -> dict[str, int | None]:
+def bytes_at_risk(ledger: LedgerDocument) -> dict[str, int | None]:
+    """Return the bytes at risk by fault."""
     return {risk.fault: risk.bytes for risk in ledger.risks}
 
 
@@ -85,18 +86,18 @@ def test_every_copy_counts_for_every_fault() -> None:
     """Acknowledged data is at risk if a fault destroys its last copy: crash-safe buffer, slave or disk."""
     ledgers = ShardLedgers(1 << 20)
 
-    assert risks(ledger_at(ledgers, master())) == {"process": 0, "machine": 200, "disk": 200, "slave": 1_000}
+    assert bytes_at_risk(ledger_at(ledgers, master())) == {"process": 0, "machine": 200, "disk": 200, "slave": 1_000}
     unsafe = {"medium": "anonymous", "buffers_total": 3, "buffers_free": 2, "is_crash_safe": False}
-    assert risks(ledger_at(ledgers, master(buffer=unsafe)))["process"] == 100
+    assert bytes_at_risk(ledger_at(ledgers, master(buffer=unsafe)))["process"] == 100
 
 
 def test_unacknowledged_data_is_not_at_risk() -> None:
     """A master that waits for acks or for its disk has not acknowledged the data beyond them."""
     ledgers = ShardLedgers(1 << 20)
 
-    assert risks(ledger_at(ledgers, master(acked=800, reported_role={"acks_needed": 1})))["disk"] == 0
+    assert bytes_at_risk(ledger_at(ledgers, master(acked=800, reported_role={"acks_needed": 1})))["disk"] == 0
     synced = ledger_at(ledgers, master(flush_mode="sync"))
-    assert (synced.acknowledged, risks(synced)["machine"]) == (600, 0)
+    assert (synced.acknowledged, bytes_at_risk(synced)["machine"]) == (600, 0)
 
 
 def test_unknown_flush_mode_is_treated_as_the_weaker_one() -> None:

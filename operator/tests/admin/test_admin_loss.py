@@ -13,7 +13,8 @@ ON_PAGE = tuple(LogRange(start, start + 100) for start in (0, 200, 400, 600))
 ALL = [RangeState(start=start, end=start + 100, cause="middle") for start in (0, 200, 400, 600, 800)]
 
 
-def page(missing_bytes: int | None = 500) -> Status:
+def status_with_loss(missing_bytes: int | None = 500) -> Status:
+    """Return the status of a broker whose log lacks bytes; None if their number is unknown."""
     ranges = ON_PAGE if missing_bytes else ()
     return Status(
         published_boottime_ns=1, published_wall_ms=1, phase=Phase.SERVING,
@@ -21,7 +22,8 @@ def page(missing_bytes: int | None = 500) -> Status:
     )  # fmt: skip
 
 
-def report(missing: list[RangeState]) -> HaStatus:
+def report_with_loss(missing: list[RangeState]) -> HaStatus:
+    """Return the report of a broker with these missing ranges."""
     return HaStatus(
         role=HaRole.COMPARING, missing=tuple(missing), accepted=(RangeState(start=7, end=9),), damaged_bytes=42
     )
@@ -30,11 +32,11 @@ def report(missing: list[RangeState]) -> HaStatus:
 @pytest.mark.parametrize(
     ("status", "state", "starts"),
     [
-        (page(), report(ALL), [0, 200, 400, 600, 800]),
-        (page(), None, [0, 200, 400, 600]),
-        (page(), report([]), [0, 200, 400, 600]),
-        (page(None), report(ALL), []),
-        (None, report(ALL), []),
+        (status_with_loss(), report_with_loss(ALL), [0, 200, 400, 600, 800]),
+        (status_with_loss(), None, [0, 200, 400, 600]),
+        (status_with_loss(), report_with_loss([]), [0, 200, 400, 600]),
+        (status_with_loss(None), report_with_loss(ALL), []),
+        (None, report_with_loss(ALL), []),
     ],
     ids=["answered", "no answer", "older answer", "accepted since", "no page"],
 )
@@ -47,7 +49,7 @@ def test_missing_ranges_match_the_bytes_of_the_page(
 
 def test_role_document_has_ranges_and_damage() -> None:
     """The sidecar shows the same loss and damage as `gantry ha status`."""
-    document = role_document(report(ALL[:1]))
+    document = role_document(report_with_loss(ALL[:1]))
 
     assert document.missing == [RangeDocument(start=0, end=100)]
     assert document.accepted == [RangeDocument(start=7, end=9)]

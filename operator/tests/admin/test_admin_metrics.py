@@ -1,4 +1,4 @@
-"""Metrics: well formed for Prometheus, named as RocketMQ's exporter names them, bounded, and true."""
+"""Metrics: well formed for Prometheus, with the names of RocketMQ's exporter, limited, and equal to the broker's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,7 +23,7 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker, sidecar_beside(store) as sidecar:
+    with broker_process(store) as broker, sidecar_process(store) as sidecar:
         broker.send(7)
         wait_for(lambda: sent_of(sidecar) == 7, "all that was sent is known")
         yield broker, sidecar
@@ -84,14 +84,14 @@ def test_openmetrics_is_served_on_request(pair: tuple[BrokerChild, SidecarChild]
 def test_metrics_match_the_broker(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """Offsets, topics and the broker's own rates are those of the broker, under the exporter's names."""
     broker, sidecar = pair
-    wait_for(lambda: sidecar.get("/v1/status").json()["wrote"] == broker.end, "all of it is published")
+    wait_for(lambda: sidecar.get("/v1/status").json()["wrote"] == broker.log_end, "all of it is published")
 
     found = samples(sidecar.get("/metrics").text)
 
     own = "[('broker', 'test-broker'), ('cluster', 'TestCluster')"
-    assert found[f"rocketmq_brokeruntime_commitlog_maxoffset{own}]"] == broker.end
+    assert found[f"rocketmq_brokeruntime_commitlog_maxoffset{own}]"] == broker.log_end
     assert found[f"rocketmq_producer_offset{own}, ('topic', 'TopicTest')]"] == 7
-    assert found["gantry_log_position_bytes[('position', 'wrote')]"] == broker.end
+    assert found["gantry_log_position_bytes[('position', 'wrote')]"] == broker.log_end
     assert found["gantry_role[('role', 'master')]"] == 1
     assert found["gantry_broker_loop_running[]"] == 1
     assert f"rocketmq_broker_tps{own}]" in found

@@ -1,4 +1,7 @@
-"""The sidecar beside a real broker: its answers while the broker is stalled, is gone, or dies during a write."""
+"""The sidecar beside a real broker: its answers while the broker is stalled, is gone, or dies during a write.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, read_unguarded, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, read_page_without_checksum, sidecar_process, wait_for
 
 from gantry_status import PageReader
 from gantry_status.layout import COPY_BYTES, HEADER_BYTES, decode_copy, sequence_of
@@ -30,10 +33,10 @@ PATHS = (
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     """One broker with messages, and its sidecar."""
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker, sidecar_beside(store, "--open-reads") as sidecar:
+    with broker_process(store) as broker, sidecar_process(store, "--open-reads") as sidecar:
         broker.send(20)
         sidecar.wait_ready()
-        wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.end, "all of it is published")
+        wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.log_end, "all of it is published")
         yield broker, sidecar
 
 
@@ -111,7 +114,7 @@ def test_order_to_a_stopped_broker_is_refused_at_once(tmp_path: Path) -> None:
     """Orders to a stopped broker are answered 503 and are not executed later."""
     tokens = tmp_path / "tokens"
     tokens.write_text("operator:0123456789-0123456789\n")
-    with broker_beside(tmp_path / "store") as broker, sidecar_beside(
+    with broker_process(tmp_path / "store") as broker, sidecar_process(
         tmp_path / "store", "--token-file", str(tokens)
     ) as sidecar:  # fmt: skip
         sidecar.wait_ready()
@@ -131,7 +134,7 @@ def test_order_to_a_stopped_broker_is_refused_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Exit code 0, without a traceback, also with an open event stream; no broker is needed for that."""
-    with sidecar_beside(tmp_path) as sidecar, httpx.stream("GET", f"{sidecar.url}/v1/events", timeout=60) as stream:
+    with sidecar_process(tmp_path) as sidecar, httpx.stream("GET", f"{sidecar.url}/v1/events", timeout=60) as stream:
         next(stream.iter_lines())
         sidecar.child.send(number)
         sidecar.child.process.wait(120)
@@ -144,8 +147,8 @@ def test_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals
 @pytest.mark.verify
 def test_killing_the_sidecar_does_not_affect_the_broker(tmp_path: Path) -> None:
     """kill -9 of the sidecar between sends: every send is acknowledged, and a new sidecar takes over."""
-    with broker_beside(tmp_path) as broker:
-        with sidecar_beside(tmp_path, "--open-reads") as sidecar:
+    with broker_process(tmp_path) as broker:
+        with sidecar_process(tmp_path, "--open-reads") as sidecar:
             sidecar.wait_ready()
             broker.send(50)
             sidecar.child.send(signal.SIGKILL)
@@ -155,17 +158,17 @@ def test_killing_the_sidecar_does_not_affect_the_broker(tmp_path: Path) -> None:
 
         assert broker.child.process.poll() is None
         assert "WARNING" not in broker.child.log and "ERROR" not in broker.child.log, broker.child.log
-        with sidecar_beside(tmp_path, "--open-reads") as another:
+        with sidecar_process(tmp_path, "--open-reads") as another:
             another.wait_ready()
             assert another.get("/v1/status").json()["wrote"] > 0
 
 
 def test_killed_broker_is_not_ready_and_its_last_report_remains(tmp_path: Path) -> None:
     """kill -9 of the broker: it is not ready, `crashed`, and its last published offsets are still shown."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         broker.send(20)
-        wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.end, "all of it is published")
+        wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.log_end, "all of it is published")
         before = sidecar.get("/v1/status").json()
 
         broker.child.send(signal.SIGKILL)
@@ -181,29 +184,31 @@ def test_killed_broker_is_not_ready_and_its_last_report_remains(tmp_path: Path) 
 @pytest.mark.verify
 def test_torn_publication_is_never_shown(tmp_path: Path) -> None:
     """After a kill during a publication the complete one before it is shown, and never a mixture of the two."""
-    with broker_beside(tmp_path) as broker:
+    with broker_process(tmp_path) as broker:
         broker.send(30)
-        wait_for(lambda: _confirmed_on(broker.page) > 30_000, "it is published")
+        wait_for(lambda: _confirmed_on(broker.status_page) > 30_000, "it is published")
         broker.child.send(signal.SIGKILL)
         broker.child.process.wait(30)
 
-    whole = broker.page.read_bytes()
+    whole = broker.status_page.read_bytes()
     for cut in (8, 9, 64, 200, 1000, 1792):
         torn, before = _torn(whole, cut)
-        broker.page.write_bytes(torn)
-        with sidecar_beside(tmp_path) as sidecar:
+        broker.status_page.write_bytes(torn)
+        with sidecar_process(tmp_path) as sidecar:
             status = sidecar.get("/v1/status").json()
         assert {name: status[name] for name in ("wrote", "committed", "flushed", "confirmed")} == before
 
 
 def test_without_checksum_a_torn_publication_would_be_read(tmp_path: Path) -> None:
-    """The counterpart: without sequence and checksum the torn publication yields offsets that never existed."""
-    with broker_beside(tmp_path) as broker:
+    """The twin: without sequence and checksum the torn publication yields offsets that never existed."""
+    with broker_process(tmp_path) as broker:
         broker.send(30)
-        wait_for(lambda: _confirmed_on(broker.page) > 30_000, "it is published")
-    torn, before = _torn(broker.page.read_bytes(), 200)
+        wait_for(lambda: _confirmed_on(broker.status_page) > 30_000, "it is published")
+    torn, before = _torn(broker.status_page.read_bytes(), 200)
 
-    assert read_unguarded(torn)["wrote"] != before["wrote"], "an unguarded reader takes the newest copy as it is"
+    assert read_page_without_checksum(torn)["wrote"] != before["wrote"], (
+        "an unguarded reader takes the newest copy as it is"
+    )
 
 
 def _confirmed_on(page: Path) -> int:

@@ -1,4 +1,7 @@
-"""A real Prometheus scrapes a real sidecar, and answers queries with the values of the broker."""
+"""A real Prometheus scrapes a real sidecar, and answers queries with the values of the broker.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,15 @@ import httpx
 import pytest
 import trustme
 import yaml
-from admin_scene import READ_TOKEN, BrokerChild, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import (
+    READ_TOKEN,
+    BrokerChild,
+    SidecarChild,
+    broker_process,
+    sidecar_process,
+    wait_for,
+    write_token_files,
+)
 
 from gantry_testing.certificates import Party
 from gantry_testing.ports import free_ports
@@ -48,7 +59,7 @@ def with_token(folder: Path, token: str = READ_TOKEN) -> Secured:
         "tls_config": {"ca_file": str(party.authority)},
         "authorization": {"type": "Bearer", "credentials_file": str(shown)},
     }
-    return Secured([*token_files(folder / "tokens"), *tls], scrape)
+    return Secured([*write_token_files(folder / "tokens"), *tls], scrape)
 
 
 def with_certificate(folder: Path) -> Secured:
@@ -117,7 +128,7 @@ def prometheus_at(folder: Path, sidecar: SidecarChild, scrape: dict[str, Any]) -
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
-    with broker_beside(tmp_path_factory.mktemp("store")) as one:
+    with broker_process(tmp_path_factory.mktemp("store")) as one:
         one.send(7)
         yield one
 
@@ -128,12 +139,12 @@ def test_prometheus_scrapes_the_values_of_the_broker(broker: BrokerChild, tmp_pa
     """Offsets, roles, and topics under the exporter's names, also with TLS and a token, or with certificates."""
     about = secured(tmp_path)
     with (
-        sidecar_beside(broker.store, *about.options) as sidecar,
+        sidecar_process(broker.store, *about.options) as sidecar,
         prometheus_at(tmp_path / "prometheus", sidecar, about.scrape) as prometheus,
     ):
         wait_for(lambda: prometheus.ask("up") == {"": 1.0}, "it is scraped")
         wait_for(
-            lambda: prometheus.ask('gantry_log_position_bytes{position="wrote"}') == {"position=wrote": broker.end},
+            lambda: prometheus.ask('gantry_log_position_bytes{position="wrote"}') == {"position=wrote": broker.log_end},
             "the offset is the broker's",
         )
         topics = 'rocketmq_producer_offset{topic="TopicTest"}'
@@ -146,10 +157,10 @@ def test_prometheus_scrapes_the_values_of_the_broker(broker: BrokerChild, tmp_pa
 
 @pytest.mark.verify
 def test_prometheus_with_a_wrong_token_is_refused(broker: BrokerChild, tmp_path: Path) -> None:
-    """The counterpart: with another token the target is down, with a 401."""
+    """The twin: with another token the target is down, with a 401."""
     about = with_token(tmp_path, "another-token-0123456789")
     with (
-        sidecar_beside(broker.store, *about.options) as sidecar,
+        sidecar_process(broker.store, *about.options) as sidecar,
         prometheus_at(tmp_path / "prometheus", sidecar, about.scrape) as prometheus,
     ):
         wait_for(lambda: prometheus.ask("up") == {"": 0.0}, "it is down")

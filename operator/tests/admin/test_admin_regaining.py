@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
 from gantry_admin.__main__ import parse_arguments, settings_of
@@ -61,7 +61,7 @@ class Shard:
         for number in (MASTER, SLAVE):
             self.start(number)
         self.order(MASTER, Promote(epoch=EPOCH, electable=[SLAVE]))
-        self.order(SLAVE, Follow(epoch=EPOCH, master=self.brokers[MASTER].replication))
+        self.order(SLAVE, Follow(epoch=EPOCH, master=self.brokers[MASTER].replication_address))
         token = folder / "token"
         token.write_text(TOKEN)
         lease = ["--lease", NAME, "--lease-server", server.url, "--lease-token-file", str(token), "--regain"]
@@ -70,11 +70,11 @@ class Shard:
         for number, other in ((MASTER, SLAVE), (SLAVE, MASTER)):
             about = ["--open-reads", "--log-listen", "127.0.0.1:0", "--peer", f"http://{addresses[other]}", *lease]
             self.sidecars[number] = stack.enter_context(
-                sidecar_beside(self._stores[number], *about, listen=addresses[number])
+                sidecar_process(self._stores[number], *about, listen=addresses[number])
             )
 
     def start(self, number: int) -> None:
-        self.brokers[number] = self._stack.enter_context(broker_beside(self._stores[number], **self._confs[number]))
+        self.brokers[number] = self._stack.enter_context(broker_process(self._stores[number], **self._confs[number]))
 
     def kill(self, *numbers: int) -> None:
         for number in numbers:
@@ -82,10 +82,10 @@ class Shard:
             self.brokers[number].child.process.wait(30)
 
     def order(self, number: int, order: AnyOrder) -> None:
-        order_once(str(self.brokers[number].control), order)
+        order_once(str(self.brokers[number].control_socket), order)
 
     def report(self, number: int) -> HaStatus:
-        answer = order_once(str(self.brokers[number].control), StatusRequest())
+        answer = order_once(str(self.brokers[number].control_socket), StatusRequest())
         assert isinstance(answer, HaStatus), "expected a status"
         return answer
 
@@ -109,7 +109,10 @@ class Shard:
 
 
 @contextmanager
-def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) -> Iterator[tuple[Shard, FakeApiServer]]:
+def running_shard(
+    folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True
+) -> Iterator[tuple[Shard, FakeApiServer]]:
+    """Run a shard with an API server. While ``is_silent`` is set, the API server answers no request."""
     with api_server() as server, ExitStack() as stack:
         server.is_silent = is_silent
         one = Shard(folder, server, role, stack)
@@ -121,7 +124,7 @@ def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) ->
 @pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
 def test_killed_master_regains_its_role_without_an_operator(tmp_path: Path, role: str) -> None:
     """kill -9 of its process, without a Lease: it is the master of the same epoch, and acknowledges again."""
-    with shard(tmp_path, role) as (group, _):
+    with running_shard(tmp_path, role) as (group, _):
         end = group.report(MASTER).wrote
 
         group.kill(MASTER)
@@ -137,7 +140,7 @@ def test_killed_master_regains_its_role_without_an_operator(tmp_path: Path, role
 @pytest.mark.verify
 def test_master_and_slave_regain_their_roles(tmp_path: Path) -> None:
     """A slave without a role is still in the epoch; then it follows again."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.kill(MASTER, SLAVE)
         group.start(SLAVE)
         group.start(MASTER)
@@ -149,7 +152,7 @@ def test_master_and_slave_regain_their_roles(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None:
     """The slave may be about to be promoted, so the master stays without a role."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.kill(MASTER)
         group.order(SLAVE, PromiseRequest(epoch=EPOCH + 1_000, to="another"))
         group.start(MASTER)
@@ -162,7 +165,7 @@ def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None
 @pytest.mark.verify
 def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
     """Without either no other broker can object; when the slave is back, the master continues."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.kill(MASTER, SLAVE)
         group.start(MASTER)
 
@@ -175,7 +178,7 @@ def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_fenced_broker_stays_fenced(tmp_path: Path) -> None:
     """A role that was taken by an order is not regained by a restart."""
-    with shard(tmp_path) as (group, _):
+    with running_shard(tmp_path) as (group, _):
         group.order(MASTER, Fence(epoch=EPOCH))
         group.kill(MASTER)
         group.start(MASTER)
@@ -195,7 +198,7 @@ def reported_role(group: Shard) -> dict[str, object]:
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "another"])
 def test_readable_lease_decides_about_the_master(tmp_path: Path, is_named: bool) -> None:
     """The record in the Lease is sufficient, and necessary."""
-    with shard(tmp_path, is_silent=False) as (group, server):
+    with running_shard(tmp_path, is_silent=False) as (group, server):
         report = group.report(MASTER)
         named = record_with(EPOCH, MASTER if is_named else SLAVE, report.identity, electable=SLAVE, acks_needed=1)
         server.put(named)
@@ -248,12 +251,15 @@ class RecoveryScene:
         self.then: HaStatus | None = None
         """The report at the time of the order, if it differs."""
         self.ordered: list[AnyOrder] = []
+        """The orders that the broker got."""
+
         self.asked_count = 0
         """How often the peers were asked."""
         self.lease_client = FakeLeaseClient(snapshot)
         self.part = RoleRecovery(
             self.lease_client, self, lambda: self.report, self.order, election_wait_s=election_wait_s
         )
+        """The tested part of the sidecar."""
 
     async def ask_all(self, own: HaStatus) -> dict[int, Report]:
         self.asked_count += 1
@@ -267,13 +273,14 @@ class RecoveryScene:
         return self.report
 
 
-def lease() -> LeaseSnapshot:
+def named_lease() -> LeaseSnapshot:
+    """Return the Lease that names the first member as master."""
     return LeaseSnapshot(record=record_with(EPOCH, MASTER, "store-1", electable=SLAVE, acks_needed=1), revision="1")
 
 
 async def test_election_comes_first_if_the_lease_is_readable() -> None:
     """With patience nothing is ordered yet; without the Lease there is no election to wait for."""
-    patient, alone = RecoveryScene(lease(), election_wait_s=60.0), RecoveryScene(None, election_wait_s=60.0)
+    patient, alone = RecoveryScene(named_lease(), election_wait_s=60.0), RecoveryScene(None, election_wait_s=60.0)
 
     await patient.part.step()
     await alone.part.step()

@@ -12,10 +12,10 @@ from admin_scene import (
     TOKEN,
     BrokerChild,
     SidecarChild,
-    broker_beside,
-    sidecar_beside,
-    token_files,
+    broker_process,
+    sidecar_process,
     wait_for,
+    write_token_files,
 )
 
 ORDERS = {
@@ -31,9 +31,9 @@ ORDERS = {
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker:
+    with broker_process(store) as broker:
         broker.send(3)
-        with sidecar_beside(store, *token_files(tmp_path_factory.mktemp("tokens"))) as sidecar:
+        with sidecar_process(store, *write_token_files(tmp_path_factory.mktemp("tokens"))) as sidecar:
             sidecar.wait_ready()
             yield broker, sidecar
 
@@ -66,9 +66,9 @@ def test_order_requires_a_token_that_may_change(
 @pytest.mark.verify
 def test_orders_move_the_role_and_are_audited(tmp_path: Path) -> None:
     """Drain, promote, fence: the broker executes or refuses with its reason; the sidecar's lines name the caller."""
-    with broker_beside(tmp_path / "store") as broker:
+    with broker_process(tmp_path / "store") as broker:
         broker.send(3)
-        with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
+        with sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "tokens")) as sidecar:
             sidecar.wait_ready()
             epoch = sidecar.get("/v1/role", token=TOKEN).json()["epoch"]
             drained = sidecar.post("/v1/role/drain", {"timeout_ms": 5000}, token=TOKEN)
@@ -142,7 +142,7 @@ def test_role_now_is_the_current_report_of_the_broker(pair: tuple[BrokerChild, S
     answer = sidecar.get("/v1/role/now", token=READ_TOKEN)
 
     assert answer.status_code == 200
-    assert (answer.json()["role"], answer.json()["wrote"]) == ("MASTER", broker.end)
+    assert (answer.json()["role"], answer.json()["wrote"]) == ("MASTER", broker.log_end)
     assert sidecar.get("/v1/role/now").status_code == 401
     assert len(audit_lines(sidecar.child.log)) == before
 
@@ -153,9 +153,9 @@ def test_promotion_with_an_outdated_expectation_is_refused(tmp_path: Path) -> No
     A power loss between election and promotion may have destroyed data that the election rested on. Without `expected`,
     and with the true state, the broker is promoted.
     """
-    with broker_beside(tmp_path / "store") as broker:
+    with broker_process(tmp_path / "store") as broker:
         broker.send(3)
-        with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
+        with sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "tokens")) as sidecar:
             sidecar.wait_ready()
             now = sidecar.get("/v1/role/now", token=TOKEN).json()
             epoch, end = now["epoch"] + 10, now["wrote"]

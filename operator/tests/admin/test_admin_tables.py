@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import QueueEnds, _queues_on_disk, inventory_from_disk, make_inventory
@@ -36,13 +36,14 @@ def offsets_of(consumed: int) -> dict[str, Any]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     """Ten messages in one queue, of which a group has consumed four."""
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker, sidecar_beside(store) as sidecar:
+    with broker_process(store) as broker, sidecar_process(store) as sidecar:
         broker.send(10)
-        asyncio.run(commit(broker.address))
+        asyncio.run(commit_offset(broker.address))
         yield broker, sidecar
 
 
-async def commit(address: str) -> None:
+async def commit_offset(address: str) -> None:
+    """Create the consumer group, and commit an offset of it."""
     dialogue = await Dialogue.open(address)
     group = {"groupName": GROUP, "consumeEnable": True}
     await dialogue.ask_json(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
@@ -54,7 +55,7 @@ async def commit(address: str) -> None:
 @pytest.mark.verify
 def test_messages_that_are_stored_in_system_topics_are_counted(tmp_path: Path) -> None:
     """A delayed message is in one of RocketMQ's system topics until it is due, and its shard is not empty."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path) as sidecar:
         broker.send(1, properties=format_properties({DELAY_LEVEL: "18"}))
         seen: list[dict[str, Any]] = []
 
@@ -95,7 +96,7 @@ def test_lag_is_reported_with_its_source(pair: tuple[BrokerChild, SidecarChild])
 def test_tables_are_read_from_disk_while_the_broker_is_stopped(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """The tables it last saved and its queue files give the same lag, and the source is shown."""
     broker, sidecar = pair
-    wait_for(lambda: GROUP.encode() in table(broker.store, "consumerOffset"), "offsets are saved")
+    wait_for(lambda: GROUP.encode() in table_file(broker.store, "consumerOffset"), "offsets are saved")
     broker.child.send(signal.SIGSTOP)
     try:
         wait_for(lambda: sidecar.get("/v1/groups").json().get("source") == "disk", "the disk is read")
@@ -107,7 +108,8 @@ def test_tables_are_read_from_disk_while_the_broker_is_stopped(pair: tuple[Broke
     assert group["lag"] == 10 - CONSUMED
 
 
-def table(store: Path, name: str) -> bytes:
+def table_file(store: Path, name: str) -> bytes:
+    """Return the file of one of the broker's tables; empty if it does not exist."""
     path = store / "config" / f"{name}.json"
     return path.read_bytes() if path.exists() else b""
 
@@ -116,15 +118,15 @@ def table(store: Path, name: str) -> bytes:
 def test_damaged_table_is_read_from_its_copy(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
     """The valid copy is read; no messages beyond the limit are counted."""
     broker, _ = pair
-    wait_for(lambda: TOPIC.encode() in table(broker.store, "topics"), "the table is saved")
+    wait_for(lambda: TOPIC.encode() in table_file(broker.store, "topics"), "the table is saved")
     store = tmp_path / "copy"
     (store / "config").mkdir(parents=True)
-    (store / "config/topics.json.bak").write_bytes(table(broker.store, "topics"))
+    (store / "config/topics.json.bak").write_bytes(table_file(broker.store, "topics"))
     (store / "config/topics.json").write_bytes(b'{"topicConfigTable":{"Topic')
     (store / "consumequeue").symlink_to(broker.store / "consumequeue")
     (store / "commitlog").symlink_to(broker.store / "commitlog")
-    whole = inventory_from_disk(StoreFiles(store), Span(0, broker.end), set())
-    half = inventory_from_disk(StoreFiles(store), Span(0, broker.end // 2), set())
+    whole = inventory_from_disk(StoreFiles(store), Span(0, broker.log_end), set())
+    half = inventory_from_disk(StoreFiles(store), Span(0, broker.log_end // 2), set())
 
     assert whole.queues[TOPIC][0].end == 10
     assert half.queues[TOPIC][0].end == 5

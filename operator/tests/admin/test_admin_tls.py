@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
-from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_process, sidecar_process, wait_for, write_token_files
 
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.link import BrokerLink
@@ -62,18 +62,19 @@ def test_broker_that_requires_tls_is_asked_over_tls(tmp_path: Path, needs_client
         conf |= {"tlsServerNeedClientAuth": "true", "tlsServerTrustCertPath": str(broker_party.authority)}
         tls += ["--broker-tls-cert", str(own.chain), "--broker-tls-key", str(own.key)]
     store = tmp_path / "store"
-    with broker_beside(store, **conf), sidecar_beside(store, *tls) as sidecar, sidecar_beside(store) as plain:
-        wait_for(lambda: source_of(sidecar) == "broker", "the broker itself answers")
+    with broker_process(store, **conf), sidecar_process(store, *tls) as sidecar, sidecar_process(store) as plain:
+        wait_for(lambda: topics_source(sidecar) == "broker", "the broker itself answers")
         sidecar.wait_ready()
         wait_for(lambda: plain.get("/readyz").status_code == 200, "the other one knows who it is")
         wait_for(
             lambda: str(plain.get("/v1/topics").json().get("reason")).startswith("the broker has not answered"),
             "without TLS the broker does not answer",
         )
-        assert source_of(plain) != "broker"
+        assert topics_source(plain) != "broker"
 
 
-def source_of(sidecar: SidecarChild) -> object:
+def topics_source(sidecar: SidecarChild) -> object:
+    """Return where the sidecar got its list of topics from: the broker or the disk."""
     return sidecar.get("/v1/topics").json().get("source")
 
 
@@ -87,16 +88,16 @@ def test_broker_certificate_of_another_name_or_authority_is_refused(tmp_path: Pa
     store = tmp_path / "store"
     loose = ["--broker-tls-verify", "authority"]
     with (
-        broker_beside(store, **conf),
-        sidecar_beside(store, "--broker-tls-ca", str(named.authority), *loose) as right,
-        sidecar_beside(store, "--broker-tls-ca", str(named.authority)) as strict,
-        sidecar_beside(store, "--broker-tls-ca", str(own.authority), *loose) as wrong,
+        broker_process(store, **conf),
+        sidecar_process(store, "--broker-tls-ca", str(named.authority), *loose) as right,
+        sidecar_process(store, "--broker-tls-ca", str(named.authority)) as strict,
+        sidecar_process(store, "--broker-tls-ca", str(own.authority), *loose) as wrong,
     ):
-        wait_for(lambda: source_of(right) == "broker", "the authority is the right one")
+        wait_for(lambda: topics_source(right) == "broker", "the authority is the right one")
         for one in (strict, wrong):
             one.wait_ready()
             wait_for(lambda one=one: "certificate" in str(one.get("/v1/topics").json().get("reason")), "it is refused")  # type: ignore[misc]
-            assert source_of(one) != "broker"
+            assert topics_source(one) != "broker"
 
 
 @pytest.mark.verify
@@ -105,13 +106,13 @@ def test_certificate_and_client_authority_are_replaced_without_a_restart(tmp_pat
     first, second = trustme.CA(), trustme.CA()
     own, old_admin = Party(tmp_path / "own", first), Party(tmp_path / "old", first, "admin")
     new_admin = Party(tmp_path / "new", second, "admin")
-    with broker_beside(tmp_path / "store"), sidecar_beside(
+    with broker_process(tmp_path / "store"), sidecar_process(
         tmp_path / "store", *options(own, is_mutual=True)
     ) as sidecar:  # fmt: skip
         wait_for(lambda: get(sidecar, "/readyz", context(first)).status_code == 200, "it is ready")
         assert may_change(sidecar, context(first, old_admin))
         assert not may_change(sidecar, context(first, new_admin))
-        serials = [serial_at(sidecar, fast=fast, authority=first) for fast in (False, True)]
+        serials = [serial_at(sidecar, at_log_port=at_log_port, authority=first) for at_log_port in (False, True)]
 
         own.replace(first)
         own.trust(second)
@@ -119,20 +120,20 @@ def test_certificate_and_client_authority_are_replaced_without_a_restart(tmp_pat
 
         assert not may_change(sidecar, context(first, old_admin))
         assert get(sidecar, "/readyz", context(first)).status_code == 200, "probes need no certificate"
-        now = [serial_at(sidecar, fast=fast, authority=first) for fast in (False, True)]
+        now = [serial_at(sidecar, at_log_port=at_log_port, authority=first) for at_log_port in (False, True)]
         assert now[0] == now[1] != serials[0] == serials[1]
         assert may_read(sidecar, context(first, new_admin)) and not may_read(sidecar, context(first, old_admin))
 
 
-def serial_at(sidecar: SidecarChild, *, fast: bool, authority: trustme.CA) -> str:
-    port = int((sidecar.fast if fast else sidecar.address).rpartition(":")[2])
+def serial_at(sidecar: SidecarChild, *, at_log_port: bool, authority: trustme.CA) -> str:
+    port = int((sidecar.log_address if at_log_port else sidecar.address).rpartition(":")[2])
     return asyncio.run(served_serial(port, context(authority)))
 
 
 def may_read(sidecar: SidecarChild, tls: ssl.SSLContext) -> bool:
     """At the port of the ranges; the log is empty, so there is nothing there yet."""
     try:
-        url = f"https://{sidecar.fast}/v1/log/bytes"
+        url = f"https://{sidecar.log_address}/v1/log/bytes"
         return httpx.get(url, headers={"Range": "bytes=0-9"}, verify=tls, timeout=60).status_code in (206, 416)
     except (httpx.TransportError, OSError):
         return False
@@ -143,7 +144,7 @@ def test_mismatched_key_keeps_the_previous_certificate(tmp_path: Path) -> None:
     """A key that does not match is logged, and connections still work."""
     authority = trustme.CA()
     own, other = Party(tmp_path / "own", authority), Party(tmp_path / "other", authority)
-    with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens"), *options(own)) as sidecar:
+    with sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "tokens"), *options(own)) as sidecar:
         own.key.write_bytes(other.key.read_bytes())
         wait_for(lambda: "certificate not replaced" in sidecar.child.log, "it is complained about")
 
@@ -166,23 +167,24 @@ def test_peers_are_asked_with_the_current_token_and_authority(tmp_path: Path) ->
     """A peer whose certificate and tokens are replaced is reachable again without any restart."""
     first, second = trustme.CA(), trustme.CA()
     own = Party(tmp_path / "own", first)
-    tokens, shown = token_files(tmp_path / "tokens"), tmp_path / "shown"
+    tokens, shown = write_token_files(tmp_path / "tokens"), tmp_path / "shown"
     shown.write_text(f"peer:{READ_TOKEN}\n")
-    with sidecar_beside(tmp_path / "a", *tokens, *options(own)) as peer:
+    with sidecar_process(tmp_path / "a", *tokens, *options(own)) as peer:
         url = f"https://{peer.address}"
         about = ["--peer", url, "--peer-ca", str(own.authority), "--peer-token-file", str(shown)]
-        with sidecar_beside(tmp_path / "b", *about) as sidecar:
-            wait_for(lambda: fault_of(sidecar, url) is None, "the peer answers")
+        with sidecar_process(tmp_path / "b", *about) as sidecar:
+            wait_for(lambda: fault_of_member(sidecar, url) is None, "the peer answers")
             own.replace(second)
             (tmp_path / "tokens/read-tokens").write_text("peer:another-token-0123456789\n")
-            wait_for(lambda: "certificate" in str(fault_of(sidecar, url)), "its new certificate is not believed")
+            wait_for(lambda: "certificate" in str(fault_of_member(sidecar, url)), "its new certificate is not believed")
             own.trust(second)
-            wait_for(lambda: "401" in str(fault_of(sidecar, url)), "the token is not known")
+            wait_for(lambda: "401" in str(fault_of_member(sidecar, url)), "the token is not known")
             shown.write_text("peer:another-token-0123456789\n")
-            wait_for(lambda: fault_of(sidecar, url) is None, "the peer answers again")
+            wait_for(lambda: fault_of_member(sidecar, url) is None, "the peer answers again")
 
 
-def fault_of(sidecar: SidecarChild, url: str) -> object:
+def fault_of_member(sidecar: SidecarChild, url: str) -> object:
+    """Return why the sidecar does not reach a member, by its URL."""
     return next(one["fault"] for one in sidecar.get("/v1/group").json()["members"] if one["url"] == url)
 
 

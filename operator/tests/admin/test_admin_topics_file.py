@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
 from gantry_admin.topics_file import TopicsFileReconciler
 from gantry_client import Admin, SubscriptionGroupConfig
@@ -51,7 +51,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[BrokerChild, SidecarChild, Path]]:
     declared = tmp_path / "declared"
     write(declared, 4)
     options = ("--topics-file", str(declared))
-    with broker_beside(tmp_path / "store") as broker, sidecar_beside(broker.store, *options) as sidecar:
+    with broker_process(tmp_path / "store") as broker, sidecar_process(broker.store, *options) as sidecar:
         yield broker, sidecar, declared
 
 
@@ -91,7 +91,7 @@ def test_master_is_reconciled_with_the_file(pair: tuple[BrokerChild, SidecarChil
 
 @pytest.mark.parametrize("role", [HaRole.SLAVE, HaRole.UNASSIGNED, None])
 async def test_only_a_master_is_reconciled(role: HaRole | None, tmp_path: Path) -> None:
-    """A slave has the tables of its master and is not even asked. The counterpart, a master, is."""
+    """A slave has the tables of its master and is not even asked. A master is asked."""
     declared = tmp_path / "declared"
     asked: list[int] = []
     write(declared, 4)

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import (
+    READ_TOKEN,
+    ROOT,
+    TOKEN,
+    SidecarChild,
+    broker_process,
+    sidecar_process,
+    wait_for,
+    write_token_files,
+)
 from console_scene import Group, body_of, console_group, store_dead_letters
 
 from gantry_admin.documents import AckWaitDocument
@@ -28,18 +37,19 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         tmp_path_factory.mktemp("console-api"), members=1, conf={"brokerRole": "ASYNC_MASTER"}
     ) as started:
         store_dead_letters(started.name_server, "billing", [body_of(number) for number in range(LETTERS)])
-        wait_for(lambda: letters(started.sidecars[0]).get("queues", []) != [], "they can be read")
+        wait_for(lambda: dead_letters(started.sidecars[0]).get("queues", []) != [], "they can be read")
         yield started
 
 
-def letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
+def dead_letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
+    """Return the sidecar's document about the dead letters of the group `billing`."""
     found: dict[str, list[dict[str, object]]] = sidecar.get("/v1/dead-letters/billing", token=TOKEN).json()
     return found
 
 
 def test_newest_messages_are_shown_even_if_the_broker_is_gone(tmp_path: Path) -> None:
     """Messages are read from files: the newest by default, or from an offset on; 416 and 404 as for the log."""
-    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
+    with broker_process(tmp_path) as broker, sidecar_process(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         broker.send(7, body=b"seven of them")
         path = "/v1/queues/TopicTest/0/messages"
@@ -90,7 +100,7 @@ def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
     sidecar = group.sidecars[0]
     path = "/v1/dead-letters/billing/resend"
     first = sidecar.post(path, {"messages_max": 2}, token=TOKEN).json()
-    wait_for(lambda: letters(sidecar)["queues"][0]["resent_end"] == 2, "it is remembered on the broker")
+    wait_for(lambda: dead_letters(sidecar)["queues"][0]["resent_end"] == 2, "it is remembered on the broker")
     second = sidecar.post(path, {}, token=TOKEN).json()
     third = sidecar.post(path, {}, token=TOKEN).json()
     single = sidecar.post("/v1/dead-letters/billing/0/4/resend", {}, token=TOKEN).json()
@@ -108,8 +118,8 @@ def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
 @pytest.mark.verify
 def test_resend_and_read_require_their_permissions(tmp_path: Path) -> None:
     """Resending requires a token that may change (else 401 or 403), reading one that may read; orders are audited."""
-    with broker_beside(tmp_path / "store"), sidecar_beside(
-        tmp_path / "store", *token_files(tmp_path / "tokens")
+    with broker_process(tmp_path / "store"), sidecar_process(
+        tmp_path / "store", *write_token_files(tmp_path / "tokens")
     ) as sidecar:  # fmt: skip
         sidecar.wait_ready()
         order = "/v1/dead-letters/billing/resend"
@@ -124,8 +134,8 @@ def test_resend_and_read_require_their_permissions(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_resend_without_a_name_server_is_refused(tmp_path: Path) -> None:
     """409, because the routes of topics are unknown."""
-    with broker_beside(tmp_path / "store"), sidecar_beside(
-        tmp_path / "store", *token_files(tmp_path / "tokens")
+    with broker_process(tmp_path / "store"), sidecar_process(
+        tmp_path / "store", *write_token_files(tmp_path / "tokens")
     ) as sidecar:  # fmt: skip
         wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
         refused = sidecar.post("/v1/dead-letters/billing/resend", {}, token=TOKEN)
@@ -164,13 +174,14 @@ def test_compressed_body_is_decompressed_only_as_far_as_shown(codec: Codec) -> N
     assert damaged.fault is not None
 
 
-def counters(at_s: float, puts: int, waits: tuple[int, ...]) -> Counters:
+def counters_at(at_s: float, puts: int, waits: tuple[int, ...]) -> Counters:
+    """Return counters of a broker at a time, with the histogram of the waits of sends."""
     return Counters(at_s, "b", puts, puts * 100, puts, puts * 50, waits)
 
 
 def test_rates_need_two_samples() -> None:
     """With one sample there is no rate. Percentiles are upper ends of buckets; sends without a wait count as 0 ms."""
-    older, newer = counters(10.0, 1_000, (0, 0, 0, 0)), counters(13.0, 1_300, (0, 0, 30, 3))
+    older, newer = counters_at(10.0, 1_000, (0, 0, 0, 0)), counters_at(13.0, 1_300, (0, 0, 30, 3))
     alone = rates_between([older], 0, 1.0, None)
     both = rates_between([older, newer], 0, 1.0, None)
 
@@ -187,7 +198,9 @@ def test_quantile_in_the_last_bucket_is_unknown() -> None:
     assert upper_end_ms([0, 0, 7, 0], 0.5) == 0.004
     assert upper_end_ms([0, 0, 0, 7], 0.5) is None
 
-    hanging = rates_between([counters(10.0, 0, (0,) * 32), counters(13.0, 100, (0,) * 30 + (60, 40))], 0, 1.0, None)
+    hanging = rates_between(
+        [counters_at(10.0, 0, (0,) * 32), counters_at(13.0, 100, (0,) * 30 + (60, 40))], 0, 1.0, None
+    )
 
     assert hanging.ack_wait is not None
     assert (hanging.ack_wait.median_ms, hanging.ack_wait.p99_ms) == (2**30 / 1000, None)
@@ -242,10 +255,10 @@ def test_wheel_contains_every_file_of_the_console(tmp_path: Path) -> None:
 def test_requests_about_other_shards_are_relayed_to_peers_only(tmp_path: Path) -> None:
     """`?shard=` asks a peer; callers cannot name addresses; a dead peer is 502, and 404 as soon as that is noticed."""
     with (
-        broker_beside(tmp_path / "a", brokerName="a") as first,
-        broker_beside(tmp_path / "b", brokerName="b") as second,
-        sidecar_beside(tmp_path / "b", "--open-reads") as peer,
-        sidecar_beside(tmp_path / "a", "--open-reads", "--peer", peer.url) as sidecar,
+        broker_process(tmp_path / "a", brokerName="a") as first,
+        broker_process(tmp_path / "b", brokerName="b") as second,
+        sidecar_process(tmp_path / "b", "--open-reads") as peer,
+        sidecar_process(tmp_path / "a", "--open-reads", "--peer", peer.url) as sidecar,
     ):
         first.send(2)
         second.send(3)

@@ -1,4 +1,7 @@
-"""The console in a real browser: who is who, offsets that move, messages that stay text, keys instead of a mouse."""
+"""The console in a real browser: roles, moving offsets, messages as plain text, keys instead of a mouse.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from console_scene import (
     body_of,
     console_group,
     fullest_queue,
-    queue_ends,
     resent_count,
     store_dead_letters,
+    sum_of_queue_ends,
 )
 from playwright.sync_api import Browser, Page, expect
 
@@ -330,7 +333,7 @@ def test_theme_choice_is_remembered(group: Group, chromium: Browser) -> None:
 
 @pytest.mark.verify
 def test_reduced_motion_is_respected(group: Group, chromium: Browser) -> None:
-    """With reduced motion there is no animation at all; the counterpart without it has some."""
+    """With reduced motion there is no animation at all; the twin without it has some."""
     running = "document.getAnimations().length"
     with page_at(chromium, group.console, motion="reduce") as page:
         expect(page.locator('[data-role="slave"]')).to_have_attribute("data-state", "ready")
@@ -369,7 +372,7 @@ def test_content_security_policy_refuses_markup(group: Group, chromium: Browser)
     """The second line of defence: the policy forbids text to become markup, and foreign scripts."""
     answer = httpx.get(f"{group.sidecars[0].url}/console/")
     policy = answer.headers["content-security-policy"]
-    with page_at(chromium, group.console, expects_mistakes=True) as page:
+    with page_at(chromium, group.console, expects_errors=True) as page:
         refusal = page.evaluate(
             "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken'; } catch (e) { return e.name; } }"
         )
@@ -393,7 +396,7 @@ def test_durations_are_rounded_once(group: Group, chromium: Browser) -> None:
 @pytest.mark.verify
 def test_dead_letters_are_resent_one_and_all(group: Group, chromium: Browser) -> None:
     """After a confirmation, and with a token that may: one arrives in its topic, with its id; then all of them."""
-    wait_for(lambda: queue_ends(group, "billing-input") == 3, "the topic is known")
+    wait_for(lambda: sum_of_queue_ends(group, "billing-input") == 3, "the topic is known")
     url = group.console.partition("#")[0]
     with page_at(chromium, f"{url}#/letters?group=billing") as page:
         expect(page.locator("[data-message]")).to_have_count(3)
@@ -413,7 +416,7 @@ def test_dead_letters_are_resent_one_and_all(group: Group, chromium: Browser) ->
         page.get_by_role("button", name="Resend 3").click()
         page.get_by_role("dialog").get_by_role("button", name="Resend 3").click()
         expect(page.locator(".outcome")).to_contain_text("Resent: 3 to billing-input.")
-        wait_for(lambda: queue_ends(group, "billing-input") == 7, "they have arrived")
+        wait_for(lambda: sum_of_queue_ends(group, "billing-input") == 7, "they have arrived")
         wait_for(lambda: resent_count(group, "billing") == 3, "it is remembered")
         page.reload()
         expect(page.locator(".message .badge", has_text="resent")).to_have_count(3)

@@ -37,22 +37,25 @@ FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedNamedCluster]:
     folder: Path = tmp_path_factory.mktemp("group")
     with ThreadedNamedCluster(folder) as one:
-        one.run(fill(one.address, 5))
+        one.run(send_numbers(one.address, 5))
         yield one
 
 
-async def fill(address: str, count: int) -> None:
+async def send_numbers(address: str, count: int) -> None:
+    """Send so many messages, whose bodies are their numbers."""
     async with Producer(address) as producer:
         for number in range(count):
             await producer.send(Message(TOPIC, b"%d" % number))
 
 
-async def ids(address: str) -> list[str]:
+async def message_ids(address: str) -> list[str]:
+    """Return the ids of the messages of the queue."""
     async with PullConsumer(address, "looking") as consumer:
         return [message.offset_message_id for message in (await consumer.fetch(QUEUE, 0)).messages]
 
 
-async def commit(address: str, group: str, offset: int) -> None:
+async def commit_offset(address: str, group: str, offset: int) -> None:
+    """Create a consumer group, and commit an offset of it."""
     async with PullConsumer(address, group) as consumer:
         await consumer.fetch(QUEUE, 0)  # which makes the group
         await consumer.commit(QUEUE, offset)
@@ -69,12 +72,14 @@ def committed(servers: ThreadedNamedCluster, group: str) -> int | None:
 def group(servers: ThreadedNamedCluster, request: pytest.FixtureRequest) -> str:
     """A group of its own for each test, with a lag of two messages."""
     name = re.sub("[^a-z_]+", "-", request.node.name)[:100]
-    servers.run(commit(servers.address, name, 3))
+    servers.run(commit_offset(servers.address, name, 3))
     return str(name)
 
 
 @asynccontextmanager
-async def member(address: str, group: str) -> AsyncIterator[PushConsumer]:
+async def running_consumer(address: str, group: str) -> AsyncIterator[PushConsumer]:
+    """Run a consumer of the group that always fails for the body `1`."""
+
     async def handle(message: ReceivedMessage) -> None:
         if message.body == b"1":
             raise RetryLater
@@ -88,7 +93,7 @@ async def member(address: str, group: str) -> AsyncIterator[PushConsumer]:
 def consumer(servers: ThreadedNamedCluster, group: str) -> Iterator[PushConsumer]:
     """A member of the group, to which the queue is assigned."""
     stack = AsyncExitStack()
-    one = servers.run(stack.enter_async_context(member(servers.address, group)))
+    one = servers.run(stack.enter_async_context(running_consumer(servers.address, group)))
     yield one
     servers.run(stack.aclose())
 
@@ -97,7 +102,8 @@ def gantry(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) 
     return CliRunner().invoke(cli, ["group", *words, "-n", servers.address], input=keys, catch_exceptions=False)
 
 
-def done(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) -> str:
+def run(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) -> str:
+    """Return the output of a command that must succeed."""
     result = gantry(servers, *words, keys=keys)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -105,7 +111,7 @@ def done(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) ->
 
 def json_document(servers: ThreadedNamedCluster, *words: str) -> Any:
     """Return the JSON document, which must have exactly the fields of the documented type."""
-    plain = json.loads(done(servers, *words, "-O", "json"))
+    plain = json.loads(run(servers, *words, "-O", "json"))
     typed = msgspec.convert(plain, DOCUMENTS[f"gantry group {words[0]}"], strict=True)
     assert json.loads(msgspec.json.encode(typed)) == plain
     return plain
@@ -116,7 +122,7 @@ def json_document(servers: ThreadedNamedCluster, *words: str) -> Any:
 
 def test_list_shows_groups_without_system_groups(servers: ThreadedNamedCluster, group: str) -> None:
     """One name per line; the system's groups only with --all."""
-    assert group in done(servers, "list").splitlines()
+    assert group in run(servers, "list").splitlines()
     assert "TOOLS_CONSUMER" not in json_document(servers, "list")
     assert "TOOLS_CONSUMER" in json_document(servers, "list", "--all")
 
@@ -129,9 +135,9 @@ def test_describe_shows_every_queue(servers: ThreadedNamedCluster, group: str, w
     assert (document["members"], document["lag"]) == (0, 2)
     (queue,) = document["queues"]
     assert (queue["consumed_offset"], queue["fetched_offset"], queue["end_offset"]) == (3, 5, 5)
-    text = done(servers, word, group, "--topic", TOPIC)
+    text = run(servers, word, group, "--topic", TOPIC)
     assert f"group {group}: 0 members, lag of 2 messages" in text
-    assert yaml.safe_load(done(servers, word, group, "-O", "yaml")) == document
+    assert yaml.safe_load(run(servers, word, group, "-O", "yaml")) == document
 
 
 def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:
@@ -147,8 +153,8 @@ def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:
 
 def test_group_without_members_is_reported(servers: ThreadedNamedCluster, group: str) -> None:
     """An empty result is a success, except for a request about one member."""
-    assert done(servers, "members", group) == f"No members in group {group}\n"
-    assert done(servers, "running", group) == f"No members in group {group}\n"
+    assert run(servers, "members", group) == f"No members in group {group}\n"
+    assert run(servers, "running", group) == f"No members in group {group}\n"
     assert json_document(servers, "members", group)["members"] == []
     assert json_document(servers, "running", group) == []
     assert gantry(servers, "running", group, "stranger").exit_code == 3
@@ -161,12 +167,12 @@ def test_members_and_their_state_are_shown(servers: ThreadedNamedCluster, group:
     assert [one["client_id"] for one in document["members"]] == [consumer.client_id]
     assert document["subscriptions"] == {TOPIC: "*", f"%RETRY%{group}": "*"}
     assert json_document(servers, "connections", group) == document
-    assert consumer.client_id in done(servers, "members", group)
+    assert consumer.client_id in run(servers, "members", group)
 
     (running,) = json_document(servers, "running", group)
     assert running["failure"] is None
     assert {queue["topic"] for queue in running["queues"]} >= {TOPIC}
-    text = done(servers, "running", group, consumer.client_id, "--stacks")
+    text = run(servers, "running", group, consumer.client_id, "--stacks")
     assert "thread MainThread" in text
     assert "fetched/s" in text
     result = gantry(servers, "running", group, "stranger")
@@ -185,7 +191,7 @@ def test_dry_run_changes_no_offset(servers: ThreadedNamedCluster, group: str) ->
     assert document["queues"] == [
         {"topic": TOPIC, "broker": "test-broker", "queue_id": 0, "before": 3, "after": 0}
     ]  # fmt: skip
-    text = done(servers, "reset", group, TOPIC, "--to", "now", "--dry-run")
+    text = run(servers, "reset", group, TOPIC, "--to", "now", "--dry-run")
     assert "consumed again: 0 messages; skipped: 2" in text
     assert committed(servers, group) == 3
 
@@ -220,7 +226,7 @@ def test_reset_can_be_declined(servers: ThreadedNamedCluster, group: str) -> Non
     assert result.exit_code == 1
     assert "consumed again: 3 messages; skipped: 0" in result.output
     assert committed(servers, group) == 3
-    done(servers, "reset", group, TOPIC, "--to", "earliest", keys="y\n")
+    run(servers, "reset", group, TOPIC, "--to", "earliest", keys="y\n")
     assert committed(servers, group) == 0
 
 
@@ -275,12 +281,12 @@ def test_clone_onto_a_running_group_needs_force(
     servers: ThreadedNamedCluster, group: str, consumer: PushConsumer
 ) -> None:
     """Its members would keep their offsets, so --force resets them, too."""
-    servers.run(commit(servers.address, f"{group}-source", 4))
+    servers.run(commit_offset(servers.address, f"{group}-source", 4))
     result = gantry(servers, "clone", f"{group}-source", group, "--yes")
     assert result.exit_code == 1
     assert "stop them, or use --force" in result.stderr
 
-    done(servers, "clone", f"{group}-source", group, "--yes", "--force")
+    run(servers, "clone", f"{group}-source", group, "--yes", "--force")
 
     async def is_moved() -> bool:
         await consumer.commit()
@@ -302,7 +308,7 @@ def test_group_cannot_be_cloned_onto_itself(servers: ThreadedNamedCluster, group
 
 def test_one_message_is_consumed_on_request(servers: ThreadedNamedCluster, group: str, consumer: PushConsumer) -> None:
     """The exit code shows whether the handler consumed it; without --topic only ids of brokers are accepted."""
-    good, later, *_ = servers.run(ids(servers.address))
+    good, later, *_ = servers.run(message_ids(servers.address))
 
     document = json_document(servers, "consume", group, good)
     assert (document["client_id"], document["result"]) == (consumer.client_id, "CR_SUCCESS")

@@ -82,15 +82,15 @@ def test_slave_takes_over_on_ipv6(tmp_path: Path) -> None:
     group = Group(tmp_path / "crew")
     group.up("--host", "::1", *FREE_PORTS)
     try:
-        group.until(group.is_well)
+        group.wait_until(group.is_healthy)
         assert group.name_server.startswith("[::1]:")
         with Load(group, "orders") as load:
-            group.until(load.more(50))
+            group.wait_until(load.has_more(50))
             name, epoch = group.masters()[0]
-            group.do("kill", name)
-            group.until(lambda: group.masters().get(0, (name, epoch))[1] > epoch)
-            group.until(load.more(50))
-        group.until(group.is_well)
+            group.run_command("kill", name)
+            group.wait_until(lambda: group.masters().get(0, (name, epoch))[1] > epoch)
+            group.wait_until(load.has_more(50))
+        group.wait_until(group.is_healthy)
         assert set(load.acknowledged) <= set(group.read("orders"))
     finally:
         group.down()

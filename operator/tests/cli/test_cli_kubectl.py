@@ -34,7 +34,7 @@ def examples(command: click.Command) -> list[list[str]]:
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
 def test_every_command_of_the_plugin_teaches(name: str, command: click.Command) -> None:
-    """What it does in a sentence, and examples that can be typed."""
+    """Its help has a sentence that says what it does, and examples that can be typed."""
     found = examples(command)
 
     assert command.help is not None and len(command.help) > 20

@@ -1,4 +1,7 @@
-"""Executing decisions about a local group: the checks before an order, and the waits between orders."""
+"""Executing decisions about a local group: the checks before an order, and the waits between orders.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from spec_world.observations import NOW_MS, healthy, observed, spec_with
+from spec_world.observations import NOW_MS, healthy_shard, observed_group, spec_with
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
@@ -44,7 +47,8 @@ NAMED = Expected(last_epoch=1000, end=500)
 EPOCH = 2000
 
 
-def status(**other: object) -> HaStatus:
+def member_status(**other: object) -> HaStatus:
+    """Return the status of a slave, with changes."""
     values: dict[str, object] = {"role": HaRole.SLAVE, "epoch": 1000, "last_epoch": 1000, "wrote": 500}
     return msgspec.convert(values | other, HaStatus)
 
@@ -56,7 +60,7 @@ def status(**other: object) -> HaStatus:
 )
 def test_member_with_the_expected_log_is_promoted(changes: dict[str, object]) -> None:
     """A log of the expected length or longer is accepted, and a repeated order is harmless."""
-    check_promotion(EPOCH, NAMED, status(**changes))
+    check_promotion(EPOCH, NAMED, member_status(**changes))
 
 
 @pytest.mark.parametrize(
@@ -65,16 +69,16 @@ def test_member_with_the_expected_log_is_promoted(changes: dict[str, object]) ->
 def test_member_that_lost_data_after_the_decision_is_not_promoted(changes: dict[str, object]) -> None:
     """After a power cut between decision and order, the expected log is gone, and no order is sent."""
     with pytest.raises(OrderRefused, match="expected a log that ends at 500 of epoch 1000"):
-        check_promotion(EPOCH, NAMED, status(**changes))
+        check_promotion(EPOCH, NAMED, member_status(**changes))
 
 
 def test_master_is_only_confirmed_in_the_same_process() -> None:
     """A new epoch of the same master is for the observed process, and not for a later one."""
     order = msgspec.structs.replace(NAMED, continues=1000)
 
-    check_promotion(EPOCH, order, status(role=HaRole.MASTER))
+    check_promotion(EPOCH, order, member_status(role=HaRole.MASTER))
     with pytest.raises(OrderRefused, match="expected the master of epoch"):
-        check_promotion(EPOCH, order, status(role=HaRole.UNASSIGNED))
+        check_promotion(EPOCH, order, member_status(role=HaRole.UNASSIGNED))
 
 
 # ------- one connection, one process
@@ -89,6 +93,7 @@ def member() -> FakeMember:
 
 @pytest.fixture
 async def serve(tmp_path: Path, member: FakeMember) -> AsyncIterator[Callable[[], ControlServer]]:
+    """Yield a function that starts the member's control socket again, as a later process does."""
     made: list[ControlServer] = []
 
     def make() -> ControlServer:
@@ -102,7 +107,7 @@ async def serve(tmp_path: Path, member: FakeMember) -> AsyncIterator[Callable[[]
 
 @pytest.mark.parametrize("is_one", [True, False], ids=["one-connection", "twin"])
 async def test_checked_order_never_reaches_another_process(serve: Callable[[], ControlServer], is_one: bool) -> None:
-    """The order goes to the process that reported its status; the control case reaches a later process."""
+    """The order goes to the process that reported its status; the twin reaches a later process."""
     server = serve()
     await server.start()
     async with OrderClient(server.path, is_one_connection=is_one) as client:
@@ -216,7 +221,8 @@ def group_status(**other: object) -> LocalGroupStatus:
     return LocalGroupStatus(**(values | other))  # type: ignore[arg-type]
 
 
-def shown(one: LocalGroupStatus, *, with_events: bool = False) -> str:
+def status_text(one: LocalGroupStatus, *, with_events: bool = False) -> str:
+    """Return the status as the terminal shows it."""
     out = console()
     with out.capture() as capture:
         for part in status_screen(one, with_events=with_events):
@@ -231,32 +237,34 @@ def test_status_shows_lost_and_damaged_log_data() -> None:
     hurt = msgspec.structs.replace(
         healthy, members=[msgspec.structs.replace(member, missing_bytes=4096, damaged_bytes=300)]
     )
-    text = " ".join(shown(hurt).split())
+    text = " ".join(status_text(hurt).split())
 
     assert "4.0 KiB of its log are missing" in text and "300 B of its log are damaged" in text
-    assert "missing" not in shown(healthy) and "damaged" not in shown(healthy)
+    assert "missing" not in status_text(healthy) and "damaged" not in status_text(healthy)
 
 
 def test_status_shows_faults_and_unknown_values() -> None:
     """Outdated reports, drains and restarts are shown; an unknown risk is not shown as zero."""
-    text = shown(group_status())
+    text = status_text(group_status())
 
     assert "the supervisor has not updated its status for" in text and "last report 9s ago" in text
     assert "drained" in text and "started 2 times" in text and "2.0 KiB" in text
     assert "machine 0 B" in text and "disk unknown" in text
     assert "shard 0: waiting: for rain" in text and "it began" not in text
-    assert "it began" in shown(group_status(), with_events=True)
+    assert "it began" in status_text(group_status(), with_events=True)
 
 
 def test_screen_shows_no_condition_of_a_healthy_group() -> None:
     """Conditions are shown when they differ from those of a healthy group, by the same rule as in a cluster."""
-    usual = decide(spec_with(), observed(healthy()), NOW_MS).conditions
+    usual = decide(spec_with(), observed_group(healthy_shard()), NOW_MS).conditions
     fenced = Condition(type="Fenced", is_true=True, reason="ByAnnotation", message="shards [0]")
     unready = Condition(type="Ready", is_true=False, reason="NotInSync", message="")
 
     def lines(*conditions: Condition) -> list[str]:
         kinds = tuple(f"{one.type}: " for one in usual)
-        return [line for line in shown(group_status(conditions=conditions)).splitlines() if line.startswith(kinds)]
+        return [
+            line for line in status_text(group_status(conditions=conditions)).splitlines() if line.startswith(kinds)
+        ]
 
     assert len(usual) > 8 and lines(*usual) == []
     assert lines(fenced, unready) == ["Fenced: ByAnnotation (shards [0])", "Ready: NotInSync"]
@@ -264,7 +272,7 @@ def test_screen_shows_no_condition_of_a_healthy_group() -> None:
 
 def test_status_shows_a_shard_without_a_master() -> None:
     """A shard without a fresh ledger has no master that answers."""
-    assert "shard 0: no master answers" in shown(group_status(ledgers=(Ledger(shard=0, observed_ms=0),)))
+    assert "shard 0: no master answers" in status_text(group_status(ledgers=(Ledger(shard=0, observed_ms=0),)))
 
 
 def test_status_survives_encoding_and_decoding() -> None:

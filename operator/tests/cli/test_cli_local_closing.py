@@ -63,6 +63,7 @@ class FakeLocalGroup:
 
 @asynccontextmanager
 async def local_group_with(folder: Path, what: str) -> AsyncIterator[FakeLocalGroup]:
+    """Run a group whose shard 1 is removed, with a fault: `no-fault`, `late-message` or `no-report`."""
     group = FakeGroup([1], acks_needed=0)
     group.begin(1)
     member = group.members[1]
@@ -88,15 +89,15 @@ async def local_group_with(folder: Path, what: str) -> AsyncIterator[FakeLocalGr
         await server.close()
 
 
-@pytest.mark.parametrize("what", ["twin", "late-message", "no-report"])
+@pytest.mark.parametrize("what", ["no-fault", "late-message", "no-report"])
 async def test_drained_master_that_may_have_a_late_message_is_not_removed(tmp_path: Path, what: str) -> None:
     """A message arrived before the drain, or the drained master does not report whether one did."""
     async with local_group_with(tmp_path, what) as group:
         remove = act.Remove(shard=1, member=1, boot_id="7-1", is_empty=True)
         await LocalActionExecutor(group, lambda _: None).execute([remove])  # type: ignore[arg-type]
 
-    assert group.removed == ([1] if what == "twin" else [])
-    assert group.decommissioner.is_empty(1, None) is (what == "twin"), (
+    assert group.removed == ([1] if what == "no-fault" else [])
+    assert group.decommissioner.is_empty(1, None) is (what == "no-fault"), (
         "expected its slaves to be removed after it, and only then"
     )
 

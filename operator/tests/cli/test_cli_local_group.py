@@ -32,11 +32,12 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 @pytest.fixture
 def group(crew: Group) -> Group:
-    crew.until(crew.is_well)
+    crew.wait_until(crew.is_healthy)
     return crew
 
 
-def other(name: str) -> str:
+def other_member(name: str) -> str:
+    """Return the name of the other member."""
     return {"master-0": "slave-0-1", "slave-0-1": "master-0"}[name]
 
 
@@ -66,7 +67,7 @@ def test_second_start_names_the_running_group(group: Group) -> None:
 
 def test_topics_of_the_spec_are_created(group: Group) -> None:
     """A topic of the spec exists with its queues before the first message."""
-    group.until(lambda: "hands" in gantry("topic", "list", "-n", group.name_server))
+    group.wait_until(lambda: "hands" in gantry("topic", "list", "-n", group.name_server))
 
     described = json.loads(gantry("topic", "describe", "-n", group.name_server, "hands", "--output", "json"))
 
@@ -79,13 +80,13 @@ def test_planned_promotion_under_load_loses_nothing(group: Group) -> None:
     number = 2 if before == "master-0" else 1
 
     with Load(group, "moves") as load:
-        group.until(load.more(30))
-        output = group.do("promote", f"0={number}")
-        group.until(load.more(30))
+        group.wait_until(load.has_more(30))
+        output = group.run_command("promote", f"0={number}")
+        group.wait_until(load.has_more(30))
 
-    assert f"shard 0: {other(before)} is the master in epoch" in output
+    assert f"shard 0: {other_member(before)} is the master in epoch" in output
     [(after, newer)] = group.masters().values()
-    assert after == other(before) and newer > epoch
+    assert after == other_member(before) and newer > epoch
     assert set(load.acknowledged) <= set(group.read("moves"))
     assert group.state.read_annotations() == {}, "the executed order was not removed"
 
@@ -96,13 +97,13 @@ def test_explained_failover_happens_when_the_master_is_killed(group: Group) -> N
     [(before, epoch)] = group.masters().values()
 
     with Load(group, "kills") as load:
-        group.until(load.more(30))
+        group.wait_until(load.has_more(30))
         [outlook] = group.explain()
-        killed = group.do("kill", before, "--down", "20s")
-        group.until(lambda: any(newer > epoch for _, newer in group.masters().values()))
+        killed = group.run_command("kill", before, "--down", "20s")
+        group.wait_until(lambda: any(newer > epoch for _, newer in group.masters().values()))
         [(after, _)] = group.masters().values()
-        group.until(group.is_well)
-        group.until(load.more(30))
+        group.wait_until(group.is_healthy)
+        group.wait_until(load.has_more(30))
 
     assert "stays down for 20s" in killed
     assert (outlook["winner"], outlook["loss_at_most"], outlook["blocked_by"]) == (
@@ -110,7 +111,7 @@ def test_explained_failover_happens_when_the_master_is_killed(group: Group) -> N
         0,
         [],
     )
-    assert after == other(before)
+    assert after == other_member(before)
     assert {one.name: one.role for one in group.status().members}[before] == "SLAVE"
     assert set(load.acknowledged) <= set(group.read("kills"))
 
@@ -122,8 +123,8 @@ def test_killed_slave_is_restarted_without_a_failover(group: Group) -> None:
     assert slave.pid is not None
 
     os.kill(slave.pid, signal.SIGKILL)
-    group.until(lambda: group.record.member(0, slave.number).pid not in (None, slave.pid))  # type: ignore[union-attr]
-    group.until(group.is_well)
+    group.wait_until(lambda: group.record.member(0, slave.number).pid not in (None, slave.pid))  # type: ignore[union-attr]
+    group.wait_until(group.is_healthy)
 
     assert group.masters() == {0: (master, epoch)}
 
@@ -133,16 +134,18 @@ def test_suspended_master_is_replaced_and_follows_after_resuming(group: Group) -
     """A suspended master keeps its connections but is silent; a slave is promoted. After SIGCONT it follows."""
     [(before, _)] = group.masters().values()
 
-    group.do("kill", before, "--stop")
+    group.run_command("kill", before, "--stop")
     try:
-        group.until(lambda: [name for name, _ in group.masters().values() if name != before] == [other(before)])
-        seen = group.do("status", code=None)
+        group.wait_until(
+            lambda: [name for name, _ in group.masters().values() if name != before] == [other_member(before)]
+        )
+        seen = group.run_command("status", code=None)
     finally:
-        group.do("kill", before, "--cont")
-    group.until(group.is_well)
+        group.run_command("kill", before, "--cont")
+    group.wait_until(group.is_healthy)
 
     assert "last report" in seen
-    assert [name for name, _ in group.masters().values()] == [other(before)]
+    assert [name for name, _ in group.masters().values()] == [other_member(before)]
 
 
 def has_caught_up(status: LocalGroupStatus, members: int) -> bool:
@@ -156,10 +159,10 @@ def test_manifest_change_adds_and_removes_slaves(group: Group) -> None:
     group.send("edits", "one", "two")
 
     group.apply(slaves="2", topics="[{name: hands, queues: 2}]")
-    group.until(lambda: has_caught_up(group.status(), 3) and group.is_well())
-    group.until(lambda: len([one for one in group.explain()[0]["candidates"] if one["has_vote"]]) == 2)
+    group.wait_until(lambda: has_caught_up(group.status(), 3) and group.is_healthy())
+    group.wait_until(lambda: len([one for one in group.explain()[0]["candidates"] if one["has_vote"]]) == 2)
     group.apply(slaves="1", topics="[{name: hands, queues: 2}]")
-    group.until(lambda: len(group.status().members) == 2 and group.is_well())
+    group.wait_until(lambda: len(group.status().members) == 2 and group.is_healthy())
 
     assert sorted(one.number for one in group.record.members) == [1, 2]
     assert (group.folder / "stores" / "slave-0-2").is_dir(), "the store was deleted, although `retain` is Always"
@@ -171,11 +174,11 @@ def test_manifest_change_unsupported_by_the_store_is_refused(group: Group) -> No
     other_group = group.manifest.with_name("other.yaml")
     other_group.write_text(group.manifest.read_text().replace("8Mi", "16Mi").replace("name: crew", "name: ship"))
 
-    output = group.do("apply", "-f", str(other_group), code=1)
+    output = group.run_command("apply", "-f", str(other_group), code=1)
 
     assert "metadata.name: the name cannot change from crew" in output
     assert "spec.writeBuffer.segmentSize: cannot change from 8Mi" in output
-    group.until(group.is_well)
+    group.wait_until(group.is_healthy)
 
 
 @pytest.mark.verify
@@ -185,7 +188,7 @@ def test_bundle_has_diagnostic_data_and_no_secret(group: Group, tmp_path: Path) 
     group.send("packs", "a-body-that-must-not-be-packed")
 
     def packed() -> dict[str, bytes]:
-        group.do("bundle", "--to", str(tmp_path / "b.tar.gz"))
+        group.run_command("bundle", "--to", str(tmp_path / "b.tar.gz"))
         with tarfile.open(tmp_path / "b.tar.gz") as archive:
             files = {one.name.removeprefix("gantry-bundle/"): archive.extractfile(one) for one in archive.getmembers()}
             return {name: file.read() for name, file in files.items() if file is not None}
@@ -198,7 +201,7 @@ def test_bundle_has_diagnostic_data_and_no_secret(group: Group, tmp_path: Path) 
         texts.update(packed())
         return "left-out.txt" not in texts
 
-    group.until(is_complete)
+    group.wait_until(is_complete)
     assert {"manifest.yaml", "group.json", "decision.json", "lease-0.json", "logs/master-0.log"} <= texts.keys()
     assert {"sidecars/master-0.tar.gz", "sidecars/slave-0-1.tar.gz"} <= texts.keys()
     assert not [name for name, text in texts.items() if token.encode() in text]
@@ -215,7 +218,7 @@ def test_supervisor_kill_ends_its_brokers_and_next_run_recovers_all(group: Group
 
     os.kill(before.pid, signal.SIGKILL)
     output = group.up()
-    group.until(group.is_well)
+    group.wait_until(group.is_healthy)
 
     assert [name for name in processes if boot_id_of(int(name.split("-")[0])) == name] == [], output
     after = group.record

@@ -1,4 +1,7 @@
-"""Orders of people to a local group: concurrent edits and invalid texts."""
+"""Orders of people to a local group: concurrent edits and invalid texts.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ def test_fence_survives_an_invalid_order_beside_it(tmp_path: Path, beside: dict[
 
 
 def test_fence_would_be_lifted_without_the_fallback_to_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control case: if invalid annotations are ignored as a whole, shard 0 takes sends again."""
+    """The twin: if invalid annotations are ignored as a whole, shard 0 takes sends again."""
     monkeypatch.setattr("gantry_spec.manifest.annotations.parse_states", lambda _: GroupRequests())
     state = GroupState(tmp_path)
     state.write_annotations({FENCE: "0", PROMOTE: "zero"})

@@ -74,7 +74,9 @@ def test_busy_well_known_port_is_an_error_and_never_replaced(busy: int, words: s
         plan.allocate_first(BROKER, 10911, "master-0")
 
 
-def refusing(number: int) -> Callable[[int], bool]:
+def port_check_failing_with(number: int) -> Callable[[int], bool]:
+    """Return a check of ports that raises this error of the system."""
+
     def ask(port: int) -> bool:
         raise OSError(number, os.strerror(number), f"10.0.0.1:{port}")
 
@@ -86,9 +88,9 @@ def test_forbidden_port_or_address_is_named_with_its_option() -> None:
     with pytest.raises(
         CliError, match=r"port 80 \(name server of ns\) needs root -- .* above 1023 with --namesrv-port"
     ):
-        PortPlan(is_free=refusing(errno.EACCES)).allocate_first(NAME_SERVER, 80, "ns")
+        PortPlan(is_free=port_check_failing_with(errno.EACCES)).allocate_first(NAME_SERVER, 80, "ns")
     with pytest.raises(CliError, match=r"cannot listen on 10\.0\.0\.1:19999 \(sidecar\): .* --host"):
-        PortPlan(is_free=refusing(errno.EADDRNOTAVAIL)).allocate_next(SIDECAR, 19_999)
+        PortPlan(is_free=port_check_failing_with(errno.EADDRNOTAVAIL)).allocate_next(SIDECAR, 19_999)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,8 @@ def test_fields_with_effect_are_not_named() -> None:
 # ------- buffers
 
 
-def buffered(medium: str) -> Spec:
+def spec_with_buffers(medium: str) -> Spec:
+    """Return a spec with two write buffers of 2 MiB in a medium."""
     return spec_of(f"{{writeBuffer: {{medium: {medium}, buffers: 2, segmentSize: 2Mi}}}}")
 
 
@@ -261,7 +264,7 @@ MEMORY = Mount(Path("/dev/shm"), 100 * MIB)
 
 def test_buffers_use_huge_pages_while_enough_are_free() -> None:
     """All buffers go to the mount with the most free pages, or all to tmpfs with a note."""
-    spec, needed = buffered("HugePages-2Mi"), 8 * MIB
+    spec, needed = spec_with_buffers("HugePages-2Mi"), 8 * MIB
     huge = [Mount(Path("/small"), 2 * MIB), Mount(Path("/huge"), needed)]
 
     assert buffers.choose_placement(spec, needed, huge, MEMORY).root == Path("/huge")
@@ -274,7 +277,7 @@ def test_buffers_use_huge_pages_while_enough_are_free() -> None:
 
 def test_buffers_beyond_free_memory_are_refused() -> None:
     """A tenth of the memory stays free; the error has both numbers, and nothing starts."""
-    spec = buffered("Memory")
+    spec = spec_with_buffers("Memory")
 
     assert buffers.choose_placement(spec, 90 * MIB, [], MEMORY).root == Path("/dev/shm")
     with pytest.raises(CliError, match=r"need 90\.\d MiB, but /dev/shm has room for 90\.0 MiB"):
@@ -283,7 +286,7 @@ def test_buffers_beyond_free_memory_are_refused() -> None:
 
 def test_buffers_of_an_added_member_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before an added slave starts, there must be room for its buffers beside the others."""
-    spec = buffered("Memory")
+    spec = spec_with_buffers("Memory")
     free = [5 * MIB]
     monkeypatch.setattr(buffers, "memory_mount", lambda: Mount(Path("/dev/shm"), free[0]))
 
@@ -297,7 +300,7 @@ def test_buffers_of_an_added_member_must_fit(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("place", ["/huge", "/dev/shm"])
 def test_room_of_an_added_member_is_that_of_the_others(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """Its buffers go where the others are: all huge pages may be used, and free room elsewhere does not count."""
-    spec, needed = buffered("HugePages-2Mi"), 4 * MIB
+    spec, needed = spec_with_buffers("HugePages-2Mi"), 4 * MIB
     room = needed if place == "/huge" else 5 * MIB
     free = {"/huge": 100 * MIB, "/dev/shm": 100 * MIB, place: room}
     monkeypatch.setattr(buffers, "huge_mounts", lambda: [Mount(Path("/huge"), free["/huge"])])
@@ -315,7 +318,7 @@ def test_medium_memory_and_off_are_respected() -> None:
     """Medium Memory never uses huge pages, and Off uses no memory."""
     huge = [Mount(Path("/huge"), 100 * MIB)]
 
-    assert buffers.choose_placement(buffered("Memory"), MIB, huge, MEMORY).root == Path("/dev/shm")
+    assert buffers.choose_placement(spec_with_buffers("Memory"), MIB, huge, MEMORY).root == Path("/dev/shm")
     assert buffers.choose_placement(spec_of("{}"), 0, huge, MEMORY).root is None
 
 

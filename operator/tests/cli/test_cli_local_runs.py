@@ -27,14 +27,14 @@ def test_asynchronous_group_fails_over_only_within_its_loss_bound(tmp_path: Path
     group.up(*FREE_PORTS)
     try:
         with Load(group, "bounds") as load:
-            group.until(load.more(100))
-            group.until(lambda: group.is_well() and group.explain()[0]["winner"] == 2)
+            group.wait_until(load.has_more(100))
+            group.wait_until(lambda: group.is_healthy() and group.explain()[0]["winner"] == 2)
             [outlook] = group.explain()
-            group.do("kill", "master-0", "--down", "240s")
-        group.until(lambda: any("maxDataLossBytes allows 0 B" in line for line in group.status().decision))
+            group.run_command("kill", "master-0", "--down", "240s")
+        group.wait_until(lambda: any("maxDataLossBytes allows 0 B" in line for line in group.status().decision))
         still = group.masters()
-        output = group.do("promote", "0", "--accept-loss", "64Mi")
-        group.until(lambda: group.masters().get(0, ("", 0))[0] == "slave-0-1")
+        output = group.run_command("promote", "0", "--accept-loss", "64Mi")
+        group.wait_until(lambda: group.masters().get(0, ("", 0))[0] == "slave-0-1")
         lease = json.loads((group.folder / "lease-0.json").read_text())
         kept = set(group.read("bounds"))
     finally:
@@ -114,7 +114,7 @@ def test_group_with_secrets_refuses_unknown_clients(tmp_path: Path) -> None:
         known = gantry(*account, "produce", *authority, *server, "hello", "a")
         with pytest.raises(urllib.error.HTTPError) as denied:
             urllib.request.urlopen(f"{group.record.members[0].sidecar_url}/v1/topics", timeout=60)
-        group.do("bundle", "--to", str(tmp_path / "b.tar.gz"))
+        group.run_command("bundle", "--to", str(tmp_path / "b.tar.gz"))
     finally:
         group.down()
 

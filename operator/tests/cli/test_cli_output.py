@@ -105,7 +105,8 @@ def read(form: str, text: str, words: tuple[str, ...]) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()] if is_stream else [json.loads(text)]
 
 
-def kind_of(words: tuple[str, ...]) -> Any:
+def document_type(words: tuple[str, ...]) -> Any:
+    """Return the type of a command's JSON document."""
     return DOCUMENTS.get(f"gantry {words[0]}") or DOCUMENTS[f"gantry {words[0]} {words[1]}"]
 
 
@@ -120,7 +121,7 @@ def test_documents_match_their_declared_types(words: tuple[str, ...], form: str,
 
     assert result.exit_code == 0 and documents
     for document in documents:
-        typed = msgspec.convert(document, kind_of(words), strict=True)
+        typed = msgspec.convert(document, document_type(words), strict=True)
         assert json.loads(msgspec.json.encode(typed)) == document
 
 

@@ -74,14 +74,14 @@ class Stack:
     def gantry(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
         return gantry(*arguments, namesrv=self.name_server, given=given)
 
-    def done(self, *arguments: str, given: str | None = None) -> str:
+    def run(self, *arguments: str, given: str | None = None) -> str:
         """Return the output of a command that must succeed."""
         result = self.gantry(*arguments, given=given)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    def topic(self, name: str, queues: int = 2) -> str:
-        self.done("topic", "create", name, "--queues", str(queues))
+    def create_topic(self, name: str, queues: int = 2) -> str:
+        self.run("topic", "create", name, "--queues", str(queues))
         return name
 
 
@@ -258,10 +258,10 @@ def child_of(parent: int, module: str) -> int:
 
 def test_messages_are_read_in_the_order_of_sends(stack: Stack) -> None:
     """Each argument is a message with a receipt; reading without a group changes nothing."""
-    topic = stack.topic("order")
-    receipts = stack.done("produce", topic, "one", "two", "three", "four").splitlines()
+    topic = stack.create_topic("order")
+    receipts = stack.run("produce", topic, "one", "two", "three", "four").splitlines()
 
-    first, second = stack.done("consume", topic), stack.done("consume", topic)
+    first, second = stack.run("consume", topic), stack.run("consume", topic)
 
     assert len(receipts) == 4 and all(line.startswith("SEND_OK  ") for line in receipts)
     assert first == second == "one\ntwo\nthree\nfour\n"
@@ -270,12 +270,12 @@ def test_messages_are_read_in_the_order_of_sends(stack: Stack) -> None:
 @pytest.mark.verify
 def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
     """Each line is a message, in any language; many messages are summarized."""
-    topic = stack.topic("lines", queues=1)
+    topic = stack.create_topic("lines", queues=1)
 
-    stack.done("produce", topic, given="erste\nzweite, mit Umläuten: äöü\n")
-    many = stack.done("produce", topic, given="".join(f"{n}\n" for n in range(500)))
+    stack.run("produce", topic, given="erste\nzweite, mit Umläuten: äöü\n")
+    many = stack.run("produce", topic, given="".join(f"{n}\n" for n in range(500)))
 
-    read = stack.done("consume", topic).splitlines()
+    read = stack.run("consume", topic).splitlines()
     assert read[:2] == ["erste", "zweite, mit Umläuten: äöü"]
     assert read[2:] == [str(n) for n in range(500)]
     assert "500 messages acknowledged" in many
@@ -283,44 +283,44 @@ def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
 
 def test_line_that_is_too_long_stops_after_the_lines_before_it(stack: Stack) -> None:
     """One line says how many messages are acknowledged, and why it stopped."""
-    topic = stack.topic("long-lines", queues=1)
+    topic = stack.create_topic("long-lines", queues=1)
 
     stopped = stack.gantry("produce", topic, given="before\n" + "x" * (16 * 1024 * 1024 + 1))
 
     text = "after 1 acknowledged messages: a line of standard input is longer than 16777216 bytes"
     assert (stopped.returncode, stopped.stderr) == (1, f"gantry: {text}\n")
-    assert stack.done("consume", topic).splitlines() == ["before"]
+    assert stack.run("consume", topic).splitlines() == ["before"]
 
 
 @pytest.mark.verify
 def test_message_properties_are_read_back(stack: Stack) -> None:
     """--json and --verbose show tag, keys and properties; --tag filters; --count repeats."""
-    topic = stack.topic("marks", queues=1)
-    stack.done("produce", topic, "paid", "--tag", "a", "--key", "k1", "--key", "k2", "--property", "x=y")
+    topic = stack.create_topic("marks", queues=1)
+    stack.run("produce", topic, "paid", "--tag", "a", "--key", "k1", "--key", "k2", "--property", "x=y")
     produced = [
         json.loads(line)
-        for line in stack.done("produce", topic, "b", "--tag", "b", "--count", "3", "--json").splitlines()
+        for line in stack.run("produce", topic, "b", "--tag", "b", "--count", "3", "--json").splitlines()
     ]
 
-    (paid,) = [json.loads(line) for line in stack.done("consume", topic, "--tag", "a", "--json").splitlines()]
-    verbose = stack.done("consume", topic, "--count", "1", "-v")
+    (paid,) = [json.loads(line) for line in stack.run("consume", topic, "--tag", "a", "--json").splitlines()]
+    verbose = stack.run("consume", topic, "--count", "1", "-v")
 
     assert (paid["body"], paid["tags"], paid["keys"], paid["queue_offset"]) == ("paid", "a", ["k1", "k2"], 0)
     assert paid["properties"]["x"] == "y"
     assert [r["queue_offset"] for r in produced] == [1, 2, 3] and {r["status"] for r in produced} == {"SEND_OK"}
     assert f"{topic}/broker-a/0@0  tag=a  keys=k1,k2  paid" in verbose
-    assert stack.done("consume", topic, "--tag", "a || b").split() == ["paid", "b", "b", "b"]
+    assert stack.run("consume", topic, "--tag", "a || b").split() == ["paid", "b", "b", "b"]
 
 
 @pytest.mark.verify
 def test_sql_filters_by_properties(stack: Stack) -> None:
     """--sql filters by properties and by the tag, with and without a group."""
-    topic = stack.topic("priced", queues=1)
+    topic = stack.create_topic("priced", queues=1)
     for price in ("5", "50", "x"):
-        stack.done("produce", topic, f"at {price}", "--property", f"price={price}", "--tag", "new")
+        stack.run("produce", topic, f"at {price}", "--property", f"price={price}", "--tag", "new")
 
-    assert stack.done("consume", topic, "--sql", "price > 10").splitlines() == ["at 50"]
-    assert stack.done("consume", topic, "--sql", "price > 1 AND TAGS = 'new'", "--group", "buyers").splitlines() == [
+    assert stack.run("consume", topic, "--sql", "price > 10").splitlines() == ["at 50"]
+    assert stack.run("consume", topic, "--sql", "price > 1 AND TAGS = 'new'", "--group", "buyers").splitlines() == [
         "at 5",
         "at 50",
     ]
@@ -329,36 +329,36 @@ def test_sql_filters_by_properties(stack: Stack) -> None:
 @pytest.mark.verify
 def test_group_consumes_each_message_once(stack: Stack) -> None:
     """--count commits exactly the printed messages; the next call continues with the rest."""
-    topic = stack.topic("shared")
-    stack.done("produce", topic, given="".join(f"{n}\n" for n in range(30)))
+    topic = stack.create_topic("shared")
+    stack.run("produce", topic, given="".join(f"{n}\n" for n in range(30)))
 
-    first = stack.done("consume", topic, "--group", "readers", "--count", "10").split()
-    second = stack.done("consume", topic, "--group", "readers").split()
-    third = stack.done("consume", topic, "--group", "readers").split()
+    first = stack.run("consume", topic, "--group", "readers", "--count", "10").split()
+    second = stack.run("consume", topic, "--group", "readers").split()
+    third = stack.run("consume", topic, "--group", "readers").split()
 
     assert len(first) == 10 and sorted(first + second, key=int) == [str(n) for n in range(30)]
     assert third == []
-    described = json.loads(stack.done("topic", "describe", topic, "--json"))
+    described = json.loads(stack.run("topic", "describe", topic, "--json"))
     assert [(g["name"], g["lag"]) for g in described["groups"]] == [("readers", 0)]
 
 
 @pytest.mark.verify
 def test_consume_starts_at_requested_position(stack: Stack) -> None:
     """`latest` skips existing messages; an age selects newer ones."""
-    topic = stack.topic("begin", queues=1)
-    stack.done("produce", topic, "old")
+    topic = stack.create_topic("begin", queues=1)
+    stack.run("produce", topic, "old")
 
-    assert stack.done("consume", topic, "--from", "latest") == ""
-    assert stack.done("consume", topic, "--from", "1h") == "old\n"
-    assert stack.done("consume", topic, "--from", "2099-01-01T00:00") == ""
+    assert stack.run("consume", topic, "--from", "latest") == ""
+    assert stack.run("consume", topic, "--from", "1h") == "old\n"
+    assert stack.run("consume", topic, "--from", "2099-01-01T00:00") == ""
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("group", [(), ("--group", "followers")], ids=["no group", "group"])
 def test_follow_prints_new_messages_until_interrupted(stack: Stack, group: tuple[str, ...]) -> None:
     """A new message is printed immediately; Ctrl-C ends the command with exit code 0."""
-    topic = stack.topic(f"follow{len(group)}", queues=1)
-    stack.done("produce", topic, "before")
+    topic = stack.create_topic(f"follow{len(group)}", queues=1)
+    stack.run("produce", topic, "before")
     process = subprocess.Popen(
         [sys.executable, "-m", "gantry_cli", "consume", topic, "--follow", *group],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(stack.name_server),
@@ -368,7 +368,7 @@ def test_follow_prints_new_messages_until_interrupted(stack: Stack, group: tuple
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "before\n"
-        stack.done("produce", topic, "after")
+        stack.run("produce", topic, "after")
         assert process.stdout.readline() == "after\n"
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate()
@@ -381,11 +381,11 @@ def test_follow_prints_new_messages_until_interrupted(stack: Stack, group: tuple
 @pytest.mark.verify
 def test_delayed_message_is_delivered_after_its_delay(stack: Stack) -> None:
     """A message with delay level 1 is delivered after one second."""
-    topic = stack.topic("later", queues=1)
+    topic = stack.create_topic("later", queues=1)
     sent = time.monotonic()
-    stack.done("produce", topic, "hello", "--delay-level", "1")
+    stack.run("produce", topic, "hello", "--delay-level", "1")
 
-    wait_until(lambda: stack.done("consume", topic) == "hello\n")
+    wait_until(lambda: stack.run("consume", topic) == "hello\n")
 
     assert time.monotonic() - sent >= 0.9
 
@@ -396,33 +396,33 @@ def test_delayed_message_is_delivered_after_its_delay(stack: Stack) -> None:
 @pytest.mark.verify
 def test_topic_is_created_changed_described_and_deleted(stack: Stack) -> None:
     """A topic can be created, changed, described and deleted; deletion asks for confirmation."""
-    stack.done("topic", "create", "cycle", "--queues", "2")
-    assert "cycle" in stack.done("topic", "list").split()
-    stack.done("topic", "create", "cycle", "--queues", "3")
-    stack.done("produce", "cycle", "x")
+    stack.run("topic", "create", "cycle", "--queues", "2")
+    assert "cycle" in stack.run("topic", "list").split()
+    stack.run("topic", "create", "cycle", "--queues", "3")
+    stack.run("produce", "cycle", "x")
 
-    described = json.loads(stack.done("topic", "stats", "cycle", "--json"))
+    described = json.loads(stack.run("topic", "stats", "cycle", "--json"))
     assert len(described["queues"]) == 3 and described["topic"]["messages"] == 1
-    assert "1 message in 3 queues on broker-a" in stack.done("topic", "describe", "cycle")
+    assert "1 message in 3 queues on broker-a" in stack.run("topic", "describe", "cycle")
 
     refused = stack.gantry("topic", "delete", "cycle", given="n\n")
     assert refused.returncode == 1 and "with 1 message?" in refused.stdout
-    stack.done("topic", "delete", "cycle", "--yes")
-    assert "cycle" not in json.loads(stack.done("topic", "list", "--json"))
+    stack.run("topic", "delete", "cycle", "--yes")
+    assert "cycle" not in json.loads(stack.run("topic", "list", "--json"))
     assert stack.gantry("topic", "describe", "cycle").returncode == 3
 
 
 @pytest.mark.verify
 def test_read_only_topic_refuses_messages(stack: Stack) -> None:
     """--permission r refuses sends and permits reads."""
-    topic = stack.topic("frozen")
-    stack.done("produce", topic, "kept")
+    topic = stack.create_topic("frozen")
+    stack.run("produce", topic, "kept")
 
-    stack.done("topic", "create", topic, "--queues", "2", "--permission", "r")
+    stack.run("topic", "create", topic, "--queues", "2", "--permission", "r")
 
     refused = stack.gantry("produce", topic, "lost")
     assert refused.returncode != 0 and len(refused.stderr.splitlines()) == 1
-    assert stack.done("consume", topic) == "kept\n"
+    assert stack.run("consume", topic) == "kept\n"
 
 
 @pytest.mark.verify
@@ -430,10 +430,10 @@ def test_topic_settings_are_shown(stack: Stack) -> None:
     """Options omitted in an update return to their defaults; attributes are changed one by one."""
 
     def settings() -> dict[str, object]:
-        (one,) = json.loads(stack.done("topic", "describe", "careful", "--json"))["settings"]
+        (one,) = json.loads(stack.run("topic", "describe", "careful", "--json"))["settings"]
         return dict(one)
 
-    stack.done(
+    stack.run(
         *("topic", "create", "careful", "--queues", "2", "--read-queues", "5", "--permission", "none", "--ordered"),
         *("--attribute", "message.type=FIFO", "--attribute", "reserve.time=7"),
     )
@@ -441,9 +441,9 @@ def test_topic_settings_are_shown(stack: Stack) -> None:
         "broker": "broker-a", "write_queues": 2, "read_queues": 5, "permission": "none", "is_ordered": True,
         "attributes": {"message.type": "FIFO", "reserve.time": "7"},
     }  # fmt: skip
-    assert "message.type=FIFO, reserve.time=7" in stack.done("topic", "describe", "careful")
+    assert "message.type=FIFO, reserve.time=7" in stack.run("topic", "describe", "careful")
 
-    stack.done("topic", "create", "careful", "--queues", "2", "--no-attribute", "reserve.time")
+    stack.run("topic", "create", "careful", "--queues", "2", "--no-attribute", "reserve.time")
     assert settings() == {
         "broker": "broker-a", "write_queues": 2, "read_queues": 2, "permission": "rw", "is_ordered": False,
         "attributes": {"message.type": "FIFO"},
@@ -455,24 +455,24 @@ def test_topic_settings_are_shown(stack: Stack) -> None:
 @pytest.mark.verify
 def test_order_configuration_is_stored_on_name_servers(stack: Stack) -> None:
     """An order configuration can be set, shown and removed; its default is all write queues."""
-    topic = stack.topic("ledger", queues=3)
-    assert stack.done("topic", "order", topic) == 'Topic "ledger": no order configuration\n'
-    assert stack.done("topic", "order", topic, "--set") == 'Topic "ledger": order broker-a:3\n'
-    shown = json.loads(stack.done("topic", "order", topic, "--set", "--value", "broker-a:1;broker-b:2", "--json"))
+    topic = stack.create_topic("ledger", queues=3)
+    assert stack.run("topic", "order", topic) == 'Topic "ledger": no order configuration\n'
+    assert stack.run("topic", "order", topic, "--set") == 'Topic "ledger": order broker-a:3\n'
+    shown = json.loads(stack.run("topic", "order", topic, "--set", "--value", "broker-a:1;broker-b:2", "--json"))
     assert shown == {"topic": topic, "order": "broker-a:1;broker-b:2", "queues": {"broker-a": 1, "broker-b": 2}}
-    assert json.loads(stack.done("topic", "order", topic, "--remove", "--json"))["order"] is None
+    assert json.loads(stack.run("topic", "order", topic, "--remove", "--json"))["order"] is None
     assert stack.gantry("topic", "order", topic, "--set", "--value", "broker-a").returncode == 2
 
 
 @pytest.mark.verify
 def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
     """Tables and JSON show the same data."""
-    topic = stack.topic("visible", queues=1)
-    stack.done("produce", topic, "a", "b", "c")
-    stack.done("consume", topic, "--group", "viewers", "--count", "1")
+    topic = stack.create_topic("visible", queues=1)
+    stack.run("produce", topic, "a", "b", "c")
+    stack.run("consume", topic, "--group", "viewers", "--count", "1")
 
-    tables = stack.done("status", "--data", str(stack.directory))
-    document = json.loads(stack.done("status", "--json", "--data", str(stack.directory)))
+    tables = stack.run("status", "--data", str(stack.directory))
+    document = json.loads(stack.run("status", "--json", "--data", str(stack.directory)))
 
     assert "broker-a" in tables and "visible" in tables and "viewers" in tables
     assert "started by `gantry up` in the background" in tables

@@ -74,7 +74,8 @@ def resend(cluster: FakeCluster, *options: str) -> Result:
     return CliRunner().invoke(cli, arguments)
 
 
-def done(cluster: FakeCluster, *options: str) -> str:
+def resend_successfully(cluster: FakeCluster, *options: str) -> str:
+    """Return the output of a resend that must succeed."""
     result = resend(cluster, *options)
     assert result.exit_code == 0, result.output
     return result.output
@@ -88,7 +89,7 @@ def test_resent_message_has_its_original_properties(cluster: FakeCluster) -> Non
     """Body, id, keys, tags, flag and user properties are those of the sender; properties of retries are removed."""
     store_dead_letter(cluster, b"1", DELAY="18", TRAN_MSG="true", REAL_TOPIC="SCHEDULE", __SHARDINGKEY="customer-7")
 
-    assert done(cluster) == "sent to orders: 1\n"
+    assert resend_successfully(cluster) == "sent to orders: 1\n"
 
     (message,) = cluster.broker().messages("orders")
     assert (message.body, message.flag, message.reconsume_times) == (b"1", 7, 0)
@@ -114,13 +115,13 @@ def test_dead_letters_are_resent_to_their_topics_once(cluster: FakeCluster) -> N
     for number in range(5):
         store_dead_letter(cluster, b"%d" % number, topic="bills" if number == 3 else "orders")
 
-    assert done(cluster) == "sent to bills: 1\nsent to orders: 4\n"
+    assert resend_successfully(cluster) == "sent to bills: 1\nsent to orders: 4\n"
     assert (bodies(cluster), bodies(cluster, "bills")) == ([b"0", b"1", b"2", b"4"], [b"3"])
-    assert done(cluster) == NOTHING
+    assert resend_successfully(cluster) == NOTHING
 
     store_dead_letter(cluster, b"5")
-    assert json.loads(done(cluster, "--json"))["sent"] == {"orders": 1}
-    assert json.loads(done(cluster, "--json", "--from-start"))["sent"] == {"bills": 1, "orders": 5}
+    assert json.loads(resend_successfully(cluster, "--json"))["sent"] == {"orders": 1}
+    assert json.loads(resend_successfully(cluster, "--json", "--from-start"))["sent"] == {"bills": 1, "orders": 5}
 
 
 def test_dry_run_sends_nothing(cluster: FakeCluster) -> None:
@@ -128,7 +129,11 @@ def test_dry_run_sends_nothing(cluster: FakeCluster) -> None:
     store_dead_letter(cluster, b"1")
     before = dict(cluster.broker().state.offsets)
 
-    assert done(cluster, "--dry-run") == done(cluster, "--dry-run") == "would be sent to orders: 1\n"
+    assert (
+        resend_successfully(cluster, "--dry-run")
+        == resend_successfully(cluster, "--dry-run")
+        == "would be sent to orders: 1\n"
+    )
 
     assert (bodies(cluster), cluster.broker().state.offsets) == ([], before)
 
@@ -138,14 +143,18 @@ def test_since_and_until_limit_resent_messages(cluster: FakeCluster) -> None:
     for number in range(6):
         store_dead_letter(cluster, b"%d" % number, at_ms=number * 1_000_000_000)
 
-    assert done(cluster, "--since", iso(2_000_000), "--until", iso(4_000_000)) == "sent to orders: 2\n"
+    assert (
+        resend_successfully(cluster, "--since", iso_time(2_000_000), "--until", iso_time(4_000_000))
+        == "sent to orders: 2\n"
+    )
     assert bodies(cluster) == [b"2", b"3"]
-    assert done(cluster) == "sent to orders: 2\n"
+    assert resend_successfully(cluster) == "sent to orders: 2\n"
     assert bodies(cluster) == [b"2", b"3", b"4", b"5"]
-    assert done(cluster, "--until", iso(2_000_000), "--from-start") == "sent to orders: 2\n"
+    assert resend_successfully(cluster, "--until", iso_time(2_000_000), "--from-start") == "sent to orders: 2\n"
 
 
-def iso(second: int) -> str:
+def iso_time(second: int) -> str:
+    """Return a time in seconds as text."""
     return datetime.datetime.fromtimestamp(second, datetime.UTC).isoformat()
 
 
@@ -161,7 +170,7 @@ def test_failed_resend_continues_with_next_call(cluster: FakeCluster) -> None:
     assert (failed.exit_code, len(bodies(cluster))) == (1, taken)
 
     cluster.broker().heal()
-    assert done(cluster) == f"sent to orders: {count - taken}\n"
+    assert resend_successfully(cluster) == f"sent to orders: {count - taken}\n"
     assert bodies(cluster) == [b"%d" % number for number in range(count)]
 
 
@@ -183,7 +192,7 @@ def test_killed_resend_repeats_few_and_omits_none(cluster: FakeCluster, monkeypa
         patch.setattr(dead_letters.ResendRun, "_commit", dying)
         assert resend(cluster).exit_code == 1
     cluster.broker().heal()
-    done(cluster)
+    resend_successfully(cluster)
 
     assert commits == [COMMIT_EVERY, COMMIT_EVERY + 3]
     assert sorted(set(bodies(cluster)), key=int) == [b"%d" % number for number in range(count)]
@@ -206,11 +215,11 @@ def test_unsendable_dead_letters_are_skipped_and_listed(cluster: FakeCluster) ->
     store_dead_letter(cluster, b"3", RETRY_TOPIC="%RETRY%other", topic=None)
     store_dead_letter(cluster, b"4")
 
-    document = json.loads(done(cluster, "--json"))
+    document = json.loads(resend_successfully(cluster, "--json"))
 
     assert document["sent"] == {"orders": 1}
     assert document["without_origin"] == [f"{number:032d}" for number in range(3)]
-    text = done(cluster, "--from-start")
+    text = resend_successfully(cluster, "--from-start")
     assert "skipped, without an original topic: " in text
 
 
@@ -220,7 +229,7 @@ def test_damaged_dead_letter_is_skipped_and_listed(cluster: FakeCluster) -> None
         store_dead_letter(cluster, body)
     cluster.broker().state.log.damaged.add((DEAD, 0, 1))
 
-    document = json.loads(done(cluster, "--json"))
+    document = json.loads(resend_successfully(cluster, "--json"))
 
     assert (document["sent"], document["unreadable"]) == ({"orders": 2}, [f"{1:032d}"])
     assert bodies(cluster) == [b"1", b"3"]
@@ -239,7 +248,7 @@ def test_unacknowledged_resend_stops_the_call(cluster: FakeCluster) -> None:
     cluster.broker().fault(RequestCode.SEND_MESSAGE_V2, unsure)
     failed = resend(cluster)
     assert (failed.exit_code, "FLUSH_SLAVE_TIMEOUT" in failed.output) == (1, True)
-    assert done(cluster) == "sent to orders: 1\n"
+    assert resend_successfully(cluster) == "sent to orders: 1\n"
     assert bodies(cluster) == [b"1", b"1"]
 
 
@@ -276,7 +285,7 @@ def test_unknown_group_and_invalid_name_have_exit_codes(cluster: FakeCluster) ->
 def test_resend_progress_is_separate_from_group_offsets(cluster: FakeCluster) -> None:
     """Progress is stored under a group of its own, so that the offsets of the group do not change."""
     store_dead_letter(cluster, b"1")
-    done(cluster)
+    resend_successfully(cluster)
     assert {key[0] for key in cluster.broker().state.offsets} == {READER_PREFIX + GROUP}
 
 

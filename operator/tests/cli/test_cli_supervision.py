@@ -287,5 +287,5 @@ def test_signal_to_an_ended_process_keeps_its_exit_code(monkeypatch: pytest.Monk
         return await process.wait()
 
     assert asyncio.run(scenario(send_signal)) == 3
-    if sys.version_info < (3, 12):  # the twin, where asyncio has the fault
+    if sys.version_info < (3, 12):  # there asyncio has the fault itself
         assert asyncio.run(scenario(asyncio.subprocess.Process.send_signal)) == 255

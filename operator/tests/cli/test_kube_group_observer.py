@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kubectl_scene import role_of
-from spec_world.observations import record_of
+from spec_world.observations import lease_record_of
 
 from gantry_cli.kube.group_observer import GroupObjects, check_answer, observed_group
 from gantry_cli.kube.sidecars import ROLE, STATUS, Answer
@@ -28,7 +28,7 @@ def pod(name: str, **env: str) -> dict[str, Any]:
 
 def test_shard_is_observed_as_the_operator_observes_it() -> None:
     """Members that only the Lease names count, and the number of acks is that of a pod's own settings."""
-    lease = {"metadata": {"name": "orders-0", "annotations": lease_annotations(record_of(3, (1,)))}}
+    lease = {"metadata": {"name": "orders-0", "annotations": lease_annotations(lease_record_of(3, (1,)))}}
     pods = [pod(POD, GANTRY_BROKER_CONF="inSyncReplicas=3\n")]
 
     [shard] = observed_group(group_of(GROUP), GroupObjects(GROUP, pods, {"orders-0": lease}, {})).shards

@@ -42,7 +42,11 @@ class Answering(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answer: Callable[[str, str, bytes], Answer | None] = lambda method, path, body: UNSERVED
+        """Returns status and body for method, path and body; None for no answer."""
+
         self.asked: list[tuple[str, str]] = []
+        """Method and path of each request."""
+
         self.bodies: list[Object] = []
 
     @property

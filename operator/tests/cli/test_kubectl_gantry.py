@@ -1,4 +1,7 @@
-"""`kubectl gantry` and `gantry ... bg/GROUP` against a real API server: status, orders, bundles and refusals."""
+"""`kubectl gantry` and `gantry ... bg/GROUP` against a real API server: status, orders, bundles and refusals.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +91,9 @@ def test_the_only_group_of_a_namespace_need_not_be_named(scene: Scene) -> None:
 
     assert scene.kubectl("status", "-O", "json").exit_code == 0
     nothing = scene.kubectl("status", namespace="bank")
-    scene.must("POST", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups", other)
+    scene.request("POST", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups", other)
     two = scene.kubectl("status")
-    scene.must("DELETE", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups/bills")
+    scene.request("DELETE", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups/bills")
 
     assert nothing.exit_code == 3 and "there are groups in namespace shop" in nothing.stderr
     assert two.exit_code == 2 and "bills, orders" in two.stderr
@@ -116,7 +119,7 @@ def test_hanging_sidecar_does_not_affect_others(scene: Scene, monkeypatch: pytes
         return Outcome(b"", "gantry: the sidecar says no", 1) if pod == PODS[3] else inside(pod, container, command)
 
     scene.kubelet.run = run
-    scene.must("DELETE", f"/api/v1/namespaces/shop/pods/{PODS[2]}?gracePeriodSeconds=0")
+    scene.request("DELETE", f"/api/v1/namespaces/shop/pods/{PODS[2]}?gracePeriodSeconds=0")
 
     status = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=ClusterGroupStatus)
 
@@ -184,7 +187,7 @@ def test_missing_rights_are_named_and_the_rest_is_shown(scene: Scene) -> None:
 
 
 def test_no_exec_runs_no_program_in_pods(scene: Scene) -> None:
-    """The control case without --no-exec asks all sidecars."""
+    """The twin without --no-exec asks all sidecars."""
     left = scene.kubectl("status", "orders", "--no-exec")
     assert scene.kubelet.ran == [] and "excluded by --no-exec" in left.stdout
 
@@ -196,7 +199,7 @@ def test_no_exec_runs_no_program_in_pods(scene: Scene) -> None:
 
 
 def obey(scene: Scene, member: int, epoch: int, answered: threading.Event | None = None) -> None:
-    """Act as the operator: write the Lease, remove the order, write the status; the control case writes it late."""
+    """Act as the operator: write the Lease, remove the order, write the status; the twin writes it late."""
     deadline = time.monotonic() + PATIENCE_S
     while "gantry.dev/promote" not in scene.annotations():
         assert time.monotonic() < deadline
@@ -223,7 +226,7 @@ def test_promote_waits_until_the_status_names_the_new_master(scene: Scene) -> No
 
 @pytest.mark.verify
 def test_outdated_status_would_be_used_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control case: a command that reads the status right after the removal names the wrong master."""
+    """The twin: a command that reads the status right after the removal names the wrong master."""
     monkeypatch.setattr(cluster_orders.OrderWaiter, "_status_test", lambda self, epoch: lambda document: True)
 
     answered = threading.Event()
@@ -383,7 +386,8 @@ def test_concurrent_order_is_not_overwritten(scene: Scene, monkeypatch: pytest.M
 # -- bundle ------------------------------------------------------------------------------------------------------------
 
 
-def packed(path: Path) -> dict[str, bytes]:
+def files_in_bundle(path: Path) -> dict[str, bytes]:
+    """Return the files in a diagnostics bundle by name."""
     with tarfile.open(path) as archive:
         return {one.name.removeprefix("gantry-bundle/"): archive.extractfile(one).read()  # type: ignore[union-attr]
                 for one in archive.getmembers()}  # fmt: skip
@@ -399,7 +403,7 @@ def test_cluster_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path)
     result = scene.kubectl("bundle", "orders", "--to", str(file))
 
     assert result.exit_code == 0 and str(file) in result.stdout, result.output
-    found = packed(file)
+    found = files_in_bundle(file)
     assert {"group.yaml", "status.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
             "objects/leases/orders-0.yaml", "operator/pods/gantry-operator-1.yaml", "nodes/machine-1.yaml",
             "operator/logs/gantry-operator-1/operator.log"} <= set(found)  # fmt: skip
@@ -422,7 +426,7 @@ def test_bundle_has_no_secret_of_a_failed_program(scene: Scene, tmp_path: Path) 
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
 
-    found = packed(file)
+    found = files_in_bundle(file)
     assert all(b"is refused" in found[name] for name in ("status.json", "left-out.txt"))
     assert [name for name, data in found.items() if SECRET.encode() in data] == []
 
@@ -438,7 +442,7 @@ def test_cluster_bundle_has_the_newest_lines_of_a_long_log(
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
 
-    log = packed(file)[f"logs/{PODS[0]}/broker.log"].decode()
+    log = files_in_bundle(file)[f"logs/{PODS[0]}/broker.log"].decode()
     assert 19_000 < len(log) <= 20_000
     assert log.splitlines(keepends=True) == lines[-log.count("\n") :]
 
@@ -447,13 +451,13 @@ def test_cluster_bundle_has_the_newest_lines_of_a_long_log(
 def test_bundle_without_redaction_would_contain_secrets(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control case of `test_cluster_bundle_has_everything_but_secrets`: without redaction a secret is found."""
+    """The twin of `test_cluster_bundle_has_everything_but_secrets`: without redaction a secret is found."""
     monkeypatch.setattr("gantry_cli.kube.cluster_bundle.redact_object", lambda value: value)
     file = tmp_path / "orders.tar.gz"
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
 
-    assert [name for name, data in packed(file).items() if SECRET.encode() in data] == [
+    assert [name for name, data in files_in_bundle(file).items() if SECRET.encode() in data] == [
         "objects/configmaps/orders-0.yaml"
     ]
 
@@ -465,7 +469,7 @@ def test_cluster_bundle_names_missing_rights(scene: Scene, tmp_path: Path) -> No
 
     result = scene.kubectl("bundle", "orders", "--to", str(file), context="jane")
 
-    found = packed(file)
+    found = files_in_bundle(file)
     assert result.exit_code == 0
     assert yaml.safe_load(found["group.yaml"])["metadata"]["name"] == "orders"
     left_out = found["left-out.txt"].decode()

@@ -1,4 +1,7 @@
-"""`gantry pod get` beside a real sidecar: it needs the right to run programs in the pod, and reveals no token."""
+"""`gantry pod get` beside a real sidecar: it needs the right to run programs in the pod, and reveals no token.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from admin_scene import READ_TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import READ_TOKEN, SidecarChild, broker_process, sidecar_process, wait_for, write_token_files
 from click.testing import CliRunner
 
 from gantry_cli.main import cli
@@ -27,13 +30,13 @@ def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SidecarC
     """A sidecar that requires tokens, as in a pod, and the folder where they are mounted."""
     folder = tmp_path_factory.mktemp("pod")
     with (
-        broker_beside(folder / "store") as broker,
-        sidecar_beside(folder / "store", *token_files(folder / "tokens")) as made,
+        broker_process(folder / "store") as broker,
+        sidecar_process(folder / "store", *write_token_files(folder / "tokens")) as made,
     ):
         broker.send(3)
         made.wait_ready()
         wait_for(
-            lambda: made.get("/v1/status", token=READ_TOKEN).json()["wrote"] == broker.end, "all of it is published"
+            lambda: made.get("/v1/status", token=READ_TOKEN).json()["wrote"] == broker.log_end, "all of it is published"
         )
         yield made, folder / "tokens/read-tokens"
 
@@ -80,7 +83,7 @@ def test_raw_bundle_is_a_readable_archive(sidecar: tuple[SidecarChild, Path]) ->
 
 
 def test_request_without_a_token_is_refused(sidecar: tuple[SidecarChild, Path], tmp_path: Path) -> None:
-    """The control case: without a token file the same request is refused with the reason."""
+    """The twin: without a token file the same request is refused with the reason."""
     child, _ = sidecar
 
     together = json.loads(get(child.url, tmp_path / "none", "/v1/status").stdout)
@@ -107,8 +110,8 @@ def test_sidecar_with_certificates_is_asked_over_tls(tmp_path: Path) -> None:
     """Without an option: a plain-text connection is closed and TLS is tried. Without a sidecar there is no answer."""
     party = Party(tmp_path / "own", trustme.CA())
     tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]
-    tokens = token_files(tmp_path / "tokens")
-    with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *tokens, *tls) as child:
+    tokens = write_token_files(tmp_path / "tokens")
+    with broker_process(tmp_path / "store"), sidecar_process(tmp_path / "store", *tokens, *tls) as child:
         answer = query_sidecar(f"http://{child.address}", "/v1/status", tmp_path / "tokens/read-tokens")
 
     assert (answer.status, json.loads(answer.body)["loop_state"]["state"]) == (200, "running")

@@ -18,6 +18,8 @@ from gantry_spec.manifest.group import API_VERSION, KIND
 from gantry_spec.manifest.reading import group_of
 
 LEAVES = sorted({row.path for row in ROWS})
+"""The paths of all fields that rows edit."""
+
 SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
 """Fields of which several rows may be in one batch, since they edit different parts of them."""
 
@@ -72,7 +74,7 @@ def fits(row: Row, batch: Batch) -> bool:
         return False
     for one in joined.rows:
         for whole, side in ((before, one.before), (after, one.after)):
-            own = merged(one.also, side)
+            own = merged(one.prerequisites, side)
             if any(not _has(whole, own, leaf) for leaf in LEAVES):
                 return False
     return True
@@ -93,7 +95,7 @@ def _is_in(value: Any, other: Any) -> bool:
 def _together(rows: Iterable[Row], sides: Iterable[Fields]) -> dict[str, Any]:
     spec = dict(BASE)
     for row, side in zip(rows, sides, strict=True):
-        spec = merged(merged(spec, row.also), side)
+        spec = merged(merged(spec, row.prerequisites), side)
     return spec
 
 

@@ -25,6 +25,7 @@ class LocalNameServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._conf = ""
         self.inner, self.outer = (f"127.0.0.1:{port}" for port in free_ports(2))
+        """The addresses for clients inside and outside of the cluster."""
 
     def __enter__(self) -> LocalNameServer:
         return self
@@ -38,7 +39,7 @@ class LocalNameServer:
         [address] = names.name_server_addresses(GROUP, "shop", 1)
         return {address: self.inner}
 
-    def have(self, spec: Mapping[str, Any]) -> None:
+    def run_spec(self, spec: Mapping[str, Any]) -> None:
         """Run the name server of a group with this spec; restarted if its settings change, as a StatefulSet does."""
         home = of_kind(rendered(group(GROUP, **spec)), "StatefulSet")[f"{GROUP}-nameserver"]
         container = containers(home["spec"]["template"])[names.NAME_SERVER]

@@ -25,8 +25,8 @@ from typing import Any, Final, final
 import httpx
 from admin_scene import wait_for
 from edit_world.own_secrets import Secrets, certificates
+from edit_world.pod_mapping import PodMapping
 from edit_world.row import GROUP
-from edit_world.surroundings import Surroundings
 from objects_scene import broker_sets, containers, facts, group, of_kind, rendered, template_hash
 
 from gantry_access import Credentials
@@ -43,10 +43,17 @@ ANY_CERTIFICATE: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 ANY_CERTIFICATE.check_hostname, ANY_CERTIFICATE.verify_mode = False, ssl.CERT_NONE
 
 KEY: Final = bytes(32)
+"""The key of the operator, from which the group's token is derived."""
+
 EPOCH: Final = 1000
+"""The epoch of the first promotion, before the number of starts is added."""
+
 NO_NAME_SERVERS: Final[Mapping[str, str]] = {}
 ANSWER_S: Final = 60.0
+"""The limit for one reply of the broker or the sidecar."""
+
 WAIT_S: Final = 240.0
+"""The limit for a start."""
 
 
 @final
@@ -67,14 +74,16 @@ class LocalPod:
         """How often the pod was created, the first time included."""
 
         self.is_rolling = True
-        """Whether a changed template recreates the pod; a control case turns that off."""
+        """Whether a changed template recreates the pod; a twin turns that off."""
 
-        self.outside: Mapping[str, str] = {}
+        self.external_addresses: Mapping[str, str] = {}
         """The addresses that the cluster has assigned to Services for external clients."""
 
         self._started_with: Mapping[str, Any] = {}
+        """The spec with which the present processes were started."""
+
         self._folder: Final = folder
-        self._here: Final = Surroundings(folder, buffers, name_servers)
+        self._mapping: Final = PodMapping(folder, buffers, name_servers)
         self._hash = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pod: Final = pod
@@ -92,13 +101,13 @@ class LocalPod:
 
     def edit(self, spec: Mapping[str, Any]) -> None:
         """Run the pod of a group with this spec; return when the broker is the master."""
-        if self.have(spec):
+        if self.run_spec(spec):
             self.promote(EPOCH + self.starts, 2)
 
-    def have(self, spec: Mapping[str, Any]) -> bool:
+    def run_spec(self, spec: Mapping[str, Any]) -> bool:
         """Run the pod of a group with this spec, without a role. Return whether the pod was recreated."""
         one = group(GROUP, **spec)
-        known = facts(external_addresses=self.outside)
+        known = facts(external_addresses=self.external_addresses)
         objects, wanted = rendered(one, known), template_hash(one, known)
         data = of_kind(objects, "ConfigMap")[f"{GROUP}-0"]["data"]
         for name, text in data.items():
@@ -112,12 +121,12 @@ class LocalPod:
         return True
 
     def promote(self, epoch: int, electable: int) -> None:
-        """Promote the broker as the operator does."""
+        """Promote the broker as the operator does; ``electable`` is the number of its one electable slave."""
         self._order("promote", {"epoch": epoch, "electable": [electable]})
 
     def follow(self, epoch: int, master: LocalPod) -> None:
         """Order the broker to follow a master, as the operator does."""
-        self._order("demote", {"epoch": epoch, "master": f"127.0.0.1:{master._here.broker + 1}"})
+        self._order("demote", {"epoch": epoch, "master": f"127.0.0.1:{master._mapping.broker + 1}"})
 
     def _order(self, what: str, order: Mapping[str, Any]) -> None:
         headers = {"Authorization": f"Bearer {self._token}"}
@@ -126,10 +135,10 @@ class LocalPod:
         assert answer.status_code == 200, answer.text
 
     def _make_volumes(self) -> None:
-        for place in self._here.places.values():
+        for place in self._mapping.folders.values():
             place.mkdir(parents=True, exist_ok=True)
         known = dict.fromkeys((self._pod, f"{GROUP}-0"), "127.0.0.1")
-        (self._here.places[configuration.RUN] / "addresses.json").write_text(json.dumps(known))
+        (self._mapping.folders[configuration.RUN] / "addresses.json").write_text(json.dumps(known))
         made = {name: base64.b64decode(one).decode() for name, one in secret(group(GROUP), self._token)["data"].items()}
         for name in ("tokens", "read-tokens"):
             self._mount("sidecar", name, made[name])
@@ -150,12 +159,14 @@ class LocalPod:
                 self._mount(volume["name"], name, text)
         made = containers(template)
         [conf] = [one["value"] for one in made["broker"]["env"] if one["name"] == "GANTRY_BROKER_CONF"]
-        variables = {"POD_NAME": self._pod, "POD_NAMESPACE": "shop", "GANTRY_BROKER_CONF": self._here.conf(conf)}
+        variables = {"POD_NAME": self._pod, "POD_NAMESPACE": "shop", "GANTRY_BROKER_CONF": self._mapping.conf(conf)}
         with suppress(FileNotFoundError):
-            (self._here.places[configuration.RUN] / "status").unlink()
-        run = str(self._here.places[configuration.RUN])
-        sidecar = self._here.arguments(made["sidecar"]["args"])
-        self._process(["sidecar", "--group", str(self._here.places[configuration.CONFIGURATION]), *sidecar], variables)
+            (self._mapping.folders[configuration.RUN] / "status").unlink()
+        run = str(self._mapping.folders[configuration.RUN])
+        sidecar = self._mapping.arguments(made["sidecar"]["args"])
+        self._process(
+            ["sidecar", "--group", str(self._mapping.folders[configuration.CONFIGURATION]), *sidecar], variables
+        )
         self._process([*made["broker"]["args"][1:], "--run", run, "--alive", "0"], variables)
         wait_for(self._is_serving, "the broker serves", WAIT_S)
         wait_for(self._has_report, "the sidecar has a report of the broker", WAIT_S)
@@ -184,7 +195,7 @@ class LocalPod:
         self._processes.clear()
 
     def _is_serving(self) -> bool:
-        page = self._here.places[configuration.RUN] / "status"
+        page = self._mapping.folders[configuration.RUN] / "status"
         with suppress(StatusPageError), PageReader(str(page)) as reader:
             return reader.read().status.phase is Phase.SERVING
         for process in self._processes:
@@ -222,13 +233,13 @@ class LocalPod:
 
     async def config(self) -> dict[str, str]:
         """Return the settings that the broker reports."""
-        async with Admin(self._nowhere, client_settings=self._client_settings()) as admin:
+        async with Admin(self._unused_address, client_settings=self._client_settings()) as admin:
             found = await admin.brokers.config(self.address)
-        return {key: self._here.as_there(value) for key, value in found.items()}
+        return {key: self._mapping.with_pod_addresses(value) for key, value in found.items()}
 
     async def tables(self) -> dict[str, Any]:
         """Return the topics and groups that the broker reports."""
-        async with Admin(self._nowhere, client_settings=self._client_settings()) as admin:
+        async with Admin(self._unused_address, client_settings=self._client_settings()) as admin:
             topics = await admin.brokers.topic_table(self.address)
             groups = await admin.brokers.group_table(self.address)
         return {
@@ -251,7 +262,7 @@ class LocalPod:
     async def plain_access(self) -> dict[str, str]:
         """Return whether the broker answers a client without account and certificate: `plain`, yes or no."""
         try:
-            async with Admin(self._nowhere) as admin:
+            async with Admin(self._unused_address) as admin:
                 await admin.brokers.config(self.address)
         except (ClientError, RemotingError, OSError):
             return {"plain": "no"}
@@ -260,21 +271,21 @@ class LocalPod:
     @property
     def _sidecar(self) -> str:
         scheme = "https" if self._started_with.get("access", {}).get("tlsSecret") else "http"
-        return f"{scheme}://127.0.0.1:{self._here.http}"
+        return f"{scheme}://127.0.0.1:{self._mapping.http}"
 
     @property
     def address(self) -> str:
         """The broker's address for clients."""
-        return f"127.0.0.1:{self._here.broker}"
+        return f"127.0.0.1:{self._mapping.broker}"
 
     @property
-    def _nowhere(self) -> str:
+    def _unused_address(self) -> str:
         """An address without a listener, since no name server is used."""
         return "127.0.0.1:1"
 
     def _client_settings(self) -> ClientSettings:
         access = self._started_with.get("access", {})
-        authority = self._here.places[configuration.CERTIFICATES] / "ca.crt"
+        authority = self._mapping.folders[configuration.CERTIFICATES] / "ca.crt"
         return ClientSettings(
             credentials=Credentials(ADMIN.access_key, ADMIN.secret_key) if access.get("aclSecret") else None,
             tls=ClientTlsSettings(authority_file=str(authority)) if access.get("tlsSecret") else None,

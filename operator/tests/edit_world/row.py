@@ -24,6 +24,8 @@ Fields = Mapping[str, Any]
 """A part of a spec, in the form of a manifest."""
 
 GROUP: Final = "orders"
+"""The name of the edited group."""
+
 BASE: Final[Fields] = {
     "slaves": 1,
     "storage": {"size": "1Gi"},
@@ -91,11 +93,14 @@ class Shown(NamedTuple):
 
     source: Source
     key: str
+    """The place of the value in the report, in the form that ``reports`` describes."""
+
     before: str
     after: str
 
 
 ABSENT: Final = "absent"
+"""The text for a value that a report does not have."""
 
 
 @final
@@ -107,13 +112,19 @@ class Row:
     """The leaf of the definition, such as `topics[].queues`."""
 
     before: Fields
+    """The edited field, and others of its list, before the edit."""
+
     after: Fields
+    """The same fields after the edit."""
+
     effect: Effect
     changes: frozenset[str] = frozenset()
     """Objects whose rendering changes: `Kind/name`, with + if it is created and with - if it is deleted."""
 
     shown: tuple[Shown, ...] = ()
-    also: Fields = field(default_factory=dict)
+    """The values of reports that show the effect; none for a refused edit."""
+
+    prerequisites: Fields = field(default_factory=dict)
     """Other fields that the spec needs, before and after."""
 
     title: str = ""
@@ -126,8 +137,8 @@ class Row:
         return self.title or self.path
 
     def spec(self, fields: Fields) -> dict[str, Any]:
-        """Return a whole spec with the fields of the row before or after the edit."""
-        return merged(merged(BASE, self.also), fields)
+        """Return a whole spec with these fields, which are those of the row before or after the edit."""
+        return merged(merged(BASE, self.prerequisites), fields)
 
 
 def merged(one: Fields, other: Fields) -> dict[str, Any]:
@@ -149,10 +160,10 @@ def _has_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, Mapping) and "name" in item for item in value)
 
 
-def at(path: str, value: Any) -> dict[str, Any]:
+def spec_part(path: str, value: Any) -> dict[str, Any]:
     """Return a part of a spec in which one field has a value."""
     name, _, rest = path.partition(".")
-    return {name: at(rest, value) if rest else value}
+    return {name: spec_part(rest, value) if rest else value}
 
 
 def values_at(fields: Any, path: str) -> list[Any]:

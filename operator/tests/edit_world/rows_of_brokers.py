@@ -7,21 +7,21 @@ from typing import Final
 from edit_world.making import (
     ALERTS,
     ARGUMENTS,
-    BUDGET,
-    CONF,
     CONFIG,
+    CONFIG_MAP,
+    DISRUPTION_BUDGET,
     NO,
     POD,
-    STARTED,
+    START_SETTINGS,
     STATUS,
     YES,
-    edit,
-    of_pod,
-    refused,
-    roll,
+    edit_row,
+    pod_row,
+    refused_row,
+    roll_row,
     table_row,
 )
-from edit_world.row import ABSENT, Effect, Fields, Row, Shown, at
+from edit_world.row import ABSENT, Effect, Fields, Row, Shown, spec_part
 
 TWO_SLAVES: Final[Fields] = {"slaves": 2}
 BUFFERED: Final[Fields] = {"writeBuffer": {"medium": "Memory"}}
@@ -41,8 +41,9 @@ OVER_DISKS: Final = {
     "whenUnsatisfiable": "ScheduleAnyway",
     "labelSelector": {"matchLabels": {"gantry.dev/group": "orders"}},
 }
+"""A constraint that spreads pods over the label `disk` of nodes."""
 
-LIVE: Final[dict[str, tuple[str, str]]] = {
+LIVE_SETTINGS: Final[dict[str, tuple[str, str]]] = {
     "autoCreateTopicEnable": ("true", "false"),
     "autoCreateSubscriptionGroup": ("true", "false"),
     "maxBatchMessages": ("10000", "5000"),
@@ -72,38 +73,38 @@ LIVE: Final[dict[str, tuple[str, str]]] = {
 
 
 DURABILITY: Final = (
-    roll(
+    roll_row(
         "replication.mode", "Sync", "Async",
         Shown(CONFIG, "brokerRole", "SYNC_MASTER", "ASYNC_MASTER"),
         Shown(CONFIG, "inSyncReplicas", "2", "1"),
         Shown(STATUS, "reported_role.acks_needed", "1", "0"),
-        more=BUDGET,
+        more=DISRUPTION_BUDGET,
     ),
-    edit(
-        Effect.ROLL, "replication.inSyncReplicas", 2, 3, STARTED | BUDGET,
+    edit_row(
+        Effect.ROLL, "replication.inSyncReplicas", 2, 3, START_SETTINGS | DISRUPTION_BUDGET,
         Shown(CONFIG, "inSyncReplicas", "2", "3"),
         Shown(STATUS, "reported_role.acks_needed", "1", "2"),
-        also=TWO_SLAVES,
+        prerequisites=TWO_SLAVES,
     ),
-    roll("replication.ackTimeout", "3s", "4s", Shown(CONFIG, "slaveTimeout", "3000", "4000")),
-    roll(
+    roll_row("replication.ackTimeout", "3s", "4s", Shown(CONFIG, "slaveTimeout", "3000", "4000")),
+    roll_row(
         "replication.ack", "Received", "Flushed",
         Shown(CONFIG, "haAckLevel", "RECEIVED", "FLUSHED"),
         Shown(CONFIG, "flushIntervalCommitLog", "500", "10"),
     ),
-    roll(
+    roll_row(
         "replication.maxLag", "256Mi", "128Mi",
         Shown(CONFIG, "haMaxGapNotInSync", str(256 << 20), str(128 << 20)),
         Shown(ARGUMENTS, "--max-lag", str(256 << 20), str(128 << 20)),
         more=ALERTS,
     ),
-    roll(
+    roll_row(
         "flush.mode", "Async", "Sync",
         Shown(CONFIG, "flushDiskType", "ASYNC_FLUSH", "SYNC_FLUSH"),
         Shown(STATUS, "flush_mode", "async", "sync"),
     ),
-    roll("flush.interval", "500ms", "200ms", Shown(CONFIG, "flushIntervalCommitLog", "500", "200")),
-    roll(
+    roll_row("flush.interval", "500ms", "200ms", Shown(CONFIG, "flushIntervalCommitLog", "500", "200")),
+    roll_row(
         "writeBuffer.medium", "Off", "Memory",
         Shown(CONFIG, "transientStorePoolEnable", "false", "true"),
         Shown(STATUS, "buffer.medium", "none", "tmpfs"),
@@ -111,22 +112,22 @@ DURABILITY: Final = (
     Row(
         path="writeBuffer.medium",
         title="writeBuffer.medium: huge pages",
-        before=at("writeBuffer.medium", "Off"),
-        after=at("writeBuffer.medium", "HugePages-2Mi"),
+        before=spec_part("writeBuffer.medium", "Off"),
+        after=spec_part("writeBuffer.medium", "HugePages-2Mi"),
         effect=Effect.ROLL,
-        changes=STARTED,
+        changes=START_SETTINGS,
         shown=(
             Shown(CONFIG, "transientStorePoolEnable", "false", "true"),
             Shown(POD, "spec.containers.0.resources.limits.hugepages-2Mi", ABSENT, "30Mi"),
         ),
     ),
-    edit(
-        Effect.ROLL, "writeBuffer.buffers", 3, 4, STARTED,
+    edit_row(
+        Effect.ROLL, "writeBuffer.buffers", 3, 4, START_SETTINGS,
         Shown(CONFIG, "transientStorePoolSize", "3", "4"),
         Shown(STATUS, "buffer.buffers_total", "3", "4"),
-        also=BUFFERED,
+        prerequisites=BUFFERED,
     ),
-    refused("writeBuffer.segmentSize", "8Mi", "16Mi", "the file size of a store cannot change"),
+    refused_row("writeBuffer.segmentSize", "8Mi", "16Mi", "the file size of a store cannot change"),
 )  # fmt: skip
 
 TOPICS_AND_GROUPS: Final = (
@@ -150,15 +151,15 @@ TOPICS_AND_GROUPS: Final = (
     ),
 )  # fmt: skip
 
-LINES: Final = (
+BROKER_SETTINGS: Final = (
     Row(
         path="broker",
         title="broker: what a running broker takes",
-        before={"broker": {key: before for key, (before, _) in LIVE.items()}},
-        after={"broker": {key: after for key, (_, after) in LIVE.items()}},
+        before={"broker": {key: before for key, (before, _) in LIVE_SETTINGS.items()}},
+        after={"broker": {key: after for key, (_, after) in LIVE_SETTINGS.items()}},
         effect=Effect.HOT,
-        changes=CONF,
-        shown=tuple(Shown(CONFIG, key, *values) for key, values in LIVE.items()),
+        changes=CONFIG_MAP,
+        shown=tuple(Shown(CONFIG, key, *values) for key, values in LIVE_SETTINGS.items()),
     ),
     Row(
         path="broker",
@@ -166,7 +167,7 @@ LINES: Final = (
         before={"broker": {"messageDelayLevel": "1s 5s", "maxMessageSize": "1000000"}},
         after={"broker": {"messageDelayLevel": "1s 6s", "maxMessageSize": "900000"}},
         effect=Effect.ROLL,
-        changes=STARTED,
+        changes=START_SETTINGS,
         shown=(
             Shown(CONFIG, "messageDelayLevel", "1s 5s", "1s 6s"),
             Shown(CONFIG, "maxMessageSize", "1000000", "900000"),
@@ -181,26 +182,27 @@ LINES: Final = (
         refusal="a key of broker is reserved, because another field",
     ),
 )
+"""Rows about lines of `broker`, which are settings of brokers."""
 
 PODS: Final = (
-    of_pod(
+    pod_row(
         "resources", {"limits": {"memory": "512Mi"}}, {"limits": {"memory": "640Mi"}},
         "spec.containers.0.resources.limits.memory", "528Mi", "656Mi",
     ),
-    of_pod("template.annotations", {}, {"team": "orders"}, "metadata.annotations.team", ABSENT, "orders"),
-    of_pod("template.labels", {}, {"team": "orders"}, "metadata.labels.team", ABSENT, "orders"),
-    of_pod("template.nodeSelector", {}, {"disk": "fast"}, "spec.nodeSelector.disk", ABSENT, "fast"),
-    of_pod(
+    pod_row("template.annotations", {}, {"team": "orders"}, "metadata.annotations.team", ABSENT, "orders"),
+    pod_row("template.labels", {}, {"team": "orders"}, "metadata.labels.team", ABSENT, "orders"),
+    pod_row("template.nodeSelector", {}, {"disk": "fast"}, "spec.nodeSelector.disk", ABSENT, "fast"),
+    pod_row(
         "template.tolerations", [], [{"key": "dedicated", "operator": "Exists"}],
         "spec.tolerations?dedicated", NO, YES,
     ),
-    of_pod("template.affinity", {}, ON_FAST_DISKS, "spec.affinity.nodeAffinity?fast", NO, YES),
-    of_pod(
+    pod_row("template.affinity", {}, ON_FAST_DISKS, "spec.affinity.nodeAffinity?fast", NO, YES),
+    pod_row(
         "template.topologySpreadConstraints", [], [OVER_DISKS],
         "spec.topologySpreadConstraints?'topologyKey': 'disk'", NO, YES,
     ),
-    of_pod("template.priorityClassName", "", "orders-first", "spec.priorityClassName", ABSENT, "orders-first"),
-    roll(
+    pod_row("template.priorityClassName", "", "orders-first", "spec.priorityClassName", ABSENT, "orders-first"),
+    roll_row(
         "template.terminationGracePeriod", "2m", "40s",
         Shown(CONFIG, "shutdownTimeout", "60000", "30000"),
         Shown(POD, "spec.terminationGracePeriodSeconds", "120", "40"),

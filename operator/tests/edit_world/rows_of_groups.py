@@ -8,32 +8,38 @@ from typing import Final
 from edit_world.making import (
     ALERTS,
     ARGUMENTS,
+    BROKER_SETS,
     CLAIM,
     CLIENT_ACCESS,
-    CONF,
     CONFIG,
+    CONFIG_MAP,
     GROUP_STATUS,
     NAME_SERVER,
     NO,
     OBJECT,
     POD,
     ROUTES,
-    SETS,
-    STARTED,
+    START_SETTINGS,
     STATUS,
     YES,
-    appearing,
+    creating,
     decision_row,
-    edit,
-    going,
-    refused,
+    deleting,
+    edit_row,
+    refused_row,
 )
-from edit_world.row import ABSENT, Effect, Fields, Row, Shown, at
+from edit_world.row import ABSENT, Effect, Fields, Row, Shown, spec_part
 
 OPEN: Final[Fields] = {"access": {"external": {"type": "NodePort"}}}
+"""A spec with external access."""
+
 SERVICES: Final = ("orders-0", "orders-0-master-0", "orders-0-slave-0", "orders-nameserver")
 OUTER: Final = frozenset(f"Service/{name}-external" for name in SERVICES)
+"""The Services for external clients."""
+
 OWN_NAME_SERVERS: Final = ";".join(f"orders-nameserver-{one}.orders-nameserver.shop.svc:9876" for one in (0, 1))
+"""The addresses of the group's two name servers."""
+
 MASTER_SET: Final = "StatefulSet/orders-0-master:spec"
 
 CERTIFICATES: Final = {
@@ -48,9 +54,9 @@ def wall_ms(moment: datetime) -> str:
 
 
 COUNTS: Final = (
-    edit(
+    edit_row(
         Effect.OBJECTS, "shards", 1, 2,
-        CONF | appearing(
+        CONFIG_MAP | creating(
             *(f"{kind}/orders-1" for kind in ("ConfigMap", "Role", "RoleBinding", "Service", "ServiceAccount")),
             *(f"Service/orders-1-{name}" for name in ("master", "slave", "master-0", "slave-0")),
             *("StatefulSet/orders-1-master", "StatefulSet/orders-1-slave", "PodDisruptionBudget/orders-1-slaves"),
@@ -59,19 +65,19 @@ COUNTS: Final = (
         Shown(GROUP_STATUS, "shards", "1", "2"),
         Shown(GROUP_STATUS, "ready", "1/1", "2/2"),
     ),
-    edit(
-        Effect.OBJECTS, "slaves", 1, 2, CONF | {"StatefulSet/orders-0-slave"} | appearing("Service/orders-0-slave-1"),
-        Shown(ARGUMENTS, "--peer", "1", "2"),
-        Shown(GROUP_STATUS, "eachShard.0.inSync", "1", "2"),
+    edit_row(
+        Effect.OBJECTS, "slaves", 1, 2, CONFIG_MAP | {"StatefulSet/orders-0-slave"} |
+        creating("Service/orders-0-slave-1"), Shown(ARGUMENTS, "--peer", "1", "2"), Shown(GROUP_STATUS,
+        "eachShard.0.inSync", "1", "2"),
     ),
-    edit(
-        Effect.ROLL, "image", "localhost/gantry:e2e", "localhost/gantry:next", SETS | NAME_SERVER,
+    edit_row(
+        Effect.ROLL, "image", "localhost/gantry:e2e", "localhost/gantry:next", BROKER_SETS | NAME_SERVER,
         Shown(POD, "spec.containers.0.image", "localhost/gantry:e2e", "localhost/gantry:next"),
         Shown(POD, "spec.initContainers.0.image", "localhost/gantry:e2e", "localhost/gantry:next"),
     ),
-    edit(
+    edit_row(
         Effect.ROLL, "nameServers.replicas", 1, 2,
-        STARTED | NAME_SERVER | appearing("PodDisruptionBudget/orders-nameserver"),
+        START_SETTINGS | NAME_SERVER | creating("PodDisruptionBudget/orders-nameserver"),
         Shown(CONFIG, "namesrvAddr", OWN_NAME_SERVERS.partition(";")[0], OWN_NAME_SERVERS),
     ),
     Row(
@@ -79,7 +85,7 @@ COUNTS: Final = (
         before={},
         after={"nameServers": {"addresses": ["elsewhere.shop.svc:9876"]}},
         effect=Effect.ROLL,
-        changes=STARTED | going(
+        changes=START_SETTINGS | deleting(
             *(f"{kind}/orders-nameserver" for kind in ("NetworkPolicy", "PodDisruptionBudget", "Service")),
             "StatefulSet/orders-nameserver",
         ),
@@ -90,22 +96,23 @@ COUNTS: Final = (
         ),
     ),
 )  # fmt: skip
+"""Rows about numbers of members, images and name servers."""
 
 VOLUMES: Final = (
-    edit(
-        Effect.OBJECTS, "storage.size", "1Gi", "2Gi", SETS,
+    edit_row(
+        Effect.OBJECTS, "storage.size", "1Gi", "2Gi", BROKER_SETS,
         Shown(OBJECT, f"{MASTER_SET}.volumeClaimTemplates.0.spec.resources.requests.storage", "1Gi", "2Gi"),
         Shown(OBJECT, f"{CLAIM}:spec.resources.requests.storage", "1Gi", "2Gi"),
     ),
-    refused("storage.size", "1Gi", "512Mi", "a volume can only grow", "storage.size: less"),
-    refused("storage.storageClassName", "", "other", "the storage class of a volume cannot change"),
-    edit(
-        Effect.OBJECTS, "storage.retain", "Always", "Never", SETS,
+    refused_row("storage.size", "1Gi", "512Mi", "a volume can only grow", "storage.size: less"),
+    refused_row("storage.storageClassName", "", "other", "the storage class of a volume cannot change"),
+    edit_row(
+        Effect.OBJECTS, "storage.retain", "Always", "Never", BROKER_SETS,
         Shown(OBJECT, f"{MASTER_SET}.persistentVolumeClaimRetentionPolicy.whenDeleted", "Retain", "Delete"),
         Shown(OBJECT, f"{CLAIM}:metadata.ownerReferences.0.kind", ABSENT, "StatefulSet"),
     ),
-    edit(
-        Effect.HOT, "storage.reservedTime", "72h", "48h", CONF,
+    edit_row(
+        Effect.HOT, "storage.reservedTime", "72h", "48h", CONFIG_MAP,
         Shown(CONFIG, "fileReservedTime", "72", "48"),
     ),
     decision_row("storage.replaceAfter", "0s", "30s"),
@@ -122,25 +129,26 @@ LOSS: Final = (
     decision_row("failover.after", "5s", "30s"),
     decision_row("failover.switchback", False, True),
 )  # fmt: skip
+"""Rows about limits of loss, which only decisions use."""
 
 ACCESS: Final = (
-    edit(
-        Effect.ROLL, "access.aclSecret", "", "accounts", STARTED | NAME_SERVER,
+    edit_row(
+        Effect.ROLL, "access.aclSecret", "", "accounts", START_SETTINGS | NAME_SERVER,
         Shown(CONFIG, "aclEnable", "false", "true"),
         Shown(CLIENT_ACCESS, "plain", YES, NO),
-        also={"access": {"tlsSecret": ""}},
+        prerequisites={"access": {"tlsSecret": ""}},
     ),
-    edit(
-        Effect.ROLL, "access.tlsSecret", "certificates", "renewed", SETS | NAME_SERVER,
+    edit_row(
+        Effect.ROLL, "access.tlsSecret", "certificates", "renewed", BROKER_SETS | NAME_SERVER,
         Shown(STATUS, "certificate_ends_wall_ms", *(wall_ms(ends) for ends in CERTIFICATES.values())),
     ),
-    refused("access.tlsSecret", "", "certificates", "TLS cannot be switched on or off",
+    refused_row("access.tlsSecret", "", "certificates", "TLS cannot be switched on or off",
             "access.tlsSecret: switched on"),
-    refused("access.tlsSecret", "certificates", "", "TLS cannot be switched on or off",
+    refused_row("access.tlsSecret", "certificates", "", "TLS cannot be switched on or off",
             "access.tlsSecret: switched off"),
-    edit(
+    edit_row(
         Effect.OBJECTS, "access.external.type", "None", "NodePort",
-        appearing(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},
+        creating(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},
         Shown(OBJECT, "Service/orders-0-external:spec.type", ABSENT, "NodePort"),
         Shown(ROUTES, "outside", NO, YES),
     ),
@@ -148,18 +156,18 @@ ACCESS: Final = (
         path="access.external.type",
         title="access.external.type: closed again",
         before=OPEN,
-        after=at("access.external.type", "None"),
+        after=spec_part("access.external.type", "None"),
         effect=Effect.OBJECTS,
-        changes=going(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},
+        changes=deleting(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},
         shown=(
             Shown(OBJECT, "Service/orders-0-external", YES, NO),
             Shown(OBJECT, "Service/orders-nameserver-external", YES, NO),
             Shown(ROUTES, "outside", YES, NO),
         ),
     ),
-    edit(
+    edit_row(
         Effect.OBJECTS, "access.external.annotations", {}, {"team": "orders"}, OUTER,
         Shown(OBJECT, "Service/orders-0-external:metadata.annotations.team", ABSENT, "orders"),
-        also=OPEN,
+        prerequisites=OPEN,
     ),
 )  # fmt: skip

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from edit_world.row import Row
-from edit_world.rows_of_brokers import DURABILITY, LINES, PODS, TOPICS_AND_GROUPS
+from edit_world.rows_of_brokers import BROKER_SETTINGS, DURABILITY, PODS, TOPICS_AND_GROUPS
 from edit_world.rows_of_groups import ACCESS, COUNTS, LOSS, VOLUMES
 
 ROWS: Final[tuple[Row, ...]] = (
     *(*COUNTS, *DURABILITY, *VOLUMES, *LOSS),
-    *(*ACCESS, *TOPICS_AND_GROUPS, *LINES, *PODS),
+    *(*ACCESS, *TOPICS_AND_GROUPS, *BROKER_SETTINGS, *PODS),
 )

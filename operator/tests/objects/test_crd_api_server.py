@@ -164,7 +164,7 @@ def test_rendered_objects_are_accepted(server: ApiServer, spec: dict[str, Any]) 
 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_pods_pass_restricted_pod_security(server: ApiServer, spec: dict[str, Any]) -> None:
-    """They are made from the templates as a StatefulSet does it; a twin with more privileges is refused."""
+    """They are made from the templates as a StatefulSet does it; a pod with more privileges is refused."""
     for made in rendered(group(**spec), facts()):
         if made["kind"] != "StatefulSet":
             continue

@@ -1,4 +1,7 @@
-"""Which pods a drain may evict, computed as Kubernetes' disruption controller does, for any roles."""
+"""Which pods a drain may evict, computed as Kubernetes' disruption controller does, for any roles.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

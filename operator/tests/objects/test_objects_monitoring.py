@@ -1,4 +1,7 @@
-"""The objects for the Prometheus operator, checked with its own CRDs at a real API server."""
+"""The objects for the Prometheus operator, checked with its own CRDs at a real API server.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import yaml
 from api_server import ApiServer, api_server, path_of
 from charts_scene import MONITORING, OPERATOR, ROOT, documents
 from objects_scene import EVERYTHING, group, rendered
-from operator_world.kopf_hosted import kopf_runs
+from operator_world.kopf_hosted import run_in_kopf
 from prometheus_definitions import definitions
 from test_operator_rights import SYSTEM, wait_for
 
@@ -40,24 +43,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield made
 
 
-def judged(server: ApiServer, document: Object) -> tuple[int, Any]:
+def apply_strictly(server: ApiServer, document: Object) -> tuple[int, Any]:
     """Apply an object strictly: an unknown field is refused, and not dropped."""
     path = f"{path_of(document)}?fieldManager=test&force=true&dryRun=All&fieldValidation=Strict"
     return server.ask("PATCH", path, document, "application/apply-patch+yaml")
 
 
-def of_groups(spec: dict[str, Any]) -> list[Object]:
+def rendered_monitoring(spec: dict[str, Any]) -> list[Object]:
+    """Return the rendered objects for Prometheus' operator."""
     return [one for one in rendered(group(**spec)) if one["kind"] in KINDS]
 
 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_crds_accept_the_objects_of_a_group(server: ApiServer, spec: dict[str, Any]) -> None:
     """Each field exists, and has an allowed value."""
-    made = of_groups(spec)
+    made = rendered_monitoring(spec)
 
     assert [one["kind"] for one in made] == list(KINDS)
     for document in made:
-        status, answer = judged(server, document)
+        status, answer = apply_strictly(server, document)
         assert status in (200, 201), answer
 
 
@@ -68,23 +72,23 @@ def test_crds_accept_the_objects_of_the_operators_chart(server: ApiServer) -> No
 
     assert [one["kind"] for one in made] == list(KINDS)
     for document in made:
-        status, answer = judged(server, document)
+        status, answer = apply_strictly(server, document)
         assert status in (200, 201), answer
 
 
 def test_crds_refuse_invalid_objects(server: ApiServer) -> None:
     """The twin: a misspelled field, an invalid duration, and a rule without an expression are refused."""
-    monitor, rules = of_groups({})
+    monitor, rules = rendered_monitoring({})
     monitor["spec"]["podMetricsEndpoint"] = monitor["spec"].pop("podMetricsEndpoints")
-    status, answer = judged(server, monitor)
+    status, answer = apply_strictly(server, monitor)
     assert status >= 400 and "podMetricsEndpoint" in answer["message"], answer
 
-    monitor, _ = of_groups({})
+    monitor, _ = rendered_monitoring({})
     monitor["spec"]["podMetricsEndpoints"][0]["interval"] = "soon"
-    assert judged(server, monitor)[0] == 422
+    assert apply_strictly(server, monitor)[0] == 422
 
     del rules["spec"]["groups"][0]["rules"][0]["expr"]
-    assert judged(server, rules)[0] == 422
+    assert apply_strictly(server, rules)[0] == 422
 
 
 def test_operator_creates_them_where_the_crds_exist(server: ApiServer, tmp_path: Path) -> None:
@@ -94,11 +98,11 @@ def test_operator_creates_them_where_the_crds_exist(server: ApiServer, tmp_path:
         image="gantry:test", namespaces=("shop",), namespace=SYSTEM, kubeconfig=str(kubeconfig), listen="127.0.0.1:0"
     )
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
-    with kopf_runs(settings) as run:
+    with run_in_kopf(settings) as run:
         assert server.ask("POST", GROUPS, head | {"spec": {}})[0] == 201
         for plural in ("podmonitors", "prometheusrules"):
             wait_for(plural, lambda plural=plural: server.ask("GET", f"{MADE}/{plural}/orders")[0] == 200)  # type: ignore[misc]
             owners = server.ask("GET", f"{MADE}/{plural}/orders")[1]["metadata"]["ownerReferences"]
             assert [one["kind"] for one in owners] == ["BrokerGroup"]
-    run.assert_orderly_end()
+    run.check_orderly_end()
     assert not run.logged("failed to apply object; retrying"), run.logged("failed to apply object; retrying")

@@ -1,4 +1,7 @@
-"""The pods of a group: they are restricted and limited, and only the broker mounts what only the broker needs."""
+"""The pods of a group: they are restricted and limited, and only the broker mounts what only the broker needs.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

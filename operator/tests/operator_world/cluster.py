@@ -2,7 +2,8 @@
 
 It models the behaviour of Kubernetes that an operator can observe: names and uids, graceful and forced deletion, states
 of containers as kubelet reports them, unreachable machines whose processes continue to run, and Leases that sidecars
-renew. The judge of each shard gets every acknowledgement and every promotion.
+renew. The checker of invariants of each shard (`spec_world.invariant_checker`) gets every acknowledgement and
+promotion.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ from gantry_status.orders import AnyOrder
 from gantry_wire.names import SCHEDULE_TOPIC
 
 GROUP: Final = "g"
+"""The name of the only group."""
+
 NAMESPACE: Final = "shop"
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""The wall clock time at 0 ms of the cluster."""
 
 
 @final
@@ -66,13 +70,15 @@ class ModelCluster:
 
     def __init__(self, spec: Mapping[str, Any], nodes: int = 3) -> None:
         self.api: Final = FakeKubernetes()
-        self.api.deleting = self._delete_pod
+        self.api.on_pod_delete = self._delete_pod
         self.clock: Final = ModelClock()
         self.shards: Final[dict[int, PodShard]] = {}
+        """The brokers of each shard, from the first pod of it on."""
+
         self.unreachable: Final[set[str]] = set()
         """The unreachable machines, whose processes continue to run."""
 
-        self.ghosts: Final[set[tuple[int, int]]] = set()
+        self.orphaned_brokers: Final[set[tuple[int, int]]] = set()
         """Shard and member of unreachable processes that continue to run after the forced deletion of their pods."""
 
         self.unresponsive: Final[set[str]] = set()
@@ -85,6 +91,8 @@ class ModelCluster:
         """Whether new pods are scheduled."""
 
         self.local_disks = True
+        """Whether a volume can be mounted only on the machine on which it was created."""
+
         self.grace_ms = 0
         """How long a deleted pod continues to run."""
 
@@ -95,14 +103,14 @@ class ModelCluster:
         """The delayed messages that every master reports as left."""
 
         self._addresses = 0
-        self._condemned: Final[set[tuple[str, str]]] = set()
+        self._claims_to_delete: Final[set[tuple[str, str]]] = set()
         """The pods whose claims are deleted after them."""
 
         for number in range(nodes):
             self._node(f"node-{number}")
         self.recreate(spec)
 
-    # -- what people do ------------------------------------------------------------------------------------------------
+    # -- actions of users ----------------------------------------------------------------------------------------------
 
     @property
     def group(self) -> Object:
@@ -133,7 +141,7 @@ class ModelCluster:
         """Delete the group: its objects are deleted, pods gracefully, and volumes stay."""
         for pod in self.pods():
             shard, member = self.place(pod)
-            self.shards[shard].end(member)
+            self.shards[shard].stop_broker(member)
         for place in [place for place in self.api.objects if place.kind not in (CLAIMS, VOLUMES, NODES)]:
             self.api.remove(place)
 
@@ -152,27 +160,27 @@ class ModelCluster:
         head = {"name": name, "namespace": ""}
         self.api.put({"apiVersion": "v1", "kind": "Node", "metadata": head, "spec": spec, "status": status})
 
-    def cut(self, node: str) -> None:
+    def disconnect_node(self, node: str) -> None:
         """Partition a machine from all others; Kubernetes notices it."""
         self.unreachable.add(node)
         self._node(node, is_ready="Unknown")
 
-    def mend(self, node: str) -> None:
+    def reconnect_node(self, node: str) -> None:
         self.unreachable.discard(node)
         self._node(node)
 
-    def cordon(self, node: str) -> None:
+    def cordon_node(self, node: str) -> None:
         self._node(node, unschedulable=True)
 
-    def out_of_service(self, node: str) -> None:
+    def switch_off_node(self, node: str) -> None:
         """Switch a machine off, and declare it out of service."""
         for pod in self.pods():
             if pod["spec"].get("nodeName") == node:
                 shard, member = self.place(pod)
-                self.shards[shard].end(member)
+                self.shards[shard].stop_broker(member)
         self._node(node, is_ready="Unknown", taints=[{"key": "node.kubernetes.io/out-of-service"}])
 
-    # -- what is there -------------------------------------------------------------------------------------------------
+    # -- present state -------------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Object]:
         return [pod for pod in self.api.of_kind(PODS) if labels_of(pod).get(names.COMPONENT_LABEL) == names.BROKER]
@@ -216,65 +224,65 @@ class ModelCluster:
     def advance(self, by_ms: int) -> None:
         """Let controllers and kubelets act, and brokers send, replicate and renew."""
         self.clock.ms += by_ms
-        self._controllers()
+        self._run_controllers()
         for pod in self.pods():
-            self._kubelet(pod)
+            self._run_kubelet(pod)
         for shard in self.shards.values():
             shard.now_ms = self.clock.ms - by_ms
-            shard.cut = self._cuts(shard)
+            shard.partitions = self._partitions(shard)
             shard.advance(by_ms, self.load)
             for number, broker in list(shard.brokers.items()):
                 if broker.role is Role.SLAVE:
-                    shard.copy(number, 100)
-            shard.renew()
-            self._renewed(shard)
+                    shard.replicate(number, 100)
+            shard.renew_lease()
+            self._renew_lease_object(shard)
             for number in list(shard.brokers):
                 shard.flush(number)
 
-    def _cuts(self, shard: PodShard) -> set[frozenset[int | str]]:
+    def _partitions(self, shard: PodShard) -> set[frozenset[int | str]]:
         """Return the partitions: brokers on unreachable machines reach only each other, and not the API server."""
         away = {
             self.place(pod).member
             for pod in self.pods()
             if self.place(pod).shard == shard.number and pod["spec"].get("nodeName") in self.unreachable
         }
-        away |= {member for number, member in self.ghosts if number == shard.number}
+        away |= {member for number, member in self.orphaned_brokers if number == shard.number}
         others = set(shard.brokers) - away
         reached: list[int | str] = [*others, "api"]
         return {frozenset({one, other}) for one in away for other in reached}
 
-    def _renewed(self, shard: PodShard) -> None:
+    def _renew_lease_object(self, shard: PodShard) -> None:
         """Renew a Lease as a sidecar does: only `renewTime` and the revision change."""
         document = self.api.found(LEASES, NAMESPACE, names.shard_name(GROUP, shard.number))
         if document is not None and shard.masters() and self.clock.ms % 3_000 < 250:
             document["spec"]["renewTime"] = self.clock.wall().isoformat()
             self.api.put(document)
 
-    # -- Kubernetes' part ----------------------------------------------------------------------------------------------
+    # -- controllers, kubelets -----------------------------------------------------------------------------------------
 
-    def _controllers(self) -> None:
+    def _run_controllers(self) -> None:
         for home in self.api.of_kind(STATEFUL_SETS):
             if labels_of(home).get(names.COMPONENT_LABEL) != names.BROKER:
                 continue
             name, replicas = home["metadata"]["name"], home["spec"]["replicas"]
             for ordinal in range(replicas):
-                self._make(home, f"{name}-{ordinal}", ordinal)
+                self._create_pod(home, f"{name}-{ordinal}", ordinal)
             for pod in self.pods():
                 prefix, _, ordinal_text = pod["metadata"]["name"].rpartition("-")
                 if prefix == name and int(ordinal_text) >= replicas:
-                    self._condemn(home, pod)
-        for place in [place for place in self._condemned if self.api.found(PODS, *place) is None]:
-            self._condemned.discard(place)
+                    self._delete_surplus_pod(home, pod)
+        for place in [place for place in self._claims_to_delete if self.api.found(PODS, *place) is None]:
+            self._claims_to_delete.discard(place)
             self.api.remove(ObjectRef(CLAIMS, place[0], f"data-{place[1]}"))
 
-    def _condemn(self, home: Object, pod: Object) -> None:
+    def _delete_surplus_pod(self, home: Object, pod: Object) -> None:
         """Delete a pod that its StatefulSet no longer creates, and its claim if the present policy says so."""
         policy = home["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
         if policy.get("whenScaled") == "Delete":
-            self._condemned.add((NAMESPACE, pod["metadata"]["name"]))
+            self._claims_to_delete.add((NAMESPACE, pod["metadata"]["name"]))
         self.terminate(pod)
 
-    def _make(self, home: Object, name: str, ordinal: int) -> None:
+    def _create_pod(self, home: Object, name: str, ordinal: int) -> None:
         claim = ObjectRef(CLAIMS, NAMESPACE, f"data-{name}")
         known = self.api.found(CLAIMS, NAMESPACE, claim.name)
         if known is not None and known["metadata"].get("deletionTimestamp"):
@@ -294,7 +302,7 @@ class ModelCluster:
         status = {"phase": "Pending"}
         self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec, "status": status})
 
-    def _kubelet(self, pod: Object) -> None:
+    def _run_kubelet(self, pod: Object) -> None:
         """Advance the life of a pod by one step."""
         shard, member = self.place(pod)
         if shard not in self.shards:
@@ -311,15 +319,15 @@ class ModelCluster:
         fleet = self.shards[shard]
         deleted = pod["metadata"].get("deletionTimestamp")
         if deleted and self.clock.wall() - datetime.fromisoformat(deleted) >= timedelta(milliseconds=self.grace_ms):
-            fleet.end(member)
+            fleet.stop_broker(member)
             pod["status"] |= {"phase": "Succeeded"}
             pod["status"]["containerStatuses"] = [_container(pod, "terminated")]
             self.api.put(pod)
             self.api.remove(ref_of(pod))
         elif not deleted and not pod["status"].get("podIP"):
             claim = self._claim_of(pod)
-            self.ghosts.discard((shard, member))
-            fleet.begin(member, uid_of(claim))
+            self.orphaned_brokers.discard((shard, member))
+            fleet.start_broker(member, uid_of(claim))
             self._addresses += 1
             pod["status"] = {"phase": "Running", "podIP": f"10.0.{self._addresses // 250}.{self._addresses % 250}"}
             pod["status"]["containerStatuses"] = [_container(pod, "running")]
@@ -370,7 +378,7 @@ class ModelCluster:
             return False
         shard, member = self.place(pod)
         if pod["spec"].get("nodeName") in self.unreachable:
-            self.ghosts.add((shard, member))
+            self.orphaned_brokers.add((shard, member))
         elif shard in self.shards:
             self.shards[shard].crash(member)
         return True
@@ -397,7 +405,7 @@ class ModelCluster:
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         shard, member = self._reach(peer)
         try:
-            self.shards[shard].obey(member, order, expected)
+            self.shards[shard].execute_order(member, order, expected)
         except Refused as error:
             raise SidecarRefused(str(error)) from error
 

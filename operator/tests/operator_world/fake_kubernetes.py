@@ -2,7 +2,8 @@
 
 Revisions grow with every change, uids are never reused, preconditions are compared, server-side apply removes fields
 that its manager no longer sends, and every change is reported to the watchers. The other functions of a cluster (pods
-of StatefulSets, volumes, nodes) belong to the model of the cluster. Faults: ``refuse`` may return an error.
+of StatefulSets, volumes, nodes) belong to the model of the cluster. Faults: ``fault_of`` may return an error for a
+call.
 """
 
 from __future__ import annotations
@@ -35,14 +36,20 @@ class FakeKubernetes:
         """Verb and object of every call that was not refused."""
 
         self.watchers: Final[list[Watcher]] = []
-        self.refuse: Callable[[str, ObjectRef], ApiError | None] = lambda verb, ref: None
-        self.is_compared = True
-        """Whether revisions and uids are compared; a counterexample turns this off."""
+        """Called with the kind of each change and the changed object."""
 
-        self.deleting: Callable[[Object, int | None], bool] = lambda document, grace_s: True
-        """Returns whether a pod that is deleted is gone at once."""
+        self.fault_of: Callable[[str, ObjectRef], ApiError | None] = lambda verb, ref: None
+        """Returns the error that a call raises, by verb and object; None if the call succeeds."""
+
+        self.is_precondition_checked = True
+        """Whether revisions and uids are compared; a twin, which is a test without this rule, turns it off."""
+
+        self.on_pod_delete: Callable[[Object, int | None], bool] = lambda document, grace_s: True
+        """Returns whether a pod is gone at once, by the pod and the seconds of grace of its deletion."""
 
         self._applied: Final[dict[tuple[ObjectRef, str], Object]] = {}
+        """The last applied document, by object and field manager."""
+
         self._count = 100
 
     # -- the port ------------------------------------------------------------------------------------------------------
@@ -97,14 +104,14 @@ class FakeKubernetes:
         if known is None:
             return
         self._compare(ref, uid, known["metadata"]["uid"])
-        if ref.kind == PODS and not self.deleting(known, grace_s):
+        if ref.kind == PODS and not self.on_pod_delete(known, grace_s):
             return
         self.remove(ref)
 
     # -- what a cluster does -------------------------------------------------------------------------------------------
 
     def put(self, document: Object) -> Object:
-        """Store a complete object; nothing happens if it is equal already."""
+        """Store a complete object, as a controller does; an equal one changes nothing."""
         ref, known = ref_of(document), self.objects.get(ref_of(document))
         document = copied(document)
         metadata = document["metadata"]
@@ -123,7 +130,7 @@ class FakeKubernetes:
         return copied(document)
 
     def remove(self, ref: ObjectRef) -> None:
-        """Remove an object without a call."""
+        """Remove an object, which is not recorded as a call."""
         document = self.objects.pop(ref, None)
         if document is None:
             return
@@ -133,11 +140,11 @@ class FakeKubernetes:
         self._notify_watchers("DELETED", document)
 
     def found(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """Return a copy of an object, without a call."""
+        """Return a copy of an object, which is not recorded as a call; None if it does not exist."""
         return copied(self.objects.get(ObjectRef(kind, namespace, name)))
 
     def of_kind(self, kind: Kind) -> Listed:
-        """Return all objects of a kind, without a call."""
+        """Return copies of all objects of a kind, which is not recorded as a call."""
         return [copied(one) for ref, one in self.objects.items() if ref.kind == kind]
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -147,13 +154,13 @@ class FakeKubernetes:
         before = self._applied.get((ref, manager), {})
         head = {"apiVersion": ref.kind.api_version, "kind": ref.kind.name}
         known = self.objects.get(ref) or head | {"metadata": {"name": ref.name, "namespace": ref.namespace}}
-        result = merged(merged(known, taken_back(before, document)), document)
+        result = merged(merged(known, removal_patch(before, document)), document)
         answer = self.put(result)
         self._applied[ref, manager] = copied(dict(document))
         return answer
 
     def _record_call(self, verb: str, ref: ObjectRef) -> None:
-        error = self.refuse(verb, ref)
+        error = self.fault_of(verb, ref)
         if error is not None:
             raise error
         self.calls.append((verb, ref))
@@ -165,7 +172,7 @@ class FakeKubernetes:
             raise NotFound(str(ref), "not found", 404) from None
 
     def _compare(self, ref: ObjectRef, wanted: str, found: str) -> None:
-        if self.is_compared and wanted and wanted != found:
+        if self.is_precondition_checked and wanted and wanted != found:
             raise Conflict(str(ref), f"it is {found}, and {wanted} was meant", 409)
 
     def _notify_watchers(self, what: str, document: Object) -> None:
@@ -201,14 +208,14 @@ def merged(known: Mapping[str, Any], change: Mapping[str, Any]) -> Object:
     return result
 
 
-def taken_back(before: Mapping[str, Any], now: Mapping[str, Any]) -> Object:
+def removal_patch(before: Mapping[str, Any], now: Mapping[str, Any]) -> Object:
     """Return the patch that removes the fields of the last apply that are missing in this one."""
     gone: Object = {}
     for key, value in before.items():
         if key not in now:
             gone[key] = None
         elif isinstance(value, Mapping) and isinstance(now[key], Mapping):
-            inner = taken_back(value, now[key])
+            inner = removal_patch(value, now[key])
             if inner:
                 gone[key] = inner
     return gone

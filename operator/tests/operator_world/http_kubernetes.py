@@ -21,6 +21,7 @@ from gantry_operator.kubernetes_api import KubernetesApi, client_of
 from gantry_testing.http_server import application, http_server
 
 TOKEN: Final = "the-token-of-the-operator"
+"""The token that requests must have."""
 
 
 @final
@@ -31,6 +32,8 @@ class HttpKubernetes:
         self.fake: Final = fake
         self.url = ""
         self.delay_s = 0.0
+        """How late every answer is."""
+
         self.raw: tuple[int, bytes] | None = None
         """The status and body of every answer, if set."""
 

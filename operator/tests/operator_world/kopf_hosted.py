@@ -31,10 +31,11 @@ from gantry_operator.watched_resources import WatchedResources
 
 END_S_MAX: Final = 180.0
 BEGIN_S_MAX: Final = 180.0
+"""The limits for a start and an end of the operator."""
 
 
 @final
-class Hosted:
+class HostedOperator:
     """One operator, and the registry through which Kopf starts and stops it. Owned by the loop of Kopf's thread."""
 
     def __init__(
@@ -47,6 +48,8 @@ class Hosted:
             settings, Collaborators(watch=self._watch, sidecars=sidecars, on_lost=self._lost)
         )
         self.is_lost = False
+        """Whether the operator has lost its Lease."""
+
         self._settings: Final = settings
         self._began: Final = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -87,10 +90,10 @@ class Hosted:
 
 
 @final
-class Run:
+class KopfRun:
     """One `kopf run`, with the output of Kopf and the log of the operator."""
 
-    def __init__(self, hosted: Hosted, runner: KopfRunner) -> None:
+    def __init__(self, hosted: HostedOperator, runner: KopfRunner) -> None:
         self.hosted: Final = hosted
         self.runner: Final = runner
         self.lines: Final[list[dict[str, Any]]] = []
@@ -108,7 +111,7 @@ class Run:
             assert time.monotonic() < deadline, (message, self.lines[-20:])
             time.sleep(0.02)
 
-    def assert_orderly_end(self) -> None:
+    def check_orderly_end(self) -> None:
         """Check an orderly end: by itself, with the Lease released, and without unexpected errors."""
         assert self.runner.exit_code == 0, self.runner.output[-3000:]
         assert self.runner.future.result().exception is None
@@ -133,19 +136,19 @@ class _Lines(logging.Handler):
 
 
 @contextmanager
-def kopf_runs(
+def run_in_kopf(
     settings: OperatorSettings,
     sidecars: Callable[[], AbstractAsyncContextManager[Sidecars]] = HttpSidecars,
-) -> Iterator[Run]:
-    """Run `kopf run` while this is entered, with the operator as the leader. Kopf's output includes what is printed."""
-    hosted = Hosted(settings, sidecars)
+) -> Iterator[KopfRun]:
+    """Run `kopf run` during the context, with the operator as the leader. Kopf's output includes what is printed."""
+    hosted = HostedOperator(settings, sidecars)
     spaces = [word for name in settings.namespaces for word in ("--namespace", name)] or ["--all-namespaces"]
     words = ["run", "--standalone", *spaces]
     runner = KopfRunner(words, registry=hosted.registry, settings=kopf_settings(), timeout=END_S_MAX)
-    run = Run(hosted, runner)
+    run = KopfRun(hosted, runner)
     handler = _Lines(run.lines)
     ours = logging.getLogger("gantry_operator")
-    with _logging_as_it_was():
+    with _restored_logging():
         ours.addHandler(handler)
         try:
             with runner:
@@ -156,7 +159,7 @@ def kopf_runs(
 
 
 @contextmanager
-def _logging_as_it_was() -> Iterator[None]:
+def _restored_logging() -> Iterator[None]:
     """Restore the logging of the process, which Kopf's command configures."""
     root, loop = logging.getLogger(), logging.getLogger("asyncio")
     before = root.handlers[:], root.level, loop.handlers[:], loop.propagate

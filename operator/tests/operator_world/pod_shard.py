@@ -1,4 +1,4 @@
-"""A shard of model brokers in pods: the fleet and the judge of ``spec_world``, with stores on claims.
+"""A shard of model brokers in pods: the brokers and the checker of ``spec_world``, with their stores on volumes.
 
 The control socket of a broker is two functions here: its status, with the socket's field names, and executing an order.
 """
@@ -40,8 +40,8 @@ class PodShard(Fleet):
     def lease(self, record: LeaseRecord | None) -> None:
         assert record is None, "cannot set a record: it is read from the cluster"
 
-    def begin(self, member: int, claim: str) -> None:
-        """Start a pod's broker on a claim."""
+    def start_broker(self, member: int, claim: str) -> None:
+        """Start a pod's broker on the volume of a claim, given by its uid."""
         store = self.stores.get(claim)
         if store is None:
             store = self.stores[claim] = Store(f"store-{member}-{self.next_serial()}")
@@ -51,15 +51,15 @@ class PodShard(Fleet):
         self.brokers[member] = broker
         broker.start("", self.acks_needed, self.now_ms)
 
-    def end(self, member: int) -> None:
+    def stop_broker(self, member: int) -> None:
         """End the process of a broker; its store stays on its disk."""
         self.flush(member)
         self.crash(member)
         self.disconnect(member)
 
-    def forget(self, member: int, claim: str) -> None:
+    def delete_volume(self, member: int, claim: str) -> None:
         """Delete a volume with its store."""
-        self.judge.removed(self.brokers.get(member), self.brokers.values())
+        self.checker.check_removal(self.brokers.get(member), self.brokers.values())
         self.stores.pop(claim, None)
 
     def status(self, member: int) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class PodShard(Fleet):
             "is_withdrawn": report.is_withdrawn,
         }
 
-    def obey(self, member: int, order: orders.AnyOrder, expected: Expected | None) -> None:
+    def execute_order(self, member: int, order: orders.AnyOrder, expected: Expected | None) -> None:
         """Execute an order. Raises ``Refused``, as the sidecar of a broker does."""
         broker = self.brokers[member]
         match order:
@@ -110,7 +110,7 @@ class PodShard(Fleet):
                 if expected is not None:
                     self._check(broker, epoch, expected)
                 if broker.promote(epoch, tuple(electable), self.next_serial()) and expected is not None:
-                    self.judge.promoted(broker, self.lease)
+                    self.checker.check_promotion(broker, self.lease)
             case orders.Follow(epoch=epoch, master=master):
                 broker.follow(epoch, master)
             case orders.Fence(epoch=epoch):

@@ -1,6 +1,8 @@
 """The operator's benchmark in small: groups become Ready, calls are counted, and a failed run has no figures.
 
 No test checks a time: figures are meaningful only on an idle machine.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from gantry_bench.operator_figures import (
 )
 from gantry_bench.operator_sidecars import StandInSidecars
 from spec_world.brokers import Refused
-from spec_world.judge import InvariantViolation
+from spec_world.invariant_checker import InvariantViolation
 
 from gantry_operator.kubernetes_api import THREADS
 from gantry_operator.objects.names import SIDECAR_PORT, PodPlace
@@ -76,7 +78,7 @@ def test_groups_that_do_not_become_ready_have_no_figures(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(operator_groups, "QUICK", msgspec.structs.replace(SMALL, ready_s_max=8.0))
-    monkeypatch.setattr("operator_world.pod_shard.PodShard.obey", refuse)
+    monkeypatch.setattr("operator_world.pod_shard.PodShard.execute_order", refuse)
 
     result = CliRunner().invoke(operator_groups.main, ["--quick"])
 
@@ -86,7 +88,7 @@ def test_groups_that_do_not_become_ready_have_no_figures(tmp_path: Path, monkeyp
 
 
 async def test_each_stand_in_has_its_own_address() -> None:
-    """It has one as pods do, and answers for itself."""
+    """It has one as pods do, and answers only for its own broker."""
     async with StandInSidecars(operator_run.group_spec()) as sidecars:
         places = [PodPlace(0, member) for member in (1, 2)]
         addresses = [await sidecars.begin("orders", place, f"claim-{place.member}", 0) for place in places]
@@ -96,9 +98,9 @@ async def test_each_stand_in_has_its_own_address() -> None:
 
 
 async def test_violated_guarantee_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finding of the judge is not lost in an answer to the operator; without one the run continues."""
+    """A violated invariant is not lost in an answer to the operator; without one the run continues."""
     answers: list[Callable[[], None]] = [lambda: None]
-    monkeypatch.setattr("operator_world.pod_shard.PodShard.obey", lambda *_: answers[0]())
+    monkeypatch.setattr("operator_world.pod_shard.PodShard.execute_order", lambda *_: answers[0]())
     async with StandInSidecars(operator_run.group_spec()) as sidecars, aiohttp.ClientSession() as session:
         address = await sidecars.begin("orders", PodPlace(0, 1), "claim", 0)
         headers, url = {"Authorization": "Bearer x"}, f"http://{address}:{SIDECAR_PORT}/v1/role/fence"
@@ -120,7 +122,8 @@ def broken() -> None:
 # -- the figures -------------------------------------------------------------------------------------------------------
 
 
-def event(number: int, after_s: float, verb: str = "patch", **reference: str) -> str:
+def audit_line(number: int, after_s: float, verb: str = "patch", **reference: str) -> str:
+    """Return a line of the API server's audit log."""
     moment = (START + timedelta(seconds=after_s)).isoformat().replace("+00:00", "Z")
     found = {"auditID": f"a{number}", "requestReceivedTimestamp": moment, "verb": verb}
     return json.dumps(found | ({"objectRef": reference} if reference else {}))
@@ -129,14 +132,14 @@ def event(number: int, after_s: float, verb: str = "patch", **reference: str) ->
 def test_request_counts_once_at_its_arrival() -> None:
     """A watch is logged at its start and its end; one that started before the measurement does not count."""
     lines = [
-        event(1, 9.9, resource="pods"),
-        event(2, 10.0, resource="pods", subresource="status"),
-        event(3, 11.0, "watch", resource="pods"),
-        event(3, 11.0, "watch", resource="pods"),
-        event(4, 12.0, resource="leases", namespace="gantry-system"),
-        event(5, 13.0, resource="leases", namespace="gantry-system"),
-        event(6, 14.0, "get"),
-        event(7, 20.0, resource="pods"),
+        audit_line(1, 9.9, resource="pods"),
+        audit_line(2, 10.0, resource="pods", subresource="status"),
+        audit_line(3, 11.0, "watch", resource="pods"),
+        audit_line(3, 11.0, "watch", resource="pods"),
+        audit_line(4, 12.0, resource="leases", namespace="gantry-system"),
+        audit_line(5, 13.0, resource="leases", namespace="gantry-system"),
+        audit_line(6, 14.0, "get"),
+        audit_line(7, 20.0, resource="pods"),
     ]
 
     found = calls_between(lines, START + timedelta(seconds=10), START + timedelta(seconds=20))
@@ -164,7 +167,8 @@ def test_quantile_beyond_all_buckets_is_the_last_bound() -> None:
     assert quantile({0.1: 1.0, INFINITY: 1.0}, {0.1: 1.0, INFINITY: 1.0}, 0.95) == 0.0
 
 
-def phase(count: int, resident_bytes: int = MEBIBYTE) -> Phase:
+def phase_with_calls(count: int, resident_bytes: int = MEBIBYTE) -> Phase:
+    """Return the figures of a phase with this number of calls."""
     return Phase(
         name="rest", seconds=300.0, rounds=1, p50_ms=1.0, p95_ms=2.0, calls=[Calls("patch", "pods", count)],
         own_calls=0, call_ms=0.0, core_share=0.1, resident_bytes=resident_bytes,
@@ -176,8 +180,9 @@ def test_goals_are_those_of_the_acceptance_criteria(count: int, peak: int, met: 
     """50 groups, 2 calls per group and minute, 200 MiB; one more of either misses them."""
     assert FULL.groups == 50
     report = OperatorReport(
-        groups=50, pods=200, ready_p50_s=1.0, ready_max_s=2.0, creation=phase(10_000), rest=phase(count),
-        peak_bytes=peak * MEBIBYTE, renewals=3_000, unexpected_errors=0, not_ready=0, other_cores=0.0,
+        groups=50, pods=200, ready_p50_s=1.0, ready_max_s=2.0, creation=phase_with_calls(10_000),
+        rest=phase_with_calls(count), peak_bytes=peak * MEBIBYTE, renewals=3_000, unexpected_errors=0, not_ready=0,
+        other_cores=0.0,
     )  # fmt: skip
 
     assert [goal.is_met for goal in operator_goals(report, FULL)] == met

@@ -1,4 +1,7 @@
-"""Every edit of the table on a real API server: it is accepted or refused as in the table, and so are the objects."""
+"""Every edit of the table on a real API server: it is accepted or refused as in the table, and so are the objects.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Edits of a running group, in a model cluster: which decisions they change, and which pods they restart.
 
-For a decision, each edit is made on a group that runs, and then the event happens that the field is about. Brokers are
-models, and the operator is the real loop. What happens with the value before is its own twin: every test sees both, and
-they differ.
+The edits are the rows of `edit_world.table`. For a decision, each edit is made on a group that runs, and then an event
+happens on which the field has an effect. Brokers are models, and the operator is the real loop. A test of a
+decision also causes the event without the edit, and the results must differ.
 """
 
 from __future__ import annotations
@@ -15,80 +15,82 @@ from edit_world.batches import Batch, batches
 from edit_world.row import Effect, Fields, Row, Source, merged
 from edit_world.table import ROWS
 from operator_world.cluster import NAMESPACE
-from operator_world.play import ASYNC, SYNC, Play
+from operator_world.simulation import ASYNC, SYNC, Simulation
 
 from gantry_operator.api import CLAIMS, uid_of
 from gantry_spec.manifest.reading import group_of
 
 MODELLED = [row for row in ROWS if any(shown.source is Source.MODEL for shown in row.shown)]
-LONG_S = 60.0
 SOON_S = 20.0
+LONG_S = 60.0
+"""A reaction within the first is called soon, within the second late; seconds of the model."""
+
 TWO_SLAVES = SYNC | {"slaves": 2}
 
-Event = Callable[[Play], Awaitable[str]]
+Event = Callable[[Simulation], Awaitable[str]]
 """Causes an event in a group, and returns what the group does about it."""
 
 
-async def run_rounds(play: Play, seconds: float) -> None:
+async def run_rounds(simulation: Simulation, seconds: float) -> None:
     """Run rounds for so many seconds of the model."""
-    until_ms = play.cluster.clock.ms + seconds * 1000
-    while play.cluster.clock.ms < until_ms:
-        await play.step()
+    until_ms = simulation.cluster.clock.ms + seconds * 1000
+    while simulation.cluster.clock.ms < until_ms:
+        await simulation.step()
 
 
-async def master_is_cut_off(play: Play) -> str:
+async def master_is_cut_off(simulation: Simulation) -> str:
     """Return whether another member is promoted automatically: soon, late or never."""
-    play.cluster.cut(play.cluster.node_of(0, 1))
-    began_ms = play.cluster.clock.ms
-    await run_rounds(play, SOON_S)
-    if play.cluster.master(0) not in (None, 1):
+    simulation.cluster.disconnect_node(simulation.cluster.node_of(0, 1))
+    began_ms = simulation.cluster.clock.ms
+    await run_rounds(simulation, SOON_S)
+    if simulation.cluster.master(0) not in (None, 1):
         return "soon"
-    while play.cluster.clock.ms - began_ms < LONG_S * 1000:
-        await play.step()
-        if play.cluster.master(0) not in (None, 1):
+    while simulation.cluster.clock.ms - began_ms < LONG_S * 1000:
+        await simulation.step()
+        if simulation.cluster.master(0) not in (None, 1):
             return "late"
     return "never"
 
 
-async def role_is_moved(play: Play) -> str:
+async def role_is_moved(simulation: Simulation) -> str:
     """Return whether the role moves back automatically."""
-    play.cluster.annotate(promote="0=2")
-    await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
-    await run_rounds(play, SOON_S)
-    return f"member {play.cluster.master(0)}"
+    simulation.cluster.annotate(promote="0=2")
+    await simulation.run_until(lambda: simulation.cluster.master(0) == 2, "member 2 is the master")
+    await run_rounds(simulation, SOON_S)
+    return f"member {simulation.cluster.master(0)}"
 
 
-async def volume_is_lost(play: Play) -> str:
+async def volume_is_lost(simulation: Simulation) -> str:
     """Return whether the slave's volume is replaced automatically."""
-    claim = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
+    claim = simulation.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
     assert claim is not None
     before = uid_of(claim)
     claim["status"] = {"phase": "Lost"}
-    play.cluster.api.put(claim)
-    await run_rounds(play, 2 * SOON_S)
-    after = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
+    simulation.cluster.api.put(claim)
+    await run_rounds(simulation, 2 * SOON_S)
+    after = simulation.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
     return "waited for" if after is not None and uid_of(after) == before else "replaced"
 
 
-async def disks_and_copies_stop(play: Play) -> str:
+async def disks_and_copies_stop(simulation: Simulation) -> str:
     """Stop flushes and copies; return whether the group then reports that more is at risk than allowed."""
-    for shard in play.cluster.shards.values():
+    for shard in simulation.cluster.shards.values():
         shard.flush = lambda number: None  # type: ignore[method-assign]
-        shard.copy = lambda number, records: None  # type: ignore[method-assign]
-    await run_rounds(play, 3.0)
-    conditions = {one["type"]: one["status"] for one in play.cluster.group["status"]["conditions"]}
+        shard.replicate = lambda number, records: None  # type: ignore[method-assign]
+    await run_rounds(simulation, 3.0)
+    conditions = {one["type"]: one["status"] for one in simulation.cluster.group["status"]["conditions"]}
     return f"DurabilityMet={conditions['DurabilityMet']}"
 
 
-def edit(play: Play, fields: Fields) -> None:
-    """Edit the group; the judge and the brokers that start from now on use the new spec."""
-    play.cluster.edit(**fields)
-    spec = group_of({name: value for name, value in play.cluster.group.items() if name != "status"}).spec
-    for shard in play.cluster.shards.values():
-        shard.judge.spec, shard.acks_needed = spec, spec.replication.acks_needed
+def edit(simulation: Simulation, fields: Fields) -> None:
+    """Edit the group; the checker of invariants and the brokers that start from now on use the new spec."""
+    simulation.cluster.edit(**fields)
+    spec = group_of({name: value for name, value in simulation.cluster.group.items() if name != "status"}).spec
+    for shard in simulation.cluster.shards.values():
+        shard.checker.spec, shard.acks_needed = spec, spec.replication.acks_needed
 
 
-SCENES: dict[str, tuple[dict[str, Any], Event, str, str]] = {
+EVENTS_BY_FIELD: dict[str, tuple[dict[str, Any], Event, str, str]] = {
     "storage.replaceAfter": (TWO_SLAVES, volume_is_lost, "waited for", "replaced"),
     "durability.maxAtRiskBytes": (
         ASYNC | {"durability": {"maxAtRisk": "1h"}}, disks_and_copies_stop, "DurabilityMet=True", "DurabilityMet=False",
@@ -105,9 +107,9 @@ SCENES: dict[str, tuple[dict[str, Any], Event, str, str]] = {
 """By leaf: the group, the event, and the results with the value before and the value after."""
 
 
-def test_every_edit_of_a_decision_has_a_scene() -> None:
-    """No scene is about a field whose row does not need it."""
-    assert {row.path for row in MODELLED} == SCENES.keys()
+def test_every_edit_of_a_decision_has_an_event() -> None:
+    """Each field whose row names a decision has an event here, and no other field has one."""
+    assert {row.path for row in MODELLED} == EVENTS_BY_FIELD.keys()
 
 
 def name(batch: Batch) -> str:
@@ -115,57 +117,59 @@ def name(batch: Batch) -> str:
     return batch.name
 
 
-TAKEN = batches(row for row in ROWS if row.effect in (Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
-ROLLED = batches(row for row in ROWS if row.effect is Effect.ROLL)
+LIVE_BATCHES = batches(row for row in ROWS if row.effect in (Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
+ROLLED_BATCHES = batches(row for row in ROWS if row.effect is Effect.ROLL)
 
 
-async def edited(batch: Batch) -> tuple[dict[str, str], dict[str, str], Play]:
+async def edited(batch: Batch) -> tuple[dict[str, str], dict[str, str], Simulation]:
     """Return the first shard's pods before and after the edits of all rows, in a group in use, and the group."""
-    play = await Play(merged({"shards": 1}, batch.before), nodes=4).begun()
-    before = pods_of(play)
-    edit(play, merged({"shards": 1}, batch.after))
-    await play.until(play.is_well, "the edit is applied", 300)
-    await play.until(lambda: not play.loop.reconciler.decision.actions, "nothing is to be done any more", 300)
-    return before, pods_of(play), play
+    simulation = await Simulation(merged({"shards": 1}, batch.before), nodes=4).run_until_healthy()
+    before = pods_of(simulation)
+    edit(simulation, merged({"shards": 1}, batch.after))
+    await simulation.run_until(simulation.is_healthy, "the edit is applied", 300)
+    await simulation.run_until(
+        lambda: not simulation.loop.reconciler.decision.actions, "nothing is to be done any more", 300
+    )
+    return before, pods_of(simulation), simulation
 
 
-def pods_of(play: Play) -> dict[str, str]:
+def pods_of(simulation: Simulation) -> dict[str, str]:
     """Return the pods of the first shard, by name."""
-    pods = {pod["metadata"]["name"]: uid_of(pod) for pod in play.cluster.pods()}
+    pods = {pod["metadata"]["name"]: uid_of(pod) for pod in simulation.cluster.pods()}
     return {name: uid for name, uid in pods.items() if name.startswith("g-0-")}
 
 
-@pytest.mark.parametrize("batch", TAKEN, ids=name)
+@pytest.mark.parametrize("batch", LIVE_BATCHES, ids=name)
 async def test_live_edits_restart_no_pod(batch: Batch) -> None:
     """After all such edits together the pods are the same."""
-    before, after, play = await edited(batch)
+    before, after, simulation = await edited(batch)
 
     assert before.items() <= after.items()
-    assert play.cluster.shards[0].judge.lost == set()
+    assert simulation.cluster.shards[0].checker.lost == set()
 
 
-@pytest.mark.parametrize("batch", ROLLED, ids=name)
+@pytest.mark.parametrize("batch", ROLLED_BATCHES, ids=name)
 async def test_rolled_edits_restart_every_pod(batch: Batch) -> None:
     """After all such edits together each pod was recreated, and no acknowledged message is lost."""
-    before, after, play = await edited(batch)
+    before, after, simulation = await edited(batch)
 
     assert before.keys() == after.keys()
     assert not set(before.values()) & set(after.values())
-    assert play.cluster.shards[0].judge.lost == set()
+    assert simulation.cluster.shards[0].checker.lost == set()
 
 
 @pytest.mark.verify(quick=3)
 @pytest.mark.parametrize("row", MODELLED, ids=str)
 async def test_edit_changes_the_decision(row: Row) -> None:
     """Without the edit the group decides as before; with an edit of the running group the decision changes."""
-    base, scene, before, after = SCENES[row.path]
-    untouched = await Play(merged(base, row.before)).begun()
-    assert await scene(untouched) == before
+    base, cause_event, before, after = EVENTS_BY_FIELD[row.path]
+    untouched = await Simulation(merged(base, row.before)).run_until_healthy()
+    assert await cause_event(untouched) == before
 
-    edited = await Play(merged(base, row.before)).begun()
+    edited = await Simulation(merged(base, row.before)).run_until_healthy()
     edit(edited, merged(base, row.after))
-    await edited.until(edited.is_well, "the edit is applied")
+    await edited.run_until(edited.is_healthy, "the edit is applied")
     pods = {uid_of(pod) for pod in edited.cluster.pods()}
     await run_rounds(edited, 1.0)
     assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "a pod was recreated"
-    assert await scene(edited) == after
+    assert await cause_event(edited) == after

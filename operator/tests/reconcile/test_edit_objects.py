@@ -2,6 +2,8 @@
 
 No broker runs there, so none registers at name servers, and shards and slaves are only added: their removal needs the
 reports of brokers, and is tested with models (``test_operator_leftovers``).
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations
@@ -40,10 +42,17 @@ pytestmark = [
 
 NAMESPACE = "shop"
 KINDS = (*PRUNED_KINDS, CONFIG_MAPS)
-ONLY_COME = {"shards", "slaves"}
-COMING = [row for row in ROWS if row.effect is not Effect.REFUSED and any(name[0] in "+-" for name in row.changes)]
-GOING = [row for row in COMING if row.path not in ONLY_COME]
-STEPS = 4
+ONLY_ADDED = {"shards", "slaves"}
+"""The fields whose increase is not reverted here: the removal of members needs the reports of brokers."""
+
+CREATING_OR_DELETING = [
+    row for row in ROWS if row.effect is not Effect.REFUSED and any(name[0] in "+-" for name in row.changes)
+]
+"""The edits that create or delete objects: the names of these begin with + or - in the table of edits."""
+
+REVERTIBLE = [row for row in CREATING_OR_DELETING if row.path not in ONLY_ADDED]
+ROUNDS_COUNT = 4
+"""The rounds of the operator after an edit."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield made
 
 
-class Operated:
+class OperatedGroup:
     """A group on an API server, and the loop that runs it."""
 
     def __init__(self, server: ApiServer) -> None:
@@ -82,28 +91,28 @@ class Operated:
             else:
                 answer = self.server.ask("POST", GROUPS_PATH, head | {"spec": spec})
         assert answer[0] in (200, 201), answer
-        for _ in range(STEPS):
+        for _ in range(ROUNDS_COUNT):
             await self.resources.list_all()
             await self.loop.reconcile_once()
             await self.loop.reconciler.settle()
             self.clock.ms += 10_000
 
-    async def there(self) -> list[Object]:
+    async def existing_objects(self) -> list[Object]:
         """Return the objects of the group on the server."""
         label = f"gantry.dev/group={GROUP}"
         return [one for kind in KINDS for one in await self.api.list(kind, NAMESPACE, label)]
 
-    async def wanted(self) -> set[str]:
+    async def rendered_names(self) -> set[str]:
         """Return the objects that are rendered for the present group."""
         document = await self.api.get(ObjectRef(GROUPS, NAMESPACE, GROUP))
         group = group_of({key: value for key, value in document.items() if key != "status"})
         kinds = {kind.name for kind in KINDS}
         return {name_of(one) for one in render(group, facts()) if one["kind"] in kinds}
 
-    async def end(self) -> None:
+    async def delete(self) -> None:
         """Delete all objects of the group, as the garbage collector of a cluster would."""
         assert self.server.ask("DELETE", f"{GROUPS_PATH}/{GROUP}")[0] == 200
-        for one in await self.there():
+        for one in await self.existing_objects():
             ref = ref_of(one)
             self.server.ask("DELETE", ref.kind.path(ref.namespace, ref.name))
         await self.loop.reconciler.settle()
@@ -111,19 +120,19 @@ class Operated:
 
 
 @pytest.fixture
-async def operated(server: ApiServer) -> AsyncIterator[Operated]:
+async def operated(server: ApiServer) -> AsyncIterator[OperatedGroup]:
     """Return a group that is deleted after the test."""
-    made = Operated(server)
+    made = OperatedGroup(server)
     yield made
-    await made.end()
+    await made.delete()
 
 
-async def check(operated: Operated, row: Row, fields: Fields, *, is_after: bool) -> None:
+async def check(operated: OperatedGroup, row: Row, fields: Fields, *, is_after: bool) -> None:
     """Check that exactly the desired objects exist, with the values of the row."""
     await operated.edit(row.spec(fields))
-    there = await operated.there()
+    there = await operated.existing_objects()
 
-    assert {name_of(one) for one in there} == await operated.wanted()
+    assert {name_of(one) for one in there} == await operated.rendered_names()
     for shown in row.shown:
         if shown.source is Source.OBJECT and not shown.key.startswith(CLAIM):
             found = object_named(there, shown.key.partition(":")[0])
@@ -131,31 +140,31 @@ async def check(operated: Operated, row: Row, fields: Fields, *, is_after: bool)
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("row", COMING, ids=str)
-async def test_edit_creates_and_deletes_objects(operated: Operated, row: Row) -> None:
+@pytest.mark.parametrize("row", CREATING_OR_DELETING, ids=str)
+async def test_edit_creates_and_deletes_objects(operated: OperatedGroup, row: Row) -> None:
     """It does so as in the table."""
     await check(operated, row, row.before, is_after=False)
     await check(operated, row, row.after, is_after=True)
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("row", GOING, ids=str)
-async def test_reverted_edit_leaves_no_objects(operated: Operated, row: Row) -> None:
+@pytest.mark.parametrize("row", REVERTIBLE, ids=str)
+async def test_reverted_edit_leaves_no_objects(operated: OperatedGroup, row: Row) -> None:
     """Objects that it created are deleted, and objects that it deleted exist again."""
     await check(operated, row, row.after, is_after=True)
     await check(operated, row, row.before, is_after=False)
 
 
 @pytest.mark.verify
-async def test_without_pruning_external_services_stay(operated: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pruning_external_services_stay(operated: OperatedGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: server-side apply alone deletes no object."""
 
-    async def nothing(self: Pruner, rendered: object, owner: str) -> None:
+    async def prune_nothing(self: Pruner, rendered: object, owner: str) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(Pruner, "prune", nothing)
-    row = next(one for one in COMING if str(one) == "access.external.type: closed again")
+    monkeypatch.setattr(Pruner, "prune", prune_nothing)
+    row = next(one for one in CREATING_OR_DELETING if str(one) == "access.external.type: closed again")
     await operated.edit(row.spec(row.before))
     await operated.edit(row.spec(row.after))
 
-    assert object_named(await operated.there(), "Service/orders-0-external") is not None
+    assert object_named(await operated.existing_objects(), "Service/orders-0-external") is not None

@@ -18,7 +18,7 @@ from gantry_remoting import RemotingError
 pytestmark = pytest.mark.slow
 
 TOPIC = "always"
-KEPT = {"topics": [{"name": TOPIC, "queues": 4}], "nameServers": {"replicas": 1}}
+ALWAYS = {"topics": [{"name": TOPIC, "queues": 4}], "nameServers": {"replicas": 1}}
 OUTER_ADDRESS = "203.0.113.7:30911"
 GIVEN = {"orders-0-external": OUTER_ADDRESS}
 """The external addresses that the cluster assigns, once there is such a Service."""
@@ -27,6 +27,8 @@ KNOWN_S = 90.0
 """A broker registers at a restarted name server within half a minute."""
 
 UNKNOWN_S = 8.0
+"""How long to wait for an address that must not appear."""
+
 OPENED, CLOSED = (
     next(row for row in ROWS if str(row) == name)
     for name in ("access.external.type", "access.external.type: closed again")
@@ -61,24 +63,24 @@ def expected_access(row: Row) -> tuple[str, str]:
 async def test_edit_enables_and_disables_external_addresses(tmp_path: Path) -> None:
     """External clients get the external address while it is enabled, others the internal one. No broker restarts."""
     assert (expected_access(OPENED), expected_access(CLOSED)) == (("no", "yes"), ("yes", "no"))
-    closed, opened = (merged(OPENED.spec(side), KEPT) for side in (OPENED.before, OPENED.after))
+    closed, opened = (merged(OPENED.spec(side), ALWAYS) for side in (OPENED.before, OPENED.after))
     with (
         LocalNameServer(tmp_path / "names") as server,
         LocalPod(tmp_path / "pod", tmp_path / "buffers", name_servers=server.addresses) as pod,
     ):
         (tmp_path / "names").mkdir()
-        server.have(closed)
+        server.run_spec(closed)
         await asyncio.to_thread(pod.edit, closed)
         [inner] = await wait_for_addresses(server.inner, {pod.address}, KNOWN_S)
         assert await wait_for_addresses(server.outer, {OUTER_ADDRESS}, UNKNOWN_S) == set()
 
-        await asyncio.to_thread(server.have, opened)
-        pod.outside = GIVEN
+        await asyncio.to_thread(server.run_spec, opened)
+        pod.external_addresses = GIVEN
         await asyncio.to_thread(pod.edit, opened)
         assert await wait_for_addresses(server.outer, {OUTER_ADDRESS}, KNOWN_S) == {OUTER_ADDRESS}
         assert await wait_for_addresses(server.inner, {inner}, KNOWN_S) == {inner}
 
-        await asyncio.to_thread(server.have, closed)
+        await asyncio.to_thread(server.run_spec, closed)
         await asyncio.to_thread(pod.edit, closed)
         assert await wait_for_addresses(server.inner, {inner}, KNOWN_S) == {inner}
         assert await brokers_of(server.outer) == set()

@@ -2,6 +2,8 @@
 
 A roll restarts the slave first, waits until it is in sync, and switches over to it; then the old master is its slave
 until it is restarted. If the two could not replicate, the roll would stop in the middle, for ever.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations
@@ -25,11 +27,16 @@ from edit_world.table import ROWS
 NEEDS_PAGES = {"writeBuffer.medium: huge pages"}
 """The edits with a storage medium that this machine may not have."""
 
-ROLLED = batches(row for row in ROWS if row.effect is Effect.ROLL and str(row) not in NEEDS_PAGES)
-SWITCHED = [row for row in ROWS if row.effect is Effect.REFUSED and row.path == "access.tlsSecret"]
+ROLLED_BATCHES = batches(row for row in ROWS if row.effect is Effect.ROLL and str(row) not in NEEDS_PAGES)
+TLS_SWITCHES = [row for row in ROWS if row.effect is Effect.REFUSED and row.path == "access.tlsSecret"]
 FOLLOWS_S = 60.0
+"""The limit for a slave to catch up."""
+
 NEVER_S = 12.0
+"""How long to wait for a slave that must not catch up."""
+
 MEMORY = Path("/dev/shm")
+"""The file system in memory for write buffers."""
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +45,8 @@ class Pair(NamedTuple):
     """Master and slave of one shard."""
 
     first: LocalPod
+    """The master at the start."""
+
     second: LocalPod
 
 
@@ -73,10 +82,10 @@ def is_followed(master: LocalPod) -> bool:
     return any(slave["received"] is not None for slave in master.status().get("slaves", []))
 
 
-def begin(pair: Pair, spec: Mapping[str, Any]) -> None:
+def start_pair(pair: Pair, spec: Mapping[str, Any]) -> None:
     """Start master and slave with messages in their logs."""
     for pod in pair:
-        pod.have(spec)
+        pod.run_spec(spec)
     pair.first.promote(1000, 2)
     pair.second.follow(1000, pair.first)
     wait_for(lambda: is_followed(pair.first), "the slave follows", FOLLOWS_S)
@@ -84,12 +93,12 @@ def begin(pair: Pair, spec: Mapping[str, Any]) -> None:
     assert has_caught_up_slave(pair.first, FOLLOWS_S)
 
 
-@pytest.mark.parametrize("batch", ROLLED, ids=lambda batch: batch.name)
+@pytest.mark.parametrize("batch", ROLLED_BATCHES, ids=lambda batch: batch.name)
 def test_brokers_before_and_after_an_edit_follow_each_other(pair: Pair, batch: Batch) -> None:
     """The new one follows the old one, and after the switchover the old one the new one."""
-    begin(pair, batch.before)
+    start_pair(pair, batch.before)
 
-    assert pair.second.have(batch.after)
+    assert pair.second.run_spec(batch.after)
     pair.second.follow(1000, pair.first)
     assert has_caught_up_slave(pair.first, FOLLOWS_S), "the restarted slave did not catch up"
     pair.second.promote(2000, 1)
@@ -97,15 +106,15 @@ def test_brokers_before_and_after_an_edit_follow_each_other(pair: Pair, batch: B
     assert has_caught_up_slave(pair.second, FOLLOWS_S), "the old master did not catch up as a slave"
 
 
-@pytest.mark.parametrize("row", SWITCHED, ids=str)
+@pytest.mark.parametrize("row", TLS_SWITCHES, ids=str)
 def test_edit_that_brokers_could_not_roll_over_is_refused(pair: Pair, row: Row) -> None:
     """The twin: a broker with TLS cannot follow one without, nor vice versa; the roll would never end."""
-    begin(pair, row.spec(row.before))
+    start_pair(pair, row.spec(row.before))
 
-    assert pair.second.have(row.spec(row.after))
+    assert pair.second.run_spec(row.spec(row.after))
     pair.second.follow(1000, pair.first)
 
     assert not has_caught_up_slave(pair.first, NEVER_S)
-    assert pair.second.have(row.spec(row.before))
+    assert pair.second.run_spec(row.spec(row.before))
     pair.second.follow(1000, pair.first)
     assert has_caught_up_slave(pair.first, FOLLOWS_S), "without the edit the slave did not catch up either"

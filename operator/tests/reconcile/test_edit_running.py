@@ -1,7 +1,7 @@
 """The settings of a running broker and its sidecar after each edit: the rendered pod, as processes of this machine.
 
-Rows are edited together where they do not hide each other. A live setting must be reported by the same process; for the
-others the pod is recreated, on the same volume.
+The edits are the rows of `edit_world.table`; rows are edited together where they do not hide each other. A live setting
+must be reported by the same process; for the others the pod is recreated, on the same volume.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edit_world.reports import value_in
 from edit_world.row import Effect, Row, Shown, Source
 from edit_world.table import ROWS
 
-HERE = frozenset({Source.CONFIG, Source.STATUS, Source.TABLES, Source.ARGUMENTS, Source.CLIENT_ACCESS})
+LOCAL_SOURCES = frozenset({Source.CONFIG, Source.STATUS, Source.TABLES, Source.ARGUMENTS, Source.CLIENT_ACCESS})
 """The sources of reports that exist without a cluster."""
 
 NEEDS_PAGES = {"writeBuffer.medium: huge pages"}
@@ -31,6 +31,7 @@ LIVE_S = 180.0
 """The time within which a running broker reloads its files: some seconds on an idle machine, more on a busy one."""
 
 MEMORY = Path("/dev/shm")
+"""The file system in memory for write buffers."""
 
 Reported = dict[str, dict[str, str]]
 """Values by row and by the source that reports them."""
@@ -39,12 +40,12 @@ Reported = dict[str, dict[str, str]]
 def rows(*effects: Effect) -> list[Row]:
     """Return the rows with at least one report here."""
     found = [row for row in ROWS if row.effect in effects and str(row) not in NEEDS_PAGES]
-    return [row for row in found if shown_here(row)]
+    return [row for row in found if values_shown_here(row)]
 
 
-def shown_here(row: Row) -> list[Shown]:
-    """Return the reports of a row that exist here."""
-    return [shown for shown in row.shown if shown.source in HERE]
+def values_shown_here(row: Row) -> list[Shown]:
+    """Return the expected values of a row that are reported without a cluster."""
+    return [shown for shown in row.shown if shown.source in LOCAL_SOURCES]
 
 
 def name(batch: Batch) -> str:
@@ -52,8 +53,8 @@ def name(batch: Batch) -> str:
     return batch.name
 
 
-TAKEN = batches(rows(Effect.HOT, Effect.OBJECTS))
-ROLLED = batches(rows(Effect.ROLL))
+LIVE_BATCHES = batches(rows(Effect.HOT, Effect.OBJECTS))
+ROLLED_BATCHES = batches(rows(Effect.ROLL))
 
 
 @pytest.fixture
@@ -68,9 +69,9 @@ def pod(tmp_path: Path) -> Iterator[LocalPod]:
 
 
 def wanted(batch: Batch, *, is_after: bool) -> Reported:
-    """Return the values that the rows promise."""
+    """Return the values that the rows expect before or after the edit, by row and source."""
     return {
-        str(row): {f"{one.source} {one.key}": one.after if is_after else one.before for one in shown_here(row)}
+        str(row): {f"{one.source} {one.key}": one.after if is_after else one.before for one in values_shown_here(row)}
         for row in batch.rows
     }
 
@@ -85,7 +86,7 @@ async def reported(pod: LocalPod, batch: Batch) -> Reported:
         Source.CLIENT_ACCESS: await pod.plain_access(),
     }
     return {
-        str(row): {f"{one.source} {one.key}": found(reports[one.source], one) for one in shown_here(row)}
+        str(row): {f"{one.source} {one.key}": found(reports[one.source], one) for one in values_shown_here(row)}
         for row in batch.rows
     }
 
@@ -109,7 +110,7 @@ async def reported_in_time(pod: LocalPod, batch: Batch, *, is_after: bool) -> Re
 
 def test_every_row_with_a_report_is_in_one_batch() -> None:
     """No row is left out because it hides another."""
-    tried = [row for batch in (*TAKEN, *ROLLED) for row in batch.rows]
+    tried = [row for batch in (*LIVE_BATCHES, *ROLLED_BATCHES) for row in batch.rows]
 
     assert sorted(map(str, tried)) == sorted(map(str, rows(Effect.HOT, Effect.ROLL, Effect.OBJECTS)))
     assert len(tried) >= 23
@@ -117,7 +118,7 @@ def test_every_row_with_a_report_is_in_one_batch() -> None:
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    "batch", [TAKEN[0], *(pytest.param(one, marks=pytest.mark.slow) for one in TAKEN[1:])], ids=name
+    "batch", [LIVE_BATCHES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in LIVE_BATCHES[1:])], ids=name
 )
 async def test_running_broker_applies_the_edit(pod: LocalPod, batch: Batch) -> None:
     """Its file changes, and the same process reports the new value."""
@@ -132,7 +133,7 @@ async def test_running_broker_applies_the_edit(pod: LocalPod, batch: Batch) -> N
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    "batch", [ROLLED[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ROLLED[1:])], ids=name
+    "batch", [ROLLED_BATCHES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ROLLED_BATCHES[1:])], ids=name
 )
 async def test_new_pod_applies_the_edit(pod: LocalPod, batch: Batch) -> None:
     """It uses the old pod's volume; the old pod of an edited group still reports the old values."""

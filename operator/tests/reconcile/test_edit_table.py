@@ -1,4 +1,7 @@
-"""The table of edits is complete, and each row matches the rendered objects: which ones change, and whether pods do."""
+"""The table of edits is complete, and each row matches the rendered objects: which ones change, and whether pods do.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from edit_world.leaves import leaves, spec_schema, without_leaves, without_rows
 from edit_world.making import CLAIM
 from edit_world.reports import name_of, object_named, object_value, value_in
 from edit_world.row import Effect, Fields, Row, Source, values_at
-from edit_world.rows_of_brokers import LIVE
+from edit_world.rows_of_brokers import LIVE_SETTINGS
 from edit_world.table import ROWS
 from objects_scene import EVERYTHING, broker_sets, facts, group, of_kind, rendered, template_hash
 
@@ -28,18 +31,21 @@ from gantry_spec.manifest.rules import RESERVED_KEYS
 PATHS = {row.path for row in ROWS}
 EDITED = [row for row in ROWS if row.effect is not Effect.REFUSED]
 REFUSED = [row for row in ROWS if row.effect is Effect.REFUSED]
-STARTS_PODS = {Effect.ROLL}
+RECREATES_PODS = {Effect.ROLL}
+"""The effects with which the pods of brokers are recreated."""
+
 FIXED_FOR_EVER = ("selector", "serviceName", "podManagementPolicy")
+"""Fields of a StatefulSet that Kubernetes does not let anyone change."""
 
 
-def side(row: Row, fields: Fields) -> BrokerGroup:
-    """Return a group with one side of a row."""
+def group_with(row: Row, fields: Fields) -> BrokerGroup:
+    """Return a group with the fields of a row before or after the edit."""
     return group(**row.spec(fields))
 
 
-def both(row: Row) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
+def objects_before_and_after(row: Row) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
     """Return the objects before and after the edit of a row."""
-    return rendered(side(row, row.before)), rendered(side(row, row.after))
+    return rendered(group_with(row, row.before)), rendered(group_with(row, row.after))
 
 
 def test_every_leaf_of_the_crd_has_a_row() -> None:
@@ -90,7 +96,7 @@ def test_row_edits_only_its_field_and_names_its_reports(row: Row) -> None:
     """Both sides differ at that leaf alone (in a list, also beside it), and so do all values that report it."""
     if not row.refusal:
         assert row.shown, "no report shows the edit"
-        before, after = side(row, row.before).spec, side(row, row.after).spec
+        before, after = group_with(row, row.before).spec, group_with(row, row.after).spec
         assert before != after
     assert values_at(row.before, row.path) != values_at(row.after, row.path)
     assert {leaf for leaf in PATHS if values_at(row.before, leaf) != values_at(row.after, leaf)} <= {
@@ -104,7 +110,7 @@ def test_row_edits_only_its_field_and_names_its_reports(row: Row) -> None:
 @pytest.mark.parametrize("row", EDITED, ids=str)
 def test_edit_changes_exactly_the_objects_of_its_row(row: Row) -> None:
     """No other object changes, appears or is deleted."""
-    old, new = ({name_of(one): one for one in objects} for objects in both(row))
+    old, new = ({name_of(one): one for one in objects} for objects in objects_before_and_after(row))
 
     found = {name for name in old.keys() & new.keys() if old[name] != new[name]}
     found |= {f"+{name}" for name in new.keys() - old.keys()} | {f"-{name}" for name in old.keys() - new.keys()}
@@ -115,9 +121,9 @@ def test_edit_changes_exactly_the_objects_of_its_row(row: Row) -> None:
 @pytest.mark.parametrize("row", EDITED, ids=str)
 def test_edit_restarts_pods_only_as_in_the_table(row: Row) -> None:
     """The template hash changes exactly for the rows with a restart of brokers."""
-    hashes = [template_hash(side(row, fields)) for fields in (row.before, row.after)]
+    hashes = [template_hash(group_with(row, fields)) for fields in (row.before, row.after)]
 
-    assert (hashes[0] != hashes[1]) is (row.effect in STARTS_PODS)
+    assert (hashes[0] != hashes[1]) is (row.effect in RECREATES_PODS)
     if row.effect is Effect.HOT:
         assert row.changes == {"ConfigMap/orders-0"}, "a live edit changes more than the mounted ConfigMap"
     if row.effect is Effect.DECIDED:
@@ -127,7 +133,7 @@ def test_edit_restarts_pods_only_as_in_the_table(row: Row) -> None:
 @pytest.mark.parametrize("row", EDITED, ids=str)
 def test_rendered_objects_have_the_values_of_the_row(row: Row) -> None:
     """The values of pods and objects that a row promises are rendered before and after."""
-    for objects, is_after in zip(both(row), (False, True), strict=True):
+    for objects, is_after in zip(objects_before_and_after(row), (False, True), strict=True):
         template = broker_sets(objects)["orders-0-master"]["spec"]["template"]
         for shown in row.shown:
             wanted = shown.after if is_after else shown.before
@@ -141,9 +147,9 @@ def test_rendered_objects_have_the_values_of_the_row(row: Row) -> None:
 @pytest.mark.parametrize("row", REFUSED, ids=str)
 def test_invalid_edit_is_refused_without_an_api_server(row: Row) -> None:
     """The reader, or the comparison of two manifests, gives the reason."""
-    old = side(row, row.before)
+    old = group_with(row, row.before)
     try:
-        problems = [str(problem) for problem in check_changes(old, side(row, row.after))]
+        problems = [str(problem) for problem in check_changes(old, group_with(row, row.after))]
     except ManifestError as error:
         problems = [str(error)]
 
@@ -153,7 +159,7 @@ def test_invalid_edit_is_refused_without_an_api_server(row: Row) -> None:
 @pytest.mark.parametrize("row", EDITED, ids=str)
 def test_no_edit_changes_the_names_that_a_stateful_set_gives(row: Row) -> None:
     """Its selector, its Service and the metadata of its claims, and so its volumes and addresses, never change."""
-    old, new = (of_kind(objects, "StatefulSet") for objects in both(row))
+    old, new = (of_kind(objects, "StatefulSet") for objects in objects_before_and_after(row))
 
     for name in old.keys() & new.keys():
         before, after = old[name]["spec"], new[name]["spec"]
@@ -165,7 +171,7 @@ def test_no_edit_changes_the_names_that_a_stateful_set_gives(row: Row) -> None:
 
 def test_every_live_key_is_tested() -> None:
     """Each key of the mounted file has an edit by `broker`, except the one that `storage.reservedTime` controls."""
-    assert LIVE.keys() == LIVE_KEYS - {"fileReservedTime"}
+    assert LIVE_SETTINGS.keys() == LIVE_KEYS - {"fileReservedTime"}
 
 
 OVERRIDABLE_KEYS = {"shutdownTimeout", "maxMessageSize"}

@@ -1,4 +1,7 @@
-"""Execution of actions: by compare-and-swap, by uid, once, and without waiting for other brokers."""
+"""Execution of actions: by compare-and-swap, by uid, once, and without waiting for other brokers.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,7 @@ import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
-from spec_world.observations import NOW_MS, healthy, spec_with, with_record, with_report
-from spec_world.observations import record_of as observed_record_of
+from spec_world.observations import NOW_MS, healthy_shard, lease_record_of, spec_with, with_record, with_report
 
 from gantry_operator.api import (
     CLAIMS,
@@ -95,7 +97,7 @@ def test_budget_counts_only_slaves_whose_acks_count() -> None:
     """A slave that is in sync, but not electable yet, does not allow the eviction of the only electable one."""
     bench = Bench()
     bench.stateful_sets(slaves=2)
-    shard = with_record(healthy(slaves=2), observed_record_of(1, (2,)))
+    shard = with_record(healthy_shard(slaves=2), lease_record_of(1, (2,)))
     ledger = ledger_of(spec_with(slaves=2), shard, NOW_MS)
 
     facts = facts_of(Facts(image="gantry"), group(), bench.objects, {0: ledger})
@@ -177,7 +179,7 @@ async def test_one_of_two_writers_succeeds_despite_renewals() -> None:
 async def test_without_comparison_two_records_are_written() -> None:
     """The twin: an API that compares nothing accepts two records from one version."""
     bench = Bench()
-    bench.api.is_compared = False
+    bench.api.is_precondition_checked = False
 
     assert await swapped_while_renewed(bench) == 2
 
@@ -198,12 +200,12 @@ def test_role_label_is_removed_before_it_is_added(
     now: dict[int, str], removed: list[RoleLabelChange], added: list[RoleLabelChange]
 ) -> None:
     """The old master loses its label before the new one gets it."""
-    assert plan_label_changes(healthy(), now) == (removed, added)
+    assert plan_label_changes(healthy_shard(), now) == (removed, added)
 
 
 def test_master_that_reports_no_role_keeps_its_label() -> None:
     """No other member has its role. A member that reports another role, or is in an election, is not labelled."""
-    lost = with_report(healthy(), 1, role=Role.UNASSIGNED)
+    lost = with_report(healthy_shard(), 1, role=Role.UNASSIGNED)
     assert lost.lease is not None and lost.lease.record is not None
     electing = msgspec.structs.replace(
         lost,
@@ -219,12 +221,12 @@ async def test_second_master_gets_no_label_while_the_first_has_one() -> None:
     """If the old label cannot be removed, the new master waits for its own. The twin without the failure gets it."""
     bench = Bench()
     there = {1: bench.pod("g-0-master-0"), 2: bench.pod("g-0-slave-0", labels=LABELS | {ROLE_LABEL: "master"})}
-    bench.api.refuse = lambda verb, ref: Unavailable(str(ref), "down") if ref.name == "g-0-slave-0" else None
+    bench.api.fault_of = lambda verb, ref: Unavailable(str(ref), "down") if ref.name == "g-0-slave-0" else None
 
-    await relabel_shard(bench.api, bench.cache, healthy(), there)
+    await relabel_shard(bench.api, bench.cache, healthy_shard(), there)
     first = bench.api.found(PODS, NAMESPACE, "g-0-master-0")
-    bench.api.refuse = lambda verb, ref: None
-    await relabel_shard(bench.api, bench.cache, healthy(), there)
+    bench.api.fault_of = lambda verb, ref: None
+    await relabel_shard(bench.api, bench.cache, healthy_shard(), there)
     second = bench.api.found(PODS, NAMESPACE, "g-0-master-0")
 
     assert first is not None and ROLE_LABEL not in labels_of(first)
@@ -385,7 +387,7 @@ async def test_stateful_set_with_changed_immutable_fields_is_recreated_around_it
     before = bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave")
     pod = bench.pod("g-0-slave-0")
     assert before is not None
-    bench.api.refuse = lambda verb, ref: (
+    bench.api.fault_of = lambda verb, ref: (
         InvalidObject(str(ref), "fixed", 422, [IMMUTABLE_SPEC])
         if verb == "apply" and bench.api.found(STATEFUL_SETS, NAMESPACE, ref.name) is not None
         else None
@@ -417,7 +419,7 @@ async def test_stateful_set_that_is_invalid_is_not_deleted(status: int, causes: 
     await applier.apply(rendered())
     before = bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave")
     is_invalid = "it is invalid"
-    bench.api.refuse = lambda verb, ref: (
+    bench.api.fault_of = lambda verb, ref: (
         InvalidObject(str(ref), is_invalid, status, causes) if verb == "apply" else None
     )
 
@@ -437,7 +439,7 @@ async def test_rejected_object_is_reported_and_retried_later() -> None:
         asked.append(ref.name)
         return InvalidObject(str(ref), "no such field", 422) if ref.kind == CONFIG_MAPS else None
 
-    bench.api.refuse = refuse
+    bench.api.fault_of = refuse
     for _ in range(5):
         await applier.apply(rendered())
 
@@ -445,7 +447,7 @@ async def test_rejected_object_is_reported_and_retried_later() -> None:
     assert asked.count("g-0") == 1
     assert bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-slave") is not None
     bench.clock.ms += 6_000
-    bench.api.refuse = lambda verb, ref: None
+    bench.api.fault_of = lambda verb, ref: None
     await applier.apply(rendered())
     assert applier.problems == {}
 
@@ -493,8 +495,13 @@ class SlowSidecars:
 
     def __init__(self) -> None:
         self.given_orders: list[int] = []
+        """The members that got an order, in this sequence."""
+
         self.free: dict[int, asyncio.Event] = {}
+        """Set by the test to let a member's sidecar answer."""
+
         self.refuses = ""
+        """The reason with which every order is refused; empty if none is."""
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         raise AssertionError("unexpected observation")

@@ -1,4 +1,7 @@
-"""The client for Kubernetes: preconditions, server-side apply and errors, as `KubernetesApi` and as the fake."""
+"""The client for Kubernetes: preconditions, server-side apply and errors, as `KubernetesApi` and as the fake.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 

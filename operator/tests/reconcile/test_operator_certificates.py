@@ -1,4 +1,7 @@
-"""Orders over TLS: they are sent only to a sidecar that proves to know the token, with any certificate."""
+"""Orders over TLS: they are sent only to a sidecar that proves to know the token, with any certificate.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
-from admin_scene import READY_S, TOKEN, broker_beside, patient_sidecars, sidecar_beside, token_files
+from admin_scene import READY_S, TOKEN, broker_process, sidecar_process, sidecars_with_long_timeouts, write_token_files
 from aiohttp import web
 
 from gantry_operator import sidecars as sidecars_module
@@ -65,7 +68,7 @@ async def relayed(sidecar: TlsSidecar, nonce: str) -> str:
 async def test_token_is_sent_to_a_sidecar_that_proves_to_know_it(tmp_path: Path) -> None:
     """The names and the issuer of the certificate do not matter; after a replacement a new proof is requested."""
     sidecar = TlsSidecar(Party(tmp_path / "one", trustme.CA()))
-    async with patient_sidecars() as sidecars:
+    async with sidecars_with_long_timeouts() as sidecars:
         async with sidecar.listening() as peer:
             assert (await sidecars.status(peer))["role"] == "MASTER"
             await sidecars.order(peer, Fence(epoch=5))
@@ -81,7 +84,7 @@ async def in_between(folder: Path) -> list[str]:
     authority = trustme.CA()
     real, thief = TlsSidecar(Party(folder / "real", authority)), TlsSidecar(Party(folder / "thief", authority))
     thief.proof_of = partial(relayed, real)
-    async with real.listening(), thief.listening() as peer, patient_sidecars() as sidecars:
+    async with real.listening(), thief.listening() as peer, sidecars_with_long_timeouts() as sidecars:
         with suppress(SidecarUnauthorized):
             await sidecars.status(peer)
     return thief.shown
@@ -104,7 +107,7 @@ async def test_without_the_proof_a_man_in_the_middle_gets_the_token(
 async def test_sidecar_of_another_group_gets_no_token(tmp_path: Path) -> None:
     """Another group's sidecar may have an address that one of this group had before."""
     other = TlsSidecar(Party(tmp_path, trustme.CA()), token="another-token-of-another-group-00")
-    async with other.listening() as peer, patient_sidecars() as sidecars:
+    async with other.listening() as peer, sidecars_with_long_timeouts() as sidecars:
         with pytest.raises(SidecarUnauthorized, match="did not prove"):
             await sidecars.status(peer)
     assert other.shown == []
@@ -126,9 +129,9 @@ async def test_real_sidecar_reports_its_status_over_tls(tmp_path: Path) -> None:
     party = Party(tmp_path / "certificates", trustme.CA())
     tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]
     store = tmp_path / "store"
-    with broker_beside(store), sidecar_beside(store, *tls, *token_files(tmp_path)) as sidecar:
+    with broker_process(store), sidecar_process(store, *tls, *write_token_files(tmp_path)) as sidecar:
         host, _, port = sidecar.address.rpartition(":")
-        async with patient_sidecars() as sidecars:
+        async with sidecars_with_long_timeouts() as sidecars:
             answer_now = await answered(sidecars, Peer(host, int(port), TOKEN, is_tls=True))
             with pytest.raises(SidecarUnauthorized):
                 await sidecars.status(Peer(host, int(port), "x" * 40, is_tls=True))

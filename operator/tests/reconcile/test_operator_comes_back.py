@@ -1,10 +1,13 @@
-"""A group with the name of an earlier one: objects of the earlier group are neither trusted nor in the way."""
+"""A group with the name of an earlier one: objects of the earlier group are neither trusted nor in the way.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
 import pytest
 from operator_world.cluster import NAMESPACE
-from operator_world.play import SYNC, Play, operator_of
+from operator_world.simulation import SYNC, Simulation, operator_of
 from test_operator_acting import Bench, group
 
 from gantry_operator.api import CLAIMS, PODS, SECRETS, Object, labels_of, uid_of
@@ -16,18 +19,18 @@ TOKEN = "t" * 64
 
 async def test_loop_ends_with_its_group() -> None:
     """A group was recreated between two rounds: the state of the first loop does not apply to the second group."""
-    play = await Play(SYNC).begun()
-    first = uid_of(play.cluster.group)
-    play.cluster.delete()
-    play.cluster.recreate(SYNC)
-    before = len(play.cluster.api.calls)
+    simulation = await Simulation(SYNC).run_until_healthy()
+    first = uid_of(simulation.cluster.group)
+    simulation.cluster.delete()
+    simulation.cluster.recreate(SYNC)
+    before = len(simulation.cluster.api.calls)
 
-    assert uid_of(play.cluster.group) != first
-    assert await play.loop.reconcile_once() is None
-    assert play.cluster.api.calls[before:] == []
+    assert uid_of(simulation.cluster.group) != first
+    assert await simulation.loop.reconcile_once() is None
+    assert simulation.cluster.api.calls[before:] == []
 
-    play.loop = operator_of(play.cluster)
-    await play.until(play.is_well, "another loop reconciles it")
+    simulation.loop = operator_of(simulation.cluster)
+    await simulation.run_until(simulation.is_healthy, "another loop reconciles it")
 
 
 # -- the Secret --------------------------------------------------------------------------------------------------------
@@ -92,30 +95,30 @@ async def test_secret_is_not_requested_when_all_brokers_run() -> None:
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-async def brought_back(play: Play) -> None:
+async def brought_back(simulation: Simulation) -> None:
     """Run a group whose claims a user has created for its volumes: with the right names, and without labels."""
-    await play.begun()
-    play.cluster.delete()
-    for claim in play.cluster.api.of_kind(CLAIMS):
-        play.cluster.api.put(claim | {"metadata": claim["metadata"] | {"labels": {}}})
-    play.cluster.recreate(SYNC)
-    play.loop = operator_of(play.cluster)
-    await play.until(play.is_well, "it is back")
+    await simulation.run_until_healthy()
+    simulation.cluster.delete()
+    for claim in simulation.cluster.api.of_kind(CLAIMS):
+        simulation.cluster.api.put(claim | {"metadata": claim["metadata"] | {"labels": {}}})
+    simulation.cluster.recreate(SYNC)
+    simulation.loop = operator_of(simulation.cluster)
+    await simulation.run_until(simulation.is_healthy, "it is back")
 
 
 @pytest.mark.verify
 async def test_claims_of_users_are_labelled_and_resized() -> None:
     """They get the labels of the StatefulSet's own claims, and so they are watched, and grow."""
-    play = Play(SYNC)
+    simulation = Simulation(SYNC)
     labels = {"gantry.dev/group": "g", "gantry.dev/shard": "0", "app.kubernetes.io/component": "broker"}
 
-    await brought_back(play)
+    await brought_back(simulation)
 
-    claims = play.cluster.api.of_kind(CLAIMS)
+    claims = simulation.cluster.api.of_kind(CLAIMS)
     assert all(labels.items() <= labels_of(claim).items() for claim in claims)
     assert {labels_of(claim)["gantry.dev/home"] for claim in claims} == {"g-0-master", "g-0-slave"}
-    play.cluster.edit(storage={"size": "40Gi"})
-    await play.until(lambda: sizes(play) == {str(40 << 30)}, "they grow")
+    simulation.cluster.edit(storage={"size": "40Gi"})
+    await simulation.run_until(lambda: sizes(simulation) == {str(40 << 30)}, "they grow")
 
 
 async def test_unlabelled_claim_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,17 +128,17 @@ async def test_unlabelled_claim_is_not_resized(monkeypatch: pytest.MonkeyPatch) 
         return
 
     monkeypatch.setattr("gantry_operator.execute.applier.Applier.adopt_claims", nothing)
-    play = Play(SYNC)
-    await brought_back(play)
+    simulation = Simulation(SYNC)
+    await brought_back(simulation)
 
-    play.cluster.edit(storage={"size": "40Gi"})
+    simulation.cluster.edit(storage={"size": "40Gi"})
     for _ in range(20):
-        await play.step()
+        await simulation.step()
 
-    assert sizes(play) != {str(40 << 30)}
-    assert play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-master-0") is not None
+    assert sizes(simulation) != {str(40 << 30)}
+    assert simulation.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-master-0") is not None
 
 
-def sizes(play: Play) -> set[str]:
+def sizes(simulation: Simulation) -> set[str]:
     """Return the sizes that all claims request."""
-    return {str(one["spec"]["resources"]["requests"]["storage"]) for one in play.cluster.api.of_kind(CLAIMS)}
+    return {str(one["spec"]["resources"]["requests"]["storage"]) for one in simulation.cluster.api.of_kind(CLAIMS)}

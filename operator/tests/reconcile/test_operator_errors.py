@@ -117,11 +117,11 @@ async def test_event_is_kept_when_the_status_cannot_be_written() -> None:
     api.watchers.append(context.cache.apply_event)
     api.put(group_object("orders"))
     loop = ResourceLoop(("shop", "orders"), context)
-    api.refuse = lambda verb, ref: Unavailable("status", "no answer")
+    api.fault_of = lambda verb, ref: Unavailable("status", "no answer")
     with pytest.raises(Unavailable):
         await loop.reconcile_once()
     assert api.of_kind(EVENTS) == []
 
-    api.refuse = lambda verb, ref: None
+    api.fault_of = lambda verb, ref: None
     assert await loop.reconcile_once() == 1.0
     assert [one["reason"] for one in api.of_kind(EVENTS)] == ["MasterPromoted"]

@@ -1,4 +1,7 @@
-"""Many groups that are created at once: first rounds are limited, and groups with a status do not wait."""
+"""Many groups that are created at once: first rounds are limited, and groups with a status do not wait.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,8 @@ async def test_first_rounds_of_new_groups_are_limited(monkeypatch: pytest.Monkey
         clock.ms += 61_000
         assert all(f"shop/{name}" in resources.describe_stale(60) for name in creation.begun)
         assert not any(
-            f"shop/{name}" in resources.describe_stale(60).split(": ")[1].split(", ") for name in waiting(creation)
+            f"shop/{name}" in resources.describe_stale(60).split(": ")[1].split(", ")
+            for name in groups_not_begun(creation)
         )
 
         creation.answering.set()
@@ -78,7 +82,8 @@ async def test_first_rounds_of_new_groups_are_limited(monkeypatch: pytest.Monkey
         assert resources.describe_stale(60) == ""
 
 
-def waiting(creation: Creation) -> set[str]:
+def groups_not_begun(creation: Creation) -> set[str]:
+    """Return the groups whose creation has not begun."""
     return set(NEW) - creation.begun
 
 

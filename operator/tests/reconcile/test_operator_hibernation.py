@@ -26,6 +26,7 @@ def group(server: ApiServer) -> Iterator[None]:
 
 
 def stateful_sets(server: ApiServer) -> dict[str, Any]:
+    """Return the StatefulSets of the group by name."""
     return {one["metadata"]["name"]: one for one in server.ask("GET", SETS)[1]["items"]}
 
 
@@ -33,7 +34,8 @@ def replicas(server: ApiServer) -> dict[str, int]:
     return {name: one["spec"]["replicas"] for name, one in stateful_sets(server).items()}
 
 
-def hibernate(server: ApiServer, value: str | None) -> None:
+def annotate_hibernate(server: ApiServer, value: str | None) -> None:
+    """Set the annotation `gantry.dev/hibernate`; None removes it."""
     change = {"metadata": {"annotations": {"gantry.dev/hibernate": value}}}
     assert server.ask("PATCH", GROUP, change, MERGE)[0] == 200
 
@@ -54,7 +56,7 @@ def test_hibernated_group_has_no_pods_and_gets_all_back(
     operator = started("sleeper")
     wait_for("its StatefulSets are there", lambda: replicas(server) == awake)
 
-    hibernate(server, "true")
+    annotate_hibernate(server, "true")
     wait_for("none makes pods", lambda: set(replicas(server).values()) == {0})
     wait_for("the status reports it", lambda: hibernated_status(server) == "True")
     for name in ("orders-0-master", "orders-0-slave"):
@@ -62,7 +64,7 @@ def test_hibernated_group_has_no_pods_and_gets_all_back(
         assert home["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
         assert home["metadata"]["annotations"]["gantry.dev/hibernated-replicas"] == str(awake[name])
 
-    hibernate(server, None)
+    annotate_hibernate(server, None)
     wait_for("all make pods again", lambda: replicas(server) == awake)
     wait_for(
         "no StatefulSet is marked as hibernated",

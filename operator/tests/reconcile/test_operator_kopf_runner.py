@@ -1,6 +1,8 @@
 """The operator in Kopf's own runner (`kopf run`), at a real API server: the life of a group, and of two operators.
 
 A stand-in creates the pods, as in the operator's benchmark; the rights are those of the chart.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from api_server import ApiServer
 from gantry_bench.operator_cluster import GROUPS, LEASES, STATEFUL_SETS, StandInCluster
 from gantry_bench.operator_run import group_spec
 from gantry_bench.operator_sidecars import StandInSidecars
-from operator_world.kopf_hosted import Run, kopf_runs
+from operator_world.kopf_hosted import KopfRun, run_in_kopf
 from test_operator_rights import SYSTEM, holder, server, wait_for
 
 from gantry_operator.objects import group_token
@@ -85,6 +87,7 @@ def create(server: ApiServer, name: str, spec: dict[str, Any], path: str = GROUP
 
 
 def items(server: ApiServer, path: str) -> dict[str, Any]:
+    """Return the objects of a collection by name."""
     return {one["metadata"]["name"]: one for one in server.ask("GET", path)[1]["items"]}
 
 
@@ -124,6 +127,7 @@ def change(server: ApiServer, **fields: Any) -> None:
 
 
 def has_event(server: ApiServer, group: str, reason: str) -> Callable[[], bool]:
+    """Return a condition: whether the group has an event with this reason."""
     return lambda: reason in reasons(server, group)
 
 
@@ -132,7 +136,7 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
     """A group is created, edited and refused with events; a second run continues, and both end in order."""
     settings = settings_in(server, tmp_path)
     with nodes(server):
-        with kopf_runs(settings) as first:
+        with run_in_kopf(settings) as first:
             create(server, "orders", {})
             create(server, "little", TOO_LITTLE)
             wait_for("the group is ready", lambda: is_well(server, 1))
@@ -144,19 +148,19 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             wait_for("an invalid request is recorded", has_event(server, "orders", "InvalidRequest"))
             change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})
             wait_for("the edit has its effect", lambda: is_well(server, 2))
-        first.assert_orderly_end()
+        first.check_orderly_end()
         assert holder(server) == ""
         before = server.ask("GET", ORDERS)[1]["status"]
         change(server, spec={"storage": {"reservedTime": "12h"}})
 
-        with kopf_runs(settings) as second:
+        with run_in_kopf(settings) as second:
             wait_for("what was edited meanwhile has its effect", lambda: RESERVED in kept_settings(server))
             wait_for("the group is ready", lambda: is_well(server, 2))
             after = server.ask("GET", ORDERS)[1]["status"]
             assert (after["master"], after["epoch"]) == (before["master"], before["epoch"])
             assert server.ask("DELETE", ORDERS)[0] == 200
             second.wait_for_log("stopped reconciling group")
-        second.assert_orderly_end()
+        second.check_orderly_end()
     assert server.ask("GET", ORDERS)[0] == 404, "the deleted group still exists"
 
 
@@ -171,13 +175,13 @@ def test_run_with_an_unexpected_error_is_reported(
 
     monkeypatch.setattr("gantry_operator.group_reconciler.decide", decide)
     create(server, "spoilt", {})
-    with kopf_runs(settings_in(server, tmp_path)) as run:
+    with run_in_kopf(settings_in(server, tmp_path)) as run:
         run.wait_for_log("unexpected error while reconciling group")
     assert server.ask("DELETE", f"{GROUPS}/spoilt")[0] == 200
 
     assert run.runner.exit_code == 0
     with pytest.raises(AssertionError, match="Traceback"):
-        run.assert_orderly_end()
+        run.check_orderly_end()
 
 
 # -- the operator's key ------------------------------------------------------------------------------------------------
@@ -192,6 +196,7 @@ def is_from(server: ApiServer, key: bytes) -> bool:
 
 
 def exists(server: ApiServer, path: str) -> Callable[[], bool]:
+    """Return a condition: whether the object at a path exists."""
     return lambda: server.ask("GET", path)[0] == 200
 
 
@@ -199,7 +204,7 @@ def exists(server: ApiServer, path: str) -> Callable[[], bool]:
 def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Path) -> None:
     """The next leader creates another key and Secrets from it; the present one continues with a key that is deleted."""
     settings = settings_in(server, tmp_path)
-    with kopf_runs(settings):
+    with run_in_kopf(settings):
         create(server, "keyed", {})
         wait_for("the Secret is created", exists(server, GROUP_SECRET))
         old = parse_key(server.ask("GET", KEY)[1])
@@ -211,7 +216,7 @@ def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Pat
         assert server.ask("GET", KEY)[0] == 404
     assert server.ask("DELETE", GROUP_SECRET)[0] == 200
 
-    with kopf_runs(settings):
+    with run_in_kopf(settings):
         wait_for("the Secret is created", exists(server, GROUP_SECRET))
         new = parse_key(server.ask("GET", KEY)[1])
         assert is_from(server, new) and not is_from(server, old)
@@ -221,7 +226,7 @@ def test_key_is_replaced_while_no_operator_runs(server: ApiServer, tmp_path: Pat
 # -- the end of a namespace --------------------------------------------------------------------------------------------
 
 
-def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
+def run_with_deleted_namespace(server: ApiServer, folder: Path, space: str, message: str) -> KopfRun:
     """Create a group, and delete its namespace, whose objects are deleted one after the other.
 
     The group itself is deleted when the operator has logged ``message``.
@@ -229,7 +234,7 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
     core, apps = f"/api/v1/namespaces/{space}", f"/apis/apps/v1/namespaces/{space}"
     groups = f"/apis/gantry.dev/v1alpha1/namespaces/{space}/brokergroups"
     assert server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": space}})[0] == 201
-    with kopf_runs(settings_in(server, folder, space)) as run:
+    with run_in_kopf(settings_in(server, folder, space)) as run:
         create(server, "orders", {}, groups)
         wait_for("it is made", lambda: len(items(server, f"{apps}/statefulsets")) == 3)
         wait_for("it has a status", lambda: "status" in server.ask("GET", f"{groups}/orders")[1])
@@ -237,7 +242,7 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
         for path in (f"{core}/services", f"{apps}/statefulsets", f"{core}/services"):
             for name in items(server, path):
                 server.ask("DELETE", f"{path}/{name}")
-            wait_for("the operator runs some rounds", after(SOME_ROUNDS_S))
+            wait_for("the operator runs some rounds", has_passed(SOME_ROUNDS_S))
             assert items(server, path) == {}, "objects were created again in a terminating namespace"
         run.wait_for_log(message)
         assert server.ask("DELETE", f"{groups}/orders")[0] == 200
@@ -245,13 +250,13 @@ def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
     return run
 
 
-def after(seconds: float) -> Callable[[], bool]:
+def has_passed(seconds: float) -> Callable[[], bool]:
     """Return a condition that holds after so many seconds."""
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() >= deadline
 
 
-def of_refusals(run: Run) -> list[str]:
+def of_refusals(run: KopfRun) -> list[str]:
     """Return the messages of the log lines about the terminating namespace."""
     return [line["message"] for line in run.lines if "being terminated" in str(line)]
 
@@ -259,10 +264,10 @@ def of_refusals(run: Run) -> list[str]:
 @pytest.mark.verify
 def test_terminating_namespace_is_logged_once(server: ApiServer, tmp_path: Path) -> None:
     """Its objects are not created again; the group ends like any other, and the run has no error."""
-    run = leaving(server, tmp_path, "going", GOING)
+    run = run_with_deleted_namespace(server, tmp_path, "going", GOING)
 
     assert of_refusals(run) == [GOING]
-    run.assert_orderly_end()
+    run.check_orderly_end()
 
 
 @pytest.mark.slow
@@ -272,6 +277,6 @@ def test_without_detection_every_object_is_refused(
     """The twin: taken for missing rights, the namespace causes a refusal for every object."""
     monkeypatch.setattr("gantry_operator.kubernetes_api.TERMINATING", "NobodySaysThis")
 
-    run = leaving(server, tmp_path, "unseen", "failed to apply object; retrying")
+    run = run_with_deleted_namespace(server, tmp_path, "unseen", "failed to apply object; retrying")
 
     assert of_refusals(run).count("failed to apply object; retrying") > 3

@@ -1,4 +1,7 @@
-"""There is at most one leader: candidates with their own clocks, pauses, lost answers and an unreachable API server."""
+"""There is at most one leader: candidates with their own clocks, pauses, lost answers and an unreachable API server.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ class ModelLease:
 
     revision: int = 0
     holder: str | None = None
-    is_compared: bool = True
+    is_revision_checked: bool = True
 
-    def seen(self) -> LeaderLease | None:
+    def read(self) -> LeaderLease | None:
         return None if self.holder is None else LeaderLease(str(self.revision), self.holder)
 
     def write(self, step: Write, name: str) -> bool:
         current = None if self.holder is None else str(self.revision)
-        if self.is_compared and step.revision != current:
+        if self.is_revision_checked and step.revision != current:
             return False
         self.revision += 1
         self.holder = "" if step.is_release else name
@@ -48,16 +51,18 @@ class ModelLease:
 
 
 @dataclass
-class Player:
-    """A candidate whose clock is off, and may run too fast or too slow."""
+class ModelCandidate:
+    """A candidate for leadership with a clock of its own, which is off, and may run too fast or too slow."""
 
     candidate: Candidate
     offset_ms: int
     rate: float
+    """How fast its clock runs; 1 for the time of the history."""
+
     paused_until_ms: int = 0
-    cut_until_ms: int = 0
-    under_way: list[tuple[Step, int, int]] = field(default_factory=list)
-    """The pending step, its sending time on the own clock, and its arrival in the world's time."""
+    unreachable_until_ms: int = 0
+    pending_steps: list[tuple[Step, int, int]] = field(default_factory=list)
+    """The pending step, its sending time on the candidate's clock, and its arrival in the time of the history."""
 
     was_leader: bool = False
 
@@ -68,86 +73,93 @@ class Player:
         return self.candidate.is_leader(self.own_ms(world_ms))
 
 
-class Game:
-    """Time passes; every candidate does a step, is paused, or is cut off; requests and answers may be lost or late."""
+class ElectionHistory:
+    """A random history of an election: candidates do steps, are paused, or do not reach the API server.
 
-    def __init__(self, seed: int, *, is_compared: bool = True, timings: LeaseTimings = TIMINGS) -> None:
+    Requests and answers may be lost or late.
+    """
+
+    def __init__(self, seed: int, *, is_revision_checked: bool = True, timings: LeaseTimings = TIMINGS) -> None:
         self.random = random.Random(seed)
-        self.lease = ModelLease(is_compared=is_compared)
+        self.lease = ModelLease(is_revision_checked=is_revision_checked)
         self.now_ms = 10_000
         self.timings = timings
         self.terms = 0
-        self.names = 0
-        self.players = [self.player() for _ in range(3)]
+        """How often a candidate became the leader."""
 
-    def player(self) -> Player:
-        self.names += 1
+        self.names_count = 0
+        self.candidates = [self.new_candidate() for _ in range(3)]
+
+    def new_candidate(self) -> ModelCandidate:
+        self.names_count += 1
         rate = self.random.uniform(0.95, 1.05)
-        return Player(Candidate(f"operator-{self.names}", self.timings), self.random.randrange(10**9), rate)
+        return ModelCandidate(
+            Candidate(f"operator-{self.names_count}", self.timings), self.random.randrange(10**9), rate
+        )
 
     def step(self) -> None:
         self.now_ms += self.random.choice([1, 20, 100, 300])
-        for index, player in enumerate(self.players):
-            self.problem(player)
-            if player.paused_until_ms > self.now_ms:
+        for index, contender in enumerate(self.candidates):
+            self.inject_fault(contender)
+            if contender.paused_until_ms > self.now_ms:
                 continue
-            if player.candidate.is_lost(player.own_ms(self.now_ms)):
-                self.players[index] = self.player()  # its process has ended; another one starts
+            if contender.candidate.is_lost(contender.own_ms(self.now_ms)):
+                self.candidates[index] = self.new_candidate()  # its process has ended; another one starts
                 continue
-            self.act(player)
-        leaders = [one.candidate.name for one in self.players if one.is_leader(self.now_ms)]
+            self.act(contender)
+        leaders = [one.candidate.name for one in self.candidates if one.is_leader(self.now_ms)]
         assert len(leaders) <= 1, f"{leaders} are leaders at {self.now_ms}"
-        for player in self.players:
-            is_leader = player.is_leader(self.now_ms)
-            self.terms += is_leader and not player.was_leader
-            player.was_leader = is_leader
+        for contender in self.candidates:
+            is_leader = contender.is_leader(self.now_ms)
+            self.terms += is_leader and not contender.was_leader
+            contender.was_leader = is_leader
 
-    def problem(self, player: Player) -> None:
-        dice = self.random.random()
-        if dice < 0.01:
-            player.paused_until_ms = self.now_ms + self.random.randrange(5_000)
-        elif dice < 0.02:
-            player.cut_until_ms = self.now_ms + self.random.randrange(5_000)
+    def inject_fault(self, contender: ModelCandidate) -> None:
+        chance = self.random.random()
+        if chance < 0.01:
+            contender.paused_until_ms = self.now_ms + self.random.randrange(5_000)
+        elif chance < 0.02:
+            contender.unreachable_until_ms = self.now_ms + self.random.randrange(5_000)
 
-    def act(self, player: Player) -> None:
-        own_ms = player.own_ms(self.now_ms)
-        ready = [one for one in player.under_way if one[2] <= self.now_ms]
+    def act(self, contender: ModelCandidate) -> None:
+        own_ms = contender.own_ms(self.now_ms)
+        ready = [one for one in contender.pending_steps if one[2] <= self.now_ms]
         for one in ready:
-            player.under_way.remove(one)
-            self.arrive(player, one[0], one[1])
-        if not player.under_way:
-            step = player.candidate.next_step(own_ms)
+            contender.pending_steps.remove(one)
+            self.arrive(contender, one[0], one[1])
+        if not contender.pending_steps:
+            step = contender.candidate.next_step(own_ms)
             if not isinstance(step, Sleep):
-                player.under_way.append((step, own_ms, self.now_ms + self.random.choice([0, 0, 10, 500])))
+                contender.pending_steps.append((step, own_ms, self.now_ms + self.random.choice([0, 0, 10, 500])))
 
-    def arrive(self, player: Player, step: Step, sent_ms: int) -> None:
+    def arrive(self, contender: ModelCandidate, step: Step, sent_ms: int) -> None:
         """Execute a step at the API server; its answer is lost sometimes."""
-        candidate, answered_ms = player.candidate, player.own_ms(self.now_ms)
-        is_cut = player.cut_until_ms > self.now_ms
+        candidate, answered_ms = contender.candidate, contender.own_ms(self.now_ms)
+        is_unreachable = contender.unreachable_until_ms > self.now_ms
         is_lost = self.random.random() < 0.05
         if isinstance(step, Read):
-            if not is_cut and not is_lost:
-                candidate.handle_read(self.lease.seen(), answered_ms)
+            if not is_unreachable and not is_lost:
+                candidate.handle_read(self.lease.read(), answered_ms)
             return
         assert isinstance(step, Write), step
-        if is_cut or not self.lease.write(step, candidate.name) or is_lost:
+        if is_unreachable or not self.lease.write(step, candidate.name) or is_lost:
             candidate.handle_failure()
             return
-        seen = self.lease.seen()
+        seen = self.lease.read()
         assert seen is not None, "the Lease is missing after a write"
         candidate.handle_write(seen, sent_ms, answered_ms)
 
 
-def play(seed: int, *, is_compared: bool = True) -> Game:
-    game = Game(seed, is_compared=is_compared)
+def run_history(seed: int, *, is_revision_checked: bool = True) -> ElectionHistory:
+    history = ElectionHistory(seed, is_revision_checked=is_revision_checked)
     for _ in range(STEPS):
-        game.step()
-    return game
+        history.step()
+    return history
 
 
 def test_there_are_never_two_leaders() -> None:
     """Random histories of three candidates: pauses, cuts, late and lost answers, clocks up to 5 % too fast or slow."""
-    terms = sum(play(seed).terms for seed in SEEDS)
+    terms = sum(run_history(seed).terms for seed in SEEDS)
 
     assert terms > len(SEEDS)
 
@@ -156,7 +168,7 @@ def test_without_the_comparison_there_are_two_leaders() -> None:
     """The twin: a Lease that any candidate may overwrite has two leaders in some history."""
     with pytest.raises(AssertionError, match="are leaders"):
         for seed in SEEDS:
-            play(seed, is_compared=False)
+            run_history(seed, is_revision_checked=False)
 
 
 def test_renew_deadline_must_be_below_the_duration() -> None:

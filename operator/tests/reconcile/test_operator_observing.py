@@ -44,6 +44,7 @@ OFF = Machine(is_reachable=False, is_leaving=True, is_off=True)
 
 
 def pod_with(state: str = "", *, node: str = "node-0", uid: str = "u1", restarts: int = 0, **status: Any) -> Object:
+    """Return the pod of a broker whose container is in a state: `running`, `terminated`, `waiting` or none."""
     container = {"name": "broker", "restartCount": restarts, "state": {state: {}} if state else {}}
     if state:
         container["containerID"] = "containerd://c"
@@ -78,6 +79,7 @@ def test_process_counts_as_stopped_only_with_proof(pod: Object, machine: Machine
 
 
 def node_with(ready: str | None = "True", **spec: Any) -> Object:
+    """Return a machine whose condition Ready has this status; None for no condition."""
     conditions = [] if ready is None else [{"type": "Ready", "status": ready}]
     return {"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": conditions}}
 

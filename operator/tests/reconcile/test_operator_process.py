@@ -14,7 +14,15 @@ from typing import Any
 import aiohttp
 import kopf
 import pytest
-from admin_scene import TOKEN, BrokerChild, SidecarChild, broker_beside, patient_sidecars, sidecar_beside, token_files
+from admin_scene import (
+    TOKEN,
+    BrokerChild,
+    SidecarChild,
+    broker_process,
+    sidecar_process,
+    sidecars_with_long_timeouts,
+    write_token_files,
+)
 from aiohttp import web
 from click.testing import CliRunner
 from operator_world.cluster import ModelClock
@@ -115,7 +123,7 @@ async def test_kind_that_is_installed_later_is_discovered() -> None:
     """A kind that the API server does not serve yet is checked again; one that it serves is not."""
     api = FakeKubernetes()
     unknown = {CRON_JOBS, POD_MONITORS}
-    api.refuse = lambda verb, ref: NotFound("list", "no such resource", 404) if ref.kind in unknown else None
+    api.fault_of = lambda verb, ref: NotFound("list", "no such resource", 404) if ref.kind in unknown else None
     known = KindDiscovery(api, period_min_s=0.001, period_max_s=0.002)
     assert [await known.is_available(kind, ("a", "b")) for kind in (GROUPS, CRON_JOBS, POD_MONITORS)] == [
         True,
@@ -138,7 +146,7 @@ async def test_kind_of_the_operators_chart_is_waited_for() -> None:
     """The wait is short, and comes before the first decision; it ends if the kind is never served."""
     api = FakeKubernetes()
     refusals = iter([True, True, False])
-    api.refuse = lambda verb, ref: NotFound("list", "no such resource", 404) if next(refusals, True) else None
+    api.fault_of = lambda verb, ref: NotFound("list", "no such resource", 404) if next(refusals, True) else None
     known = KindDiscovery(api)
 
     assert await known.is_available(CRON_JOBS, timeout_s=5.0)
@@ -337,9 +345,9 @@ def test_kopf_has_only_event_handlers() -> None:
 @pytest.fixture
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     store = tmp_path_factory.mktemp("store")
-    with broker_beside(store) as broker:
+    with broker_process(store) as broker:
         broker.send(3)
-        with sidecar_beside(store, *token_files(tmp_path_factory.mktemp("tokens"))) as sidecar:
+        with sidecar_process(store, *write_token_files(tmp_path_factory.mktemp("tokens"))) as sidecar:
             sidecar.wait_ready()
             yield broker, sidecar
 
@@ -358,10 +366,10 @@ async def test_real_sidecar_reports_executes_and_refuses(
     """
     broker, sidecar = pair
     peer = peer_of(sidecar)
-    async with patient_sidecars() as sidecars:
+    async with sidecars_with_long_timeouts() as sidecars:
         present = await sidecars.status(peer)
         report = report_of(present, asked_ms=1, answered_ms=2)
-        assert (report.role, report.wrote) == ("MASTER", await asyncio.to_thread(lambda: broker.end))
+        assert (report.role, report.wrote) == ("MASTER", await asyncio.to_thread(lambda: broker.log_end))
         assert report.identity and report.is_complete is True and report.ha_address
 
         epoch, end = int(present["epoch"]), int(present["wrote"])
@@ -385,7 +393,7 @@ async def test_real_sidecar_reports_executes_and_refuses(
 async def test_an_order_for_another_broker_is_refused(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """The address of a deleted pod may belong to another pod of the group, which must not obey in its place."""
     _, sidecar = pair
-    async with patient_sidecars() as sidecars:
+    async with sidecars_with_long_timeouts() as sidecars:
         present = await sidecars.status(peer_of(sidecar))
         own = peer_of(sidecar)._replace(broker_name=present["broker_name"], member=present["broker_id"])
         fence = orders.Fence(epoch=int(present["epoch"]) + 1_000)

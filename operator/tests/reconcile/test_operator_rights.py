@@ -262,7 +262,7 @@ def test_stopped_operator_releases_its_lease_at_once(server: ApiServer, started:
         took_s = ended(leader)
         wait_for("the next one leads", lambda: holder(server).startswith(f"second-{number}"))  # noqa: B023
     assert took_s < END_S_MAX
-    second.process.kill()  # the twin: a killed operator does not release its Lease
+    second.process.kill()  # in contrast, a killed operator does not release its Lease
     second.process.wait()
     third = started("third")
     wait_for("the third one waits", lambda: third.has_logged("another operator is the leader"))

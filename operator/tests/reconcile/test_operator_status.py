@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
-from spec_world.observations import NOW_MS, healthy, observed, spec_with, with_member, with_report
+from spec_world.observations import NOW_MS, healthy_shard, observed_group, spec_with, with_member, with_report
 
 from gantry_operator.api import EVENTS, Object, ObjectRef
 from gantry_operator.cache import Cache
@@ -39,7 +39,7 @@ def status_with(shard: ObservedShard, before: dict[str, Any] | None = None, **mo
     """Return the status of a group with this one shard."""
     spec = spec_with(slaves=1)
     group = BrokerGroup(metadata=Metadata(name="g", namespace="shop", generation=4), spec=spec)
-    observation = observed(shard)
+    observation = observed_group(shard)
     facts = StatusFacts(
         group, observation, decide(spec, observation, NOW_MS), explain(spec, observation, NOW_MS), **more
     )
@@ -50,7 +50,7 @@ def status_with(shard: ObservedShard, before: dict[str, Any] | None = None, **mo
 
 def test_status_of_a_healthy_group_has_master_and_risk() -> None:
     """It has the columns, each shard, and conditions with the generation of the observed spec."""
-    status = status_with(healthy())
+    status = status_with(healthy_shard())
 
     assert (status["phase"], status["ready"], status["master"], status["epoch"]) == (
         "Ready",
@@ -84,12 +84,12 @@ def test_status_matches_the_schema_of_the_resource() -> None:
             for fault in unknown(one, inner[name], f"{path}.{name}")
         ]
 
-    assert unknown(status_with(healthy()), schema, "status") == []
+    assert unknown(status_with(healthy_shard()), schema, "status") == []
 
 
 def test_lag_and_risk_are_unknown_without_a_master() -> None:
     """They are unknown, not zero; and the phase is that of an unavailable group."""
-    shard = with_member(with_report(healthy(), 1, asked_ms=0, answered_ms=0), 1, process=Process.UNKNOWN)
+    shard = with_member(with_report(healthy_shard(), 1, asked_ms=0, answered_ms=0), 1, process=Process.UNKNOWN)
     status = status_with(shard)
 
     assert (status["phase"], status["ready"], status["master"]) == ("Unavailable", "0/1", "-")
@@ -101,7 +101,7 @@ def test_a_scaled_in_slave_does_not_make_a_shard_ready() -> None:
     """It still follows until it is removed. Ready, and the lag, are about the slaves of the spec."""
     acks = (SlaveState(number=3, identity="store-3", received=10_000, flushed=10_000),)
 
-    status = status_with(with_report(healthy(slaves=2), 1, slaves=acks))
+    status = status_with(with_report(healthy_shard(slaves=2), 1, slaves=acks))
 
     assert (status["ready"], status["lag"]) == ("0/1", "unknown")
     assert status["eachShard"][0]["inSync"] == 1
@@ -109,10 +109,10 @@ def test_a_scaled_in_slave_does_not_make_a_shard_ready() -> None:
 
 def test_condition_keeps_its_last_transition_time() -> None:
     """This holds over restarts of the operator, too, because the present status is read first."""
-    before = status_with(healthy())
+    before = status_with(healthy_shard())
     for one in before["conditions"]:
         one["lastTransitionTime"] = BEFORE
-    shard = with_report(healthy(), 1, slaves=())
+    shard = with_report(healthy_shard(), 1, slaves=())
 
     after = {one["type"]: one for one in status_with(shard, before)["conditions"]}
 
@@ -122,10 +122,10 @@ def test_condition_keeps_its_last_transition_time() -> None:
 
 def test_urgent_changes_are_written_at_once_and_others_every_ten_seconds() -> None:
     """Masters, conditions and actions are urgent, another lag waits; a status with only other times is not written."""
-    written = status_with(healthy())
-    behind = status_with(with_report(healthy(wrote=100_000), 1, slaves=healthy().members[0].report.slaves))  # type: ignore[union-attr]
-    no_master = status_with(with_report(healthy(), 1, role="UNASSIGNED"))
-    later = status_with(healthy())
+    written = status_with(healthy_shard())
+    behind = status_with(with_report(healthy_shard(wrote=100_000), 1, slaves=healthy_shard().members[0].report.slaves))  # type: ignore[union-attr]
+    no_master = status_with(with_report(healthy_shard(), 1, role="UNASSIGNED"))
+    later = status_with(healthy_shard())
     later["eachShard"][0]["durability"]["observedAt"] = "later"
 
     assert behind["lag"] != written["lag"]
@@ -141,7 +141,7 @@ def test_urgent_changes_are_written_at_once_and_others_every_ten_seconds() -> No
 
 def test_invalid_spec_keeps_the_rest_of_the_status() -> None:
     """The master is still correct; only the conditions change."""
-    before = status_with(healthy())
+    before = status_with(healthy_shard())
     status = invalid_status(5, "InvalidSpec", "spec.slave: no such field", before, NOW)
 
     conditions = {one["type"]: one for one in status["conditions"]}
@@ -173,7 +173,7 @@ def test_huge_pages_are_unknown_where_no_node_can_be_read(medium: str, nodes: li
 
 def test_changed_numbers_in_reasons_are_not_urgent() -> None:
     """While something waits, the bytes and the age in its reason change with every round; other words do not."""
-    written = status_with(healthy())
+    written = status_with(healthy_shard())
 
     def waiting(why: str) -> dict[str, Any]:
         shard = written["eachShard"][0]
@@ -193,7 +193,7 @@ def test_changed_numbers_in_reasons_are_not_urgent() -> None:
 def test_conditions_of_rendering_are_added_to_those_of_the_decision() -> None:
     """They are those for huge pages, and for objects that could not be applied."""
     status = status_with(
-        healthy(),
+        healthy_shard(),
         extra_conditions=[Condition(type="HugePagesReady", is_true=False, reason="TooFew", message="x" * 5000)],
     )
 
@@ -244,7 +244,7 @@ def test_a_dropped_request_has_another_event_than_a_finished_one() -> None:
 async def test_failure_to_record_an_event_is_not_fatal() -> None:
     """The loop of the group continues."""
     api = FakeKubernetes()
-    api.refuse = lambda verb, place: Forbidden("events", "no")
+    api.fault_of = lambda verb, place: Forbidden("events", "no")
 
     await EventRecorder(api, ModelClock()).record(group_object(), Event("NotApplied", "why", is_warning=True))
 
@@ -261,13 +261,13 @@ async def test_failed_event_is_recorded_when_it_is_reported_again() -> None:
         asked.append(verb)
         return Unavailable("events", "no answer")
 
-    api.refuse = refuse
+    api.fault_of = refuse
     for _ in range(10):
         await recorder.record(group_object(), event)
         clock.ms += 1_000
     assert asked == ["create"]
 
-    api.refuse = lambda verb, ref: None
+    api.fault_of = lambda verb, ref: None
     clock.ms += RETRY_MS
     for _ in range(3):
         await recorder.record(group_object(), event)

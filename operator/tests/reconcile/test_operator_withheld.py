@@ -1,4 +1,7 @@
-"""Groups to which clients cannot send, in a model cluster: fenced, hibernated, and restored from their volumes."""
+"""Groups to which clients cannot send, in a model cluster: fenced, hibernated, and restored from their volumes.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import pytest
 from operator_world.cluster import NAMESPACE
-from operator_world.play import ASYNC, SYNC, Play, operator_of
+from operator_world.simulation import ASYNC, SYNC, Simulation, operator_of
 from spec_world.brokers import Record
 
 from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, ObjectRef, annotations_of, ref_of
@@ -19,13 +22,13 @@ from gantry_spec.decide import bootstrap, group
 from gantry_spec.decide.term_maintenance import maintain_term
 
 
-def safe(play: Play, shard: int = 0) -> set[Record]:
+def safe(simulation: Simulation, shard: int = 0) -> set[Record]:
     """Return the messages that were acknowledged to clients."""
-    return play.cluster.shards[shard].judge.safe
+    return simulation.cluster.shards[shard].checker.acknowledged
 
 
-def epoch(play: Play, shard: int = 0) -> int:
-    record = play.cluster.lease(shard)
+def epoch(simulation: Simulation, shard: int = 0) -> int:
+    record = simulation.cluster.lease(shard)
     return 0 if record is None else record.epoch
 
 
@@ -34,82 +37,84 @@ def epoch(play: Play, shard: int = 0) -> int:
 
 async def test_fenced_shard_refuses_sends_until_the_fence_is_lifted() -> None:
     """The other shard continues; a failed master of the fenced one is not replaced before the fence is lifted."""
-    play = await Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4).begun()
+    simulation = await Simulation(SYNC | {"shards": 2, "slaves": 2}, nodes=4).run_until_healthy()
 
-    play.cluster.annotate(fence="1")
-    await play.until(lambda: play.condition("Fenced")[0] == "True", "it is fenced")
-    assert play.condition("Fenced") == ("True", "ByAnnotation", "shards [1]")
-    assert [shard["fence"] for shard in play.cluster.group["status"]["eachShard"]] == ["", "Fenced"]
-    assert play.condition("Available")[:2] == ("False", "Fenced")
-    before = [len(safe(play, shard)) for shard in (0, 1)]
-    await run_rounds(play, 40)
-    assert len(safe(play, 0)) > before[0]
-    assert len(safe(play, 1)) == before[1]
+    simulation.cluster.annotate(fence="1")
+    await simulation.run_until(lambda: simulation.condition("Fenced")[0] == "True", "it is fenced")
+    assert simulation.condition("Fenced") == ("True", "ByAnnotation", "shards [1]")
+    assert [shard["fence"] for shard in simulation.cluster.group["status"]["eachShard"]] == ["", "Fenced"]
+    assert simulation.condition("Available")[:2] == ("False", "Fenced")
+    before = [len(safe(simulation, shard)) for shard in (0, 1)]
+    await run_rounds(simulation, 40)
+    assert len(safe(simulation, 0)) > before[0]
+    assert len(safe(simulation, 1)) == before[1]
 
-    play.cluster.cut(play.cluster.node_of(1, 1))
-    was = epoch(play, 1)
-    await run_rounds(play, 160)
-    assert (epoch(play, 1), set(play.cluster.shards[1].judge.masters)) == (was, {was})
-    play.cluster.annotate(fence=None)
-    await play.until(lambda: play.cluster.master(1) in (2, 3), "another master takes over")
-    await play.until(lambda: len(safe(play, 1)) > before[1], "and takes messages")
-    assert play.cluster.shards[1].judge.lost == set()
+    simulation.cluster.disconnect_node(simulation.cluster.node_of(1, 1))
+    was = epoch(simulation, 1)
+    await run_rounds(simulation, 160)
+    assert (epoch(simulation, 1), set(simulation.cluster.shards[1].checker.masters)) == (was, {was})
+    simulation.cluster.annotate(fence=None)
+    await simulation.run_until(lambda: simulation.cluster.master(1) in (2, 3), "another master takes over")
+    await simulation.run_until(lambda: len(safe(simulation, 1)) > before[1], "and takes messages")
+    assert simulation.cluster.shards[1].checker.lost == set()
 
 
 async def test_without_a_fence_the_shard_gets_a_new_master(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: a fenced shard is decided like any other."""
     monkeypatch.setattr(group, "keep_fenced", maintain_term)
-    play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
-    play.cluster.annotate(fence="0")
-    was = epoch(play)
+    simulation = await Simulation(SYNC | {"slaves": 2}, nodes=4).run_until_healthy()
+    simulation.cluster.annotate(fence="0")
+    was = epoch(simulation)
 
-    play.cluster.cut(play.cluster.node_of(0, 1))
+    simulation.cluster.disconnect_node(simulation.cluster.node_of(0, 1))
 
-    await play.until(lambda: epoch(play) > was, "an election")
+    await simulation.run_until(lambda: epoch(simulation) > was, "an election")
 
 
 async def test_without_withdrawal_a_removed_shard_accepts_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: the shard fills again while it is emptied."""
     monkeypatch.setattr(group, "withdraw_masters", lambda view, why, **_: [])
-    play = await Play(SYNC | {"shards": 2}).begun()
-    play.cluster.messages = 5
-    play.cluster.edit(shards=1)
-    await run_rounds(play, 8)
-    before = len(safe(play, 1))
+    simulation = await Simulation(SYNC | {"shards": 2}).run_until_healthy()
+    simulation.cluster.messages = 5
+    simulation.cluster.edit(shards=1)
+    await run_rounds(simulation, 8)
+    before = len(safe(simulation, 1))
 
-    await run_rounds(play, 40)
+    await run_rounds(simulation, 40)
 
-    assert len(safe(play, 1)) > before
+    assert len(safe(simulation, 1)) > before
 
 
 async def test_typing_error_in_an_annotation_does_not_lift_a_fence() -> None:
     """The error becomes a condition, and the fence stays."""
-    play = await Play(SYNC).begun()
-    play.cluster.annotate(fence="0")
-    await play.until(lambda: play.condition("Fenced")[0] == "True", "it is fenced")
+    simulation = await Simulation(SYNC).run_until_healthy()
+    simulation.cluster.annotate(fence="0")
+    await simulation.run_until(lambda: simulation.condition("Fenced")[0] == "True", "it is fenced")
 
-    play.cluster.annotate(promote="invalid")
-    await run_rounds(play, 20)
+    simulation.cluster.annotate(promote="invalid")
+    await run_rounds(simulation, 20)
 
-    assert play.condition("Fenced")[0] == "True"
-    assert play.condition("Requests")[:2] == ("False", "Refused")
+    assert simulation.condition("Fenced")[0] == "True"
+    assert simulation.condition("Requests")[:2] == ("False", "Refused")
 
 
-async def run_rounds(play: Play, count: int) -> None:
+async def run_rounds(simulation: Simulation, count: int) -> None:
     """Run so many rounds of the operator."""
     for _ in range(count):
-        await play.step()
+        await simulation.step()
 
 
 # -- hibernation -------------------------------------------------------------------------------------------------------
 
 
-def is_hibernated(play: Play) -> bool:
-    return play.condition("Hibernated")[0] == "True"
+def is_hibernated(simulation: Simulation) -> bool:
+    return simulation.condition("Hibernated")[0] == "True"
 
 
-def replicas(play: Play) -> dict[str, int]:
-    return {home["metadata"]["name"]: home["spec"]["replicas"] for home in play.cluster.api.of_kind(STATEFUL_SETS)}
+def replicas(simulation: Simulation) -> dict[str, int]:
+    return {
+        home["metadata"]["name"]: home["spec"]["replicas"] for home in simulation.cluster.api.of_kind(STATEFUL_SETS)
+    }
 
 
 @pytest.mark.verify(quick=4)
@@ -121,110 +126,110 @@ def replicas(play: Play) -> dict[str, int]:
 )
 async def test_hibernated_group_resumes_with_all_its_messages(spec: dict[str, Any], is_new_operator: bool) -> None:
     """Volumes stay with any value of `retain`; the same broker becomes the master again, in the hibernation's epoch."""
-    play = await Play(spec, nodes=4).begun()
-    claims = {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
+    simulation = await Simulation(spec, nodes=4).run_until_healthy()
+    claims = {claim["metadata"]["uid"] for claim in simulation.cluster.api.of_kind(CLAIMS)}
 
-    play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_hibernated(play), "it is hibernated")
-    logs = [broker.store.log for broker in play.cluster.shards[0].brokers.values()]
-    assert play.cluster.api.of_kind(PODS) == []
-    await run_rounds(play, 8)
-    assert set(replicas(play).values()) == {0}
+    simulation.cluster.annotate(hibernate="true")
+    await simulation.run_until(lambda: is_hibernated(simulation), "it is hibernated")
+    logs = [broker.store.log for broker in simulation.cluster.shards[0].brokers.values()]
+    assert simulation.cluster.api.of_kind(PODS) == []
+    await run_rounds(simulation, 8)
+    assert set(replicas(simulation).values()) == {0}
     assert all(log == logs[0] for log in logs)
-    assert play.cluster.group["status"]["phase"] == "Hibernated"
-    was, before = epoch(play), set(safe(play))
+    assert simulation.cluster.group["status"]["phase"] == "Hibernated"
+    was, before = epoch(simulation), set(safe(simulation))
     if is_new_operator:
-        play.loop = operator_of(play.cluster)
-    await run_rounds(play, 400)
-    assert is_hibernated(play)
-    assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
+        simulation.loop = operator_of(simulation.cluster)
+    await run_rounds(simulation, 400)
+    assert is_hibernated(simulation)
+    assert {claim["metadata"]["uid"] for claim in simulation.cluster.api.of_kind(CLAIMS)} == claims
 
-    play.cluster.annotate(hibernate=None)
-    await play.until(play.is_well, "it is resumed")
-    assert epoch(play) == was, "expected the epoch that was taken for the hibernation"
-    assert play.cluster.master(0) == 1
-    assert before <= safe(play)
-    assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
-    stateful_sets = play.cluster.api.of_kind(STATEFUL_SETS)
+    simulation.cluster.annotate(hibernate=None)
+    await simulation.run_until(simulation.is_healthy, "it is resumed")
+    assert epoch(simulation) == was, "expected the epoch that was taken for the hibernation"
+    assert simulation.cluster.master(0) == 1
+    assert before <= safe(simulation)
+    assert {claim["metadata"]["uid"] for claim in simulation.cluster.api.of_kind(CLAIMS)} == claims
+    stateful_sets = simulation.cluster.api.of_kind(STATEFUL_SETS)
     assert not any(HIBERNATION_ANNOTATIONS & annotations_of(home).keys() for home in stateful_sets)
 
 
 async def test_removed_shard_with_messages_survives_hibernation() -> None:
     """It has no pods then, and is not taken for a deleted one."""
-    play = await Play(SYNC | {"shards": 2}).begun()
-    play.cluster.messages = 3
-    play.cluster.edit(shards=1)
-    await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "the shard is drained")
+    simulation = await Simulation(SYNC | {"shards": 2}).run_until_healthy()
+    simulation.cluster.messages = 3
+    simulation.cluster.edit(shards=1)
+    await simulation.run_until(lambda: simulation.condition("ScalingIn")[1] == "Draining", "the shard is drained")
 
-    play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_hibernated(play), "both are hibernated")
-    await run_rounds(play, 40)
-    play.cluster.annotate(hibernate=None)
-    await play.until(lambda: play.cluster.master(1) == 1, "both are resumed")
+    simulation.cluster.annotate(hibernate="true")
+    await simulation.run_until(lambda: is_hibernated(simulation), "both are hibernated")
+    await run_rounds(simulation, 40)
+    simulation.cluster.annotate(hibernate=None)
+    await simulation.run_until(lambda: simulation.cluster.master(1) == 1, "both are resumed")
 
-    assert safe(play, 1) <= set(play.cluster.shards[1].brokers[1].store.log)
-    assert play.condition("ScalingIn")[1] == "Draining"
+    assert safe(simulation, 1) <= set(simulation.cluster.shards[1].brokers[1].store.log)
+    assert simulation.condition("ScalingIn")[1] == "Draining"
 
 
 async def test_group_that_an_earlier_operator_hibernated_is_resumed() -> None:
     """The former name of the annotation is read, so that a removed shard comes back, and it is removed then."""
-    play = await Play(SYNC | {"shards": 2}).begun()
-    play.cluster.messages = 3
-    play.cluster.edit(shards=1)
-    await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "the shard is drained")
-    play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_hibernated(play), "both are hibernated")
-    for home in play.cluster.api.of_kind(STATEFUL_SETS):
+    simulation = await Simulation(SYNC | {"shards": 2}).run_until_healthy()
+    simulation.cluster.messages = 3
+    simulation.cluster.edit(shards=1)
+    await simulation.run_until(lambda: simulation.condition("ScalingIn")[1] == "Draining", "the shard is drained")
+    simulation.cluster.annotate(hibernate="true")
+    await simulation.run_until(lambda: is_hibernated(simulation), "both are hibernated")
+    for home in simulation.cluster.api.of_kind(STATEFUL_SETS):
         replicas_text = annotations_of(home).get(names.HIBERNATED_REPLICAS_ANNOTATION)
         if replicas_text is not None:
             former = {names.HIBERNATED_REPLICAS_ANNOTATION: None, "gantry.dev/asleep": replicas_text}
-            await play.cluster.api.patch(ref_of(home), {"metadata": {"annotations": former}})
-    play.loop = operator_of(play.cluster)
-    await run_rounds(play, 40)
+            await simulation.cluster.api.patch(ref_of(home), {"metadata": {"annotations": former}})
+    simulation.loop = operator_of(simulation.cluster)
+    await run_rounds(simulation, 40)
 
-    play.cluster.annotate(hibernate=None)
-    await play.until(lambda: play.cluster.master(1) == 1, "both are resumed")
+    simulation.cluster.annotate(hibernate=None)
+    await simulation.run_until(lambda: simulation.cluster.master(1) == 1, "both are resumed")
 
-    assert safe(play, 1) <= set(play.cluster.shards[1].brokers[1].store.log)
-    stateful_sets = play.cluster.api.of_kind(STATEFUL_SETS)
+    assert safe(simulation, 1) <= set(simulation.cluster.shards[1].brokers[1].store.log)
+    stateful_sets = simulation.cluster.api.of_kind(STATEFUL_SETS)
     assert not any(HIBERNATION_ANNOTATIONS & annotations_of(home).keys() for home in stateful_sets)
 
 
 async def test_new_hibernated_group_creates_no_pods() -> None:
     """Its StatefulSets exist without replicas; removing the annotation starts the pods."""
-    play = Play(SYNC)
-    play.cluster.annotate(hibernate="true")
+    simulation = Simulation(SYNC)
+    simulation.cluster.annotate(hibernate="true")
 
-    await run_rounds(play, 40)
-    assert is_hibernated(play)
-    assert set(replicas(play).values()) == {0}
-    assert play.cluster.api.of_kind(PODS) == []
+    await run_rounds(simulation, 40)
+    assert is_hibernated(simulation)
+    assert set(replicas(simulation).values()) == {0}
+    assert simulation.cluster.api.of_kind(PODS) == []
 
-    play.cluster.annotate(hibernate=None)
-    await play.until(play.is_well, "it starts")
+    simulation.cluster.annotate(hibernate=None)
+    await simulation.run_until(simulation.is_healthy, "it starts")
 
 
 async def claims_while_hibernated() -> set[str]:
     """Return the uids of claims of a hibernated group with `retain: Never`."""
-    play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
-    play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_hibernated(play), "it is hibernated")
-    for home in play.cluster.api.of_kind(STATEFUL_SETS):
+    simulation = await Simulation(SYNC | {"storage": {"retain": "Never"}}).run_until_healthy()
+    simulation.cluster.annotate(hibernate="true")
+    await simulation.run_until(lambda: is_hibernated(simulation), "it is hibernated")
+    for home in simulation.cluster.api.of_kind(STATEFUL_SETS):
         assert home["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
-    return {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
+    return {claim["metadata"]["uid"] for claim in simulation.cluster.api.of_kind(CLAIMS)}
 
 
 async def hibernated_without_retention() -> tuple[str, int]:
     """Hibernate a shard whose StatefulSets were not changed to keep volumes; return the refusal and the volumes."""
-    play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
-    objects, refusal = play.loop.reconciler.observer.objects, ""
+    simulation = await Simulation(SYNC | {"storage": {"retain": "Never"}}).run_until_healthy()
+    objects, refusal = simulation.loop.reconciler.observer.objects, ""
     try:
-        await PodExecutor(objects, play.cluster.api).execute(act.Hibernate(shard=0))
+        await PodExecutor(objects, simulation.cluster.api).execute(act.Hibernate(shard=0))
     except Conflict as error:
         refusal = str(error)
     for _ in range(8):
-        play.cluster.advance(250)
-    return refusal, len(play.cluster.api.of_kind(CLAIMS))
+        simulation.cluster.advance(250)
+    return refusal, len(simulation.cluster.api.of_kind(CLAIMS))
 
 
 async def test_pods_are_kept_until_their_volumes_are_retained() -> None:
@@ -247,83 +252,83 @@ async def test_without_the_guard_hibernation_deletes_volumes(monkeypatch: pytest
 # -- back from the volumes ---------------------------------------------------------------------------------------------
 
 
-async def lost(spec: dict[str, Any], *without: str) -> Play:
+async def lost(spec: dict[str, Any], *without: str) -> Simulation:
     """Delete a group that ran, with its Lease and some of its claims, and create it again."""
-    play = await Play(spec, nodes=4).begun()
-    await run_rounds(play, 20)
-    play.cluster.delete()
+    simulation = await Simulation(spec, nodes=4).run_until_healthy()
+    await run_rounds(simulation, 20)
+    simulation.cluster.delete()
     for name in without:
-        claim = play.cluster.api.found(CLAIMS, NAMESPACE, name)
+        claim = simulation.cluster.api.found(CLAIMS, NAMESPACE, name)
         assert claim is not None
-        play.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))
-    assert play.cluster.api.of_kind(LEASES) == []
-    play.cluster.recreate(spec)
-    play.loop = operator_of(play.cluster)
-    return play
+        simulation.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))
+    assert simulation.cluster.api.of_kind(LEASES) == []
+    simulation.cluster.recreate(spec)
+    simulation.loop = operator_of(simulation.cluster)
+    return simulation
 
 
 async def test_deleted_group_is_restored_from_its_volumes() -> None:
     """Its claims are found by their names; the epoch is greater than all on its disks; no message is lost."""
-    play = await lost(SYNC | {"slaves": 2})
-    shard = play.cluster.shards[0]
-    highest, before = max(broker.store.epoch for broker in shard.brokers.values()), set(safe(play))
+    simulation = await lost(SYNC | {"slaves": 2})
+    shard = simulation.cluster.shards[0]
+    highest, before = max(broker.store.epoch for broker in shard.brokers.values()), set(safe(simulation))
 
-    await play.until(play.is_well, "it is back")
+    await simulation.run_until(simulation.is_healthy, "it is back")
 
-    assert epoch(play) > highest
-    assert before and before <= safe(play)
-    assert shard.judge.lost == set()
+    assert epoch(simulation) > highest
+    assert before and before <= safe(simulation)
+    assert shard.checker.lost == set()
 
 
 async def test_deleted_group_is_restored_without_its_masters_volume() -> None:
     """A send needed the ack of one of the two slaves: which one has all messages is known only if both report."""
-    play = await lost(SYNC | {"slaves": 2}, "data-g-0-master-0")
-    before = set(safe(play))
+    simulation = await lost(SYNC | {"slaves": 2}, "data-g-0-master-0")
+    before = set(safe(simulation))
 
-    await play.until(play.is_well, "it is back")
+    await simulation.run_until(simulation.is_healthy, "it is back")
 
-    assert play.cluster.master(0) in (2, 3)
-    assert before <= safe(play)
+    assert simulation.cluster.master(0) in (2, 3)
+    assert before <= safe(simulation)
 
 
-async def lost_without_proof() -> Play:
+async def lost_without_proof() -> Simulation:
     """Lose the master and one of two slaves, while the remaining slave lacks messages of the other one."""
-    play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
-    shard = play.cluster.shards[0]
-    copy = shard.copy
-    shard.copy = lambda number, records: None if number == 3 else copy(number, records)  # type: ignore[method-assign]
-    await run_rounds(play, 20)
-    shard.copy = copy  # type: ignore[method-assign]
-    play.cluster.delete()
+    simulation = await Simulation(SYNC | {"slaves": 2}, nodes=4).run_until_healthy()
+    shard = simulation.cluster.shards[0]
+    replicate = shard.replicate
+    shard.replicate = lambda number, records: None if number == 3 else replicate(number, records)  # type: ignore[method-assign]
+    await run_rounds(simulation, 20)
+    shard.replicate = replicate  # type: ignore[method-assign]
+    simulation.cluster.delete()
     for name in ("data-g-0-master-0", "data-g-0-slave-0"):
-        play.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))
-    play.cluster.recreate(SYNC | {"slaves": 2})
-    play.loop = operator_of(play.cluster)
-    await run_rounds(play, 160)
-    return play
+        simulation.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))
+    simulation.cluster.recreate(SYNC | {"slaves": 2})
+    simulation.loop = operator_of(simulation.cluster)
+    await run_rounds(simulation, 160)
+    return simulation
 
 
 async def test_restore_with_possible_loss_needs_an_order(caplog: pytest.LogCaptureFixture) -> None:
     """No member becomes the master before a user accepts the loss; then the most advanced one does."""
-    play = await lost_without_proof()
-    blocked = play.cluster.group["status"]["eachShard"][0]["decision"]["blockedBy"]
-    assert play.cluster.shards[0].masters() == []
+    simulation = await lost_without_proof()
+    blocked = simulation.cluster.group["status"]["eachShard"][0]["decision"]["blockedBy"]
+    assert simulation.cluster.shards[0].masters() == []
     assert "were acknowledged" not in caplog.text
     assert 'gantry.dev/restore: "0" starts with the longest log that is present' in blocked[0]
 
-    play.cluster.shards[0].judge.safe.clear()  # the user has accepted this loss
-    play.cluster.annotate(restore="0")
-    await play.until(lambda: play.cluster.master(0) == 3, "the furthest is the master")
-    await play.until(lambda: not annotations_of(play.cluster.group), "the order is removed")
+    simulation.cluster.shards[0].checker.acknowledged.clear()  # the user has accepted this loss
+    simulation.cluster.annotate(restore="0")
+    await simulation.run_until(lambda: simulation.cluster.master(0) == 3, "the furthest is the master")
+    await simulation.run_until(lambda: not annotations_of(simulation.cluster.group), "the order is removed")
 
-    await play.until(play.is_well, "the group is ready")
+    await simulation.run_until(simulation.is_healthy, "the group is ready")
     assert "were acknowledged" not in caplog.text
 
 
 async def test_without_the_check_the_loss_is_silent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The twin: an empty volume is taken for a complete one, and the judge reports the loss."""
+    """The twin: an empty volume is taken for a complete one, and the checker of invariants reports the loss."""
     monkeypatch.setattr(bootstrap, "missing_votes", lambda term, ballots: "")
 
     await lost_without_proof()

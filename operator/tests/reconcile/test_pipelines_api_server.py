@@ -10,7 +10,7 @@ import pytest
 import yaml
 from api_server import ApiServer, path_of
 from charts_scene import ROOT
-from pipelines_scene import EVERYTHING, LEAST, facts, pipeline, rendered, resource
+from pipelines_scene import EVERYTHING, REQUIRED_FIELDS, facts, pipeline, rendered, resource
 from test_pipelines_objects import pod_templates
 
 from gantry_operator.pipelines.rendering import render
@@ -88,8 +88,8 @@ def test_api_server_applies_our_rules(server: ApiServer, expected: str, kind: st
 
 @pytest.mark.parametrize(
     ("kind", "spec"),
-    [*((kind, {}) for kind in LEAST), ("TopicArchive", EVERYTHING)],
-    ids=[*LEAST, "everything"],
+    [*((kind, {}) for kind in REQUIRED_FIELDS), ("TopicArchive", EVERYTHING)],
+    ids=[*REQUIRED_FIELDS, "everything"],
 )
 def test_api_server_fills_in_our_defaults(server: ApiServer, kind: str, spec: dict[str, Any]) -> None:
     """The stored spec equals the given one, whichever side adds the defaults."""
@@ -140,7 +140,7 @@ def test_name_is_limited_by_the_names_of_pods(server: ApiServer) -> None:
     assert create(server, resource(name="a" * 41))[0] == 422
 
 
-@pytest.mark.parametrize("kind", sorted(LEAST))
+@pytest.mark.parametrize("kind", sorted(REQUIRED_FIELDS))
 def test_status_is_a_subresource_with_all_fields(server: ApiServer, kind: str) -> None:
     """Every field is in the CRD; the operator can write the status, but not the spec."""
     document = resource(kind, "reported")
@@ -192,10 +192,10 @@ def test_operator_can_bind_only_the_executors_role(server: ApiServer) -> None:
     assert server.ask("POST", "/api/v1/namespaces/shop/pods?dryRun=All", {}, user=ACCOUNT)[0] == 403
 
 
-@pytest.mark.parametrize("kind", sorted(LEAST))
+@pytest.mark.parametrize("kind", sorted(REQUIRED_FIELDS))
 @pytest.mark.parametrize("mode", ["local", "kubernetes"])
 def test_pods_pass_restricted_pod_security(server: ApiServer, kind: str, mode: str) -> None:
-    """They are made from the templates as controllers and Spark do it; a twin with more privileges is refused."""
+    """They are made from the templates as controllers and Spark do it; a pod with more privileges is refused."""
     one = pipeline(kind, engine={"mode": mode})
     for name, template in pod_templates(render(one, facts(one))).items():
         spec = template["spec"]

@@ -10,7 +10,7 @@ from objects_scene import EVERYTHING as GROUP_WITH_EVERYTHING
 from objects_scene import group as broker_group
 from objects_scene import is_selected, of_kind
 from objects_scene import rendered as rendered_group
-from pipelines_scene import EVERYTHING, LEAST, ROLE, facts, pipeline, rendered
+from pipelines_scene import EVERYTHING, REQUIRED_FIELDS, ROLE, facts, pipeline, rendered
 from pod_security import broken_rules
 
 from gantry_operator.api import ref_of
@@ -18,7 +18,7 @@ from gantry_operator.objects import names
 from gantry_operator.pipelines.rendering import job_name, render
 from gantry_spec.pipelines.parts import Volume
 
-KINDS = sorted(LEAST)
+KINDS = sorted(REQUIRED_FIELDS)
 IN_KUBERNETES: dict[str, Any] = {"engine": {"mode": "kubernetes"}}
 
 

@@ -1,4 +1,7 @@
-"""Elections keep acknowledged messages. The loss of a promotion is estimated only for unobserved periods."""
+"""Elections keep acknowledged messages. The loss of a promotion is estimated only for unobserved periods.
+
+A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,7 @@ def test_an_election_never_loses_acknowledged_messages(seed: int) -> None:
 
 
 def test_an_election_with_one_promise_too_few_loses_messages() -> None:
-    """The counterexample shows that the test above can fail."""
+    """The twin, without enough promises, shows that the test above can fail."""
     assert not all(is_election_safe(seed, promises_less=1) for seed in range(200))
 
 

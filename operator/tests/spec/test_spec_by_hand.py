@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from spec_world.decisions import decided, silent, waits, without_contact
-from spec_world.observations import ADDRESS, EPOCH, NOW_MS, healthy, with_member, with_record, with_report
+from spec_world.decisions import decided_actions, wait_reasons, with_disconnected_slaves, with_silent_member
+from spec_world.observations import ADDRESS, EPOCH, NOW_MS, healthy_shard, with_member, with_record, with_report
 
 from gantry_spec import actions as act
 from gantry_spec.ballot import Ballot, count_ballots
@@ -28,47 +28,47 @@ def with_manual_request(shard: ObservedShard, **order: Any) -> ObservedShard:
     return msgspec.structs.replace(with_record(shard, None), request=request)
 
 
-def reordered(shard: ObservedShard, **order: Any) -> ObservedShard:
+def with_request_fields(shard: ObservedShard, **order: Any) -> ObservedShard:
     """Return the shard with changed fields of its request."""
     assert shard.request is not None, "the shard has no request"
     return msgspec.structs.replace(shard, request=msgspec.structs.replace(shard.request, **order))
 
 
-def unreached(shard: ObservedShard, *numbers: int) -> ObservedShard:
+def with_unreachable(shard: ObservedShard, *numbers: int) -> ObservedShard:
     """Return the shard with members that do not answer."""
     for number in numbers:
-        shard = with_member(silent(shard, number), number, report=None)
+        shard = with_member(with_silent_member(shard, number), number, report=None)
     return shard
 
 
-def observed(shard: ObservedShard) -> ObservedGroup:
+def group_without_lease(shard: ObservedShard) -> ObservedGroup:
     """Return the group without a Lease duration, since no Lease has to expire."""
     return ObservedGroup(shards=(shard,), template="t", lease_duration_ms=0)
 
 
-def remembered(shard: ObservedShard) -> ObservedShard:
+def with_reconstructed_record(shard: ObservedShard) -> ObservedShard:
     """Return the shard after the record of its last term was reconstructed."""
-    (record_action,) = decided(observed(shard))
+    (record_action,) = decided_actions(group_without_lease(shard))
     assert isinstance(record_action, act.RecordMaster)
     record = msgspec.structs.replace(record_action.record, version="1")
     return msgspec.structs.replace(shard, lease=ObservedLease(record=record, seen_ms=NOW_MS))
 
 
-def ordered(shard: ObservedShard) -> list[act.Action]:
+def actions_after_reconstruction(shard: ObservedShard) -> list[act.Action]:
     """Return the actions after the record was reconstructed."""
-    return decided(observed(remembered(shard)))
+    return decided_actions(group_without_lease(with_reconstructed_record(shard)))
 
 
-def refused(shard: ObservedShard) -> act.Refuse:
+def refusal_of(shard: ObservedShard) -> act.Refuse:
     """Return the refusal of the request."""
-    (refusal,) = ordered(shard)
+    (refusal,) = actions_after_reconstruction(shard)
     assert isinstance(refusal, act.Refuse)
     return refusal
 
 
-def promised(shard: ObservedShard, epoch: int, *numbers: int, **goal: Any) -> ObservedShard:
+def with_promises(shard: ObservedShard, epoch: int, *numbers: int, **goal: Any) -> ObservedShard:
     """Return the shard after an epoch was taken and these members have promised it."""
-    record = remembered(shard).lease
+    record = with_reconstructed_record(shard).lease
     assert record is not None and record.record is not None
     taken = msgspec.structs.replace(
         record.record,
@@ -95,7 +95,7 @@ def promised(shard: ObservedShard, epoch: int, *numbers: int, **goal: Any) -> Ob
 
 def test_last_term_is_what_its_master_has_recorded() -> None:
     """Its voters are the stores that answer, since these have acknowledged."""
-    (record_action,) = decided(observed(with_manual_request(healthy(slaves=2))))
+    (record_action,) = decided_actions(group_without_lease(with_manual_request(healthy_shard(slaves=2))))
 
     assert isinstance(record_action, act.RecordMaster)
     assert record_action.record.newest == Term(
@@ -105,10 +105,10 @@ def test_last_term_is_what_its_master_has_recorded() -> None:
 
 def test_last_term_without_its_master_is_what_slaves_have_recorded() -> None:
     """If they disagree, the value that requires more promises is used: more slaves, and fewer acks."""
-    shard = unreached(with_manual_request(healthy(slaves=3)), 1)
+    shard = with_unreachable(with_manual_request(healthy_shard(slaves=3)), 1)
     shard = with_report(with_report(shard, 2, electable=(2, 3), acks_needed=2), 3, electable=(3, 4))
 
-    (record_action,) = decided(observed(shard))
+    (record_action,) = decided_actions(group_without_lease(shard))
 
     assert isinstance(record_action, act.RecordMaster) and record_action.record.newest is not None
     assert (record_action.record.newest.numbers, record_action.record.newest.acks_needed) == ((2, 3, 4), 1)
@@ -117,15 +117,15 @@ def test_last_term_without_its_master_is_what_slaves_have_recorded() -> None:
 
 def test_a_term_that_no_member_has_recorded_must_be_given_by_the_person() -> None:
     """Without names it is refused; the number of the last master distinguishes it from an absent slave."""
-    shard = unreached(with_manual_request(healthy()), 1)
+    shard = with_unreachable(with_manual_request(healthy_shard()), 1)
     shard = with_report(shard, 2, electable=(), master_id=None)
-    (refusal,) = decided(observed(shard))
-    named = reordered(shard, electable=(1, 2))
-    known = reordered(named, old_master=1)
+    (refusal,) = decided_actions(group_without_lease(shard))
+    named = with_request_fields(shard, electable=(1, 2))
+    known = with_request_fields(named, old_master=1)
 
     assert isinstance(refusal, act.Refuse) and refusal.can_be_forced
-    assert "2 of the slaves [1, 2]" in refused(named).why
-    (take,) = ordered(known)
+    assert "2 of the slaves [1, 2]" in refusal_of(named).why
+    (take,) = actions_after_reconstruction(known)
     assert isinstance(take, act.TakeEpoch)
 
 
@@ -134,9 +134,11 @@ def test_a_term_that_no_member_has_recorded_must_be_given_by_the_person() -> Non
 
 def test_a_new_epoch_ends_in_the_number_of_its_master() -> None:
     """So two independent promotions never begin the same epoch with two masters."""
-    shard = unreached(with_manual_request(healthy()), 1)
-    (take,) = ordered(shard)
-    (other,) = ordered(with_report(unreached(with_manual_request(healthy(slaves=2)), 1), 3, wrote=10_001))
+    shard = with_unreachable(with_manual_request(healthy_shard()), 1)
+    (take,) = actions_after_reconstruction(shard)
+    (other,) = actions_after_reconstruction(
+        with_report(with_unreachable(with_manual_request(healthy_shard(slaves=2)), 1), 3, wrote=10_001)
+    )
 
     assert isinstance(take, act.TakeEpoch) and take.record.epoch == NEXT + 2
     assert isinstance(other, act.TakeEpoch) and other.record.epoch == NEXT + 3
@@ -144,9 +146,9 @@ def test_a_new_epoch_ends_in_the_number_of_its_master() -> None:
 
 def test_an_unexpected_winner_gets_an_epoch_with_its_own_number() -> None:
     """Member 3 has a longer log than member 2, for which the epoch was taken."""
-    shard = with_report(unreached(with_manual_request(healthy(slaves=2)), 1), 3, wrote=10_001)
+    shard = with_report(with_unreachable(with_manual_request(healthy_shard(slaves=2)), 1), 3, wrote=10_001)
 
-    (take,) = decided(observed(promised(shard, NEXT + 2, 2, 3)))
+    (take,) = decided_actions(group_without_lease(with_promises(shard, NEXT + 2, 2, 3)))
 
     assert isinstance(take, act.TakeEpoch)
     assert take.record.epoch % EPOCH_STRIDE == 3
@@ -154,39 +156,42 @@ def test_an_unexpected_winner_gets_an_epoch_with_its_own_number() -> None:
 
 def test_a_manual_promotion_awaits_no_timeout_of_the_master() -> None:
     """Neither its silence nor its contact with slaves delays the promotion."""
-    shard = unreached(with_manual_request(healthy(slaves=2)), 1)
-    connected, disconnected = ordered(shard), ordered(without_contact(shard, 2, 3))
+    shard = with_unreachable(with_manual_request(healthy_shard(slaves=2)), 1)
+    connected, disconnected = (
+        actions_after_reconstruction(shard),
+        actions_after_reconstruction(with_disconnected_slaves(shard, 2, 3)),
+    )
 
     assert [type(one) for one in connected] == [type(one) for one in disconnected] == [act.TakeEpoch]
 
 
 def test_too_few_voters_are_refused_before_any_promise() -> None:
     """With force the promotion is done, and the order to the broker contains force."""
-    shard = unreached(with_manual_request(healthy(slaves=2)), 1, 3)
-    refusal = refused(shard)
-    forced = reordered(shard, is_forced=True)
+    shard = with_unreachable(with_manual_request(healthy_shard(slaves=2)), 1, 3)
+    refusal = refusal_of(shard)
+    forced = with_request_fields(shard, is_forced=True)
 
     assert refusal.why == f"2 of the slaves [2, 3] of epoch {EPOCH} must vote, and [3] cannot"
     assert refusal.can_be_forced
-    assert [type(one) for one in ordered(forced)] == [act.TakeEpoch]
-    (record_action,) = decided(observed(promised(forced, NEXT + 2, 2)))
+    assert [type(one) for one in actions_after_reconstruction(forced)] == [act.TakeEpoch]
+    (record_action,) = decided_actions(group_without_lease(with_promises(forced, NEXT + 2, 2)))
     assert isinstance(record_action, act.RecordMaster)
     named = msgspec.structs.replace(
-        promised(forced, NEXT + 2, 2), lease=ObservedLease(record=record_action.record, seen_ms=NOW_MS)
+        with_promises(forced, NEXT + 2, 2), lease=ObservedLease(record=record_action.record, seen_ms=NOW_MS)
     )
-    assert [getattr(one, "force", None) for one in decided(observed(named))] == [True]
+    assert [getattr(one, "force", None) for one in decided_actions(group_without_lease(named))] == [True]
 
 
 def test_the_report_of_an_old_master_is_no_proof_without_a_lease() -> None:
     """It has everything of its own term, but may not know of a newer one, which a Lease would name."""
-    shard = with_report(unreached(with_manual_request(healthy(slaves=2)), 2, 3), 1, role=Role.UNASSIGNED)
+    shard = with_report(with_unreachable(with_manual_request(healthy_shard(slaves=2)), 2, 3), 1, role=Role.UNASSIGNED)
     term = Term(
         epoch=EPOCH, master=1, identity="store-1", electable=(Voter(2, "store-2"), Voter(3, "store-3")), acks_needed=1
     )
     record = LeaseRecord(epoch=NEXT, terms=(term,))
     ballot = Ballot(1, "store-1", EPOCH, EPOCH, 10_000, is_complete=True, grant_expires_ms=0)
 
-    assert "2 of the slaves [2, 3]" in refused(shard).why
+    assert "2 of the slaves [2, 3]" in refusal_of(shard).why
     assert count_ballots(record, [ballot]).winner == ballot, "expected the report to suffice with a Lease"
     assert count_ballots(record, [ballot], manual_request=shard.request).winner is None
 
@@ -206,31 +211,33 @@ def test_a_term_with_fewer_slaves_than_needed_acks_is_not_outvoted_by_none() -> 
 
 def test_a_requested_member_with_everything_acknowledged_wins() -> None:
     """The old master has more, but that was never acknowledged. Without acks this is unknown."""
-    shard = with_report(with_manual_request(healthy(slaves=2), to=2), 1, role=Role.UNASSIGNED, wrote=10_500)
+    shard = with_report(with_manual_request(healthy_shard(slaves=2), to=2), 1, role=Role.UNASSIGNED, wrote=10_500)
     ballots = (1, 2, 3)
-    (record_action,) = decided(observed(promised(shard, NEXT + 2, *ballots)))
-    unnamed = reordered(shard, to=None)
-    (take,) = decided(observed(promised(unnamed, NEXT + 2, *ballots)))
-    asynchronous = with_report(with_manual_request(healthy(acks_needed=0), to=2), 1, role=Role.UNASSIGNED, wrote=10_500)
+    (record_action,) = decided_actions(group_without_lease(with_promises(shard, NEXT + 2, *ballots)))
+    unnamed = with_request_fields(shard, to=None)
+    (take,) = decided_actions(group_without_lease(with_promises(unnamed, NEXT + 2, *ballots)))
+    asynchronous = with_report(
+        with_manual_request(healthy_shard(acks_needed=0), to=2), 1, role=Role.UNASSIGNED, wrote=10_500
+    )
 
     assert isinstance(record_action, act.RecordMaster) and record_action.record.newest is not None
     assert record_action.record.newest.master == 2
     assert isinstance(take, act.TakeEpoch) and take.record.epoch % EPOCH_STRIDE == 1, (
         "expected the longest log to win without a requested member"
     )
-    refusal = refused(asynchronous)
+    refusal = refusal_of(asynchronous)
     assert refusal.remedy == "promote --to 1 first, then --to 2" and refusal.can_be_forced
 
 
 def test_a_requested_member_with_a_shorter_log_wins_only_if_forced() -> None:
     """It may lack acknowledged messages, and the person accepts that."""
-    shard = with_report(unreached(with_manual_request(healthy(slaves=2), to=3), 1), 2, wrote=10_500)
-    forced = reordered(shard, is_forced=True)
+    shard = with_report(with_unreachable(with_manual_request(healthy_shard(slaves=2), to=3), 1), 2, wrote=10_500)
+    forced = with_request_fields(shard, is_forced=True)
 
-    assert "member 3 ends at 10000" in refused(shard).why
-    (take,) = ordered(forced)
+    assert "member 3 ends at 10000" in refusal_of(shard).why
+    (take,) = actions_after_reconstruction(forced)
     assert isinstance(take, act.TakeEpoch) and take.record.epoch % EPOCH_STRIDE == 3
-    (record_action,) = decided(observed(promised(forced, NEXT + 3, 2, 3)))
+    (record_action,) = decided_actions(group_without_lease(with_promises(forced, NEXT + 3, 2, 3)))
     assert (
         isinstance(record_action, act.RecordMaster)
         and record_action.record.newest is not None
@@ -249,7 +256,7 @@ def test_a_requested_member_with_a_shorter_log_wins_only_if_forced() -> None:
 )
 def test_an_impossible_manual_promotion_is_refused(order: dict[str, Any], reason: str) -> None:
     """It is refused before any order is given to a member."""
-    assert refused(unreached(with_manual_request(healthy(slaves=2), **order), 1)).why == reason
+    assert refusal_of(with_unreachable(with_manual_request(healthy_shard(slaves=2), **order), 1)).why == reason
 
 
 # -- the electable set of the new term ---------------------------------------------------------------------------------
@@ -271,11 +278,11 @@ def test_electable_set_of_the_new_term(
     acks_needed: int, named: tuple[int, ...], away: tuple[int, ...], electable: tuple[int, ...]
 ) -> None:
     """A silent master of an asynchronous group is left out, or its successor would wait for its grant. No slave is."""
-    shard = with_manual_request(healthy(slaves=2, acks_needed=acks_needed), electable=named)
-    shard = unreached(with_report(shard, 1, role=Role.UNASSIGNED), *away)
+    shard = with_manual_request(healthy_shard(slaves=2, acks_needed=acks_needed), electable=named)
+    shard = with_unreachable(with_report(shard, 1, role=Role.UNASSIGNED), *away)
     here = [number for number in (1, 2, 3) if number not in away]
 
-    (record_action,) = decided(observed(promised(shard, NEXT + 2, *here, to=2)))
+    (record_action,) = decided_actions(group_without_lease(with_promises(shard, NEXT + 2, *here, to=2)))
 
     assert isinstance(record_action, act.RecordMaster) and record_action.record.newest is not None
     assert (record_action.record.newest.master, record_action.record.newest.numbers) == (2, electable)
@@ -283,15 +290,17 @@ def test_electable_set_of_the_new_term(
 
 def test_electable_slaves_are_added_only_where_no_second_master_is_possible() -> None:
     """Without acks the master needs grants of the added slaves, too. With acks an election would not ask them."""
-    shard = with_manual_request(healthy(slaves=1, acks_needed=0), to=1, electable=(1, 2))
+    shard = with_manual_request(healthy_shard(slaves=1, acks_needed=0), to=1, electable=(1, 2))
     alone = with_report(shard, 1, electable=())
-    synchronous = with_report(with_manual_request(healthy(slaves=1), to=1, electable=(1, 2, 3), members=(1, 2, 3)), 1)
+    synchronous = with_report(
+        with_manual_request(healthy_shard(slaves=1), to=1, electable=(1, 2, 3), members=(1, 2, 3)), 1
+    )
 
-    widening = next(one for one in ordered(alone) if isinstance(one, act.SetElectable))
+    widening = next(one for one in actions_after_reconstruction(alone) if isinstance(one, act.SetElectable))
     assert widening.record.newest is not None
     assert (widening.record.epoch, widening.record.newest.numbers) == (NEXT + 1, (2,))
     assert widening.record.newest.continues == EPOCH
-    assert "[2, 3] only after an election" in refused(synchronous).why
+    assert "[2, 3] only after an election" in refusal_of(synchronous).why
 
 
 # -- a master that answers ---------------------------------------------------------------------------------------------
@@ -299,22 +308,24 @@ def test_electable_slaves_are_added_only_where_no_second_master_is_possible() ->
 
 def test_a_master_is_drained_with_the_requested_timeout() -> None:
     """If no electable slave answers, the master stays as it is."""
-    shard = with_manual_request(healthy(slaves=2), drain_timeout_ms=700)
+    shard = with_manual_request(healthy_shard(slaves=2), drain_timeout_ms=700)
 
-    assert ordered(shard) == [act.Drain(shard=0, member=1, timeout_ms=700, why="a promotion was requested")]
-    assert refused(unreached(shard, 2, 3)).why == "no slave that may be promoted answers"
+    assert actions_after_reconstruction(shard) == [
+        act.Drain(shard=0, member=1, timeout_ms=700, why="a promotion was requested")
+    ]
+    assert refusal_of(with_unreachable(shard, 2, 3)).why == "no slave that may be promoted answers"
 
 
 def test_after_a_drain_only_the_master_and_the_requested_member_vote() -> None:
     """One vote is enough: the master regains the role if the requested member does not answer."""
-    shard = with_report(with_manual_request(healthy(slaves=2), to=3), 1, is_draining=True)
-    (take,) = ordered(shard)
+    shard = with_report(with_manual_request(healthy_shard(slaves=2), to=3), 1, is_draining=True)
+    (take,) = actions_after_reconstruction(shard)
     assert isinstance(take, act.TakeEpoch)
     record = msgspec.structs.replace(take.record, version="2")
     lease = ObservedLease(record=record, seen_ms=NOW_MS - 10_000)
 
     def after(*numbers: int) -> ObservedShard:
-        shard_after = unreached(shard, *({1, 2, 3} - set(numbers)))
+        shard_after = with_unreachable(shard, *({1, 2, 3} - set(numbers)))
         for number in numbers:
             shard_after = with_report(
                 shard_after, number, role=Role.UNASSIGNED, promised_epoch=record.epoch, is_draining=False
@@ -322,22 +333,24 @@ def test_after_a_drain_only_the_master_and_the_requested_member_vote() -> None:
         return msgspec.structs.replace(shard_after, lease=lease)
 
     assert (record.epoch, record.newest and record.newest.numbers) == (NEXT + 3, (1, 2, 3))
-    (record_action,) = decided(observed(after(3)))
+    (record_action,) = decided_actions(group_without_lease(after(3)))
     assert (
         isinstance(record_action, act.RecordMaster)
         and record_action.record.newest is not None
         and record_action.record.newest.master == 3
     )
     assert record_action.record.newest.acks_needed == 1, "expected the acks that the broker needs"
-    (again,) = decided(observed(after(1, 2)))
+    (again,) = decided_actions(group_without_lease(after(1, 2)))
     assert isinstance(again, act.TakeEpoch) and again.record.epoch % EPOCH_STRIDE == 1
-    assert "must vote, and [1, 2, 3] cannot" in waits(observed(after(2)))
+    assert "must vote, and [1, 2, 3] cannot" in wait_reasons(group_without_lease(after(2)))
 
 
 def test_a_promotion_of_the_present_master_lets_it_take_sends_again() -> None:
     """An earlier drain ends, and members that do not follow are ordered to follow."""
-    shard = with_report(with_manual_request(healthy(slaves=2), to=1), 1, is_draining=True)
+    shard = with_report(with_manual_request(healthy_shard(slaves=2), to=1), 1, is_draining=True)
     shard = with_report(shard, 2, role=Role.UNASSIGNED)
 
-    assert [type(one) for one in ordered(shard)] == [act.Follow, act.ClearRequest, act.Resume]
-    assert ordered(shard)[0] == act.Follow(shard=0, member=2, epoch=EPOCH, master=ADDRESS.format(1))
+    assert [type(one) for one in actions_after_reconstruction(shard)] == [act.Follow, act.ClearRequest, act.Resume]
+    assert actions_after_reconstruction(shard)[0] == act.Follow(
+        shard=0, member=2, epoch=EPOCH, master=ADDRESS.format(1)
+    )

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from spec_world.observations import NOW_MS, healthy, observed, record_of, spec_with, with_record, with_report
+from spec_world.observations import (
+    NOW_MS,
+    healthy_shard,
+    lease_record_of,
+    observed_group,
+    spec_with,
+    with_record,
+    with_report,
+)
 
 from gantry_spec import actions as act
 from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S
@@ -22,9 +30,9 @@ ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
 
 def test_the_forecast_of_a_synchronous_group_shows_winner_and_no_loss() -> None:
     """It lists the candidates with their gaps, the winner, and a loss of zero."""
-    shard = with_report(healthy(slaves=2), 3, wrote=9_000)
+    shard = with_report(healthy_shard(slaves=2), 3, wrote=9_000)
 
-    [outlook] = explain(spec_with(slaves=2), observed(shard), NOW_MS)
+    [outlook] = explain(spec_with(slaves=2), observed_group(shard), NOW_MS)
 
     assert (outlook.master, outlook.winner, outlook.loss_at_most, outlook.blocked_by) == (1, 2, 0, ())
     assert [(one.number, one.gap_bytes, one.has_vote) for one in outlook.candidates] == [
@@ -39,9 +47,9 @@ def test_the_forecast_of_a_synchronous_group_shows_winner_and_no_loss() -> None:
 
 def test_the_forecast_shows_a_forbidden_loss_in_bytes() -> None:
     """In an asynchronous group it has what the slave lacks and what the master may have taken since its last report."""
-    shard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
+    shard = with_report(healthy_shard(acks_needed=0), 2, wrote=6_000)
 
-    [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
+    [outlook] = explain(spec_with(**ASYNC), observed_group(shard), NOW_MS)
 
     assert (outlook.winner, outlook.loss_at_least, outlook.loss_at_most) == (2, 4_000, 4_000 + UNOBSERVED_BYTES_PER_S)
     assert outlook.blocked_by == ("1.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 B",)
@@ -50,10 +58,10 @@ def test_the_forecast_shows_a_forbidden_loss_in_bytes() -> None:
 
 def test_a_blocked_candidate_has_a_reason() -> None:
     """It has no recent report, or another store."""
-    silent = with_report(healthy(slaves=2), 2, asked_ms=NOW_MS - 60_000)
+    silent = with_report(healthy_shard(slaves=2), 2, asked_ms=NOW_MS - 60_000)
     strange = with_report(silent, 3, identity="another")
 
-    [outlook] = explain(spec_with(slaves=2), observed(strange), NOW_MS)
+    [outlook] = explain(spec_with(slaves=2), observed_group(strange), NOW_MS)
 
     reasons = [one.blocked_by for one in outlook.candidates]
     assert reasons[0] == "no recent report"
@@ -64,11 +72,11 @@ def test_a_blocked_candidate_has_a_reason() -> None:
 
 def test_an_unknown_loss_is_not_shown_as_zero() -> None:
     """This covers an unreadable Lease, a shard without a master, and a master without a reported peak load."""
-    unread = msgspec.structs.replace(healthy(), lease=None)
-    unborn = with_record(healthy(number=1), None)
-    without_peak = with_report(healthy(number=2, acks_needed=0), 1, peak_bytes_per_s=None)
+    unread = msgspec.structs.replace(healthy_shard(), lease=None)
+    unborn = with_record(healthy_shard(number=1), None)
+    without_peak = with_report(healthy_shard(number=2, acks_needed=0), 1, peak_bytes_per_s=None)
 
-    outlooks = explain(spec_with(**ASYNC, shards=3), observed(unread, unborn, without_peak), NOW_MS)
+    outlooks = explain(spec_with(**ASYNC, shards=3), observed_group(unread, unborn, without_peak), NOW_MS)
 
     assert [one.loss_at_most for one in outlooks] == [None, None, None]
     assert [one.blocked_by[0] for one in outlooks] == [
@@ -80,21 +88,21 @@ def test_an_unknown_loss_is_not_shown_as_zero() -> None:
 
 def test_the_forecast_names_mode_and_pause_as_blockers() -> None:
     """In these cases a person has to act."""
-    [outlook] = explain(spec_with(failover={"mode": "Manual"}), observed(healthy(), is_paused=True), NOW_MS)
+    [outlook] = explain(spec_with(failover={"mode": "Manual"}), observed_group(healthy_shard(), is_paused=True), NOW_MS)
 
     assert outlook.blocked_by == ("the group is paused", "failover.mode is Manual")
 
 
 def test_the_forecast_offers_a_request_only_where_one_would_be_executed() -> None:
     """A request is dropped in mode Disabled, and waits while the group is paused, hibernated or fenced."""
-    shard = healthy()
+    shard = healthy_shard()
     fenced = msgspec.structs.replace(shard, is_fenced=True)
     disabled = spec_with(failover={"mode": "Disabled"})
     for spec, group, reason in (
-        (disabled, observed(shard), "failover.mode is Disabled"),
-        (spec_with(), observed(shard, is_hibernated=True), "the group is hibernated"),
-        (spec_with(), observed(shard, is_paused=True), "the group is paused"),
-        (spec_with(), observed(fenced), "the shard is fenced"),
+        (disabled, observed_group(shard), "failover.mode is Disabled"),
+        (spec_with(), observed_group(shard, is_hibernated=True), "the group is hibernated"),
+        (spec_with(), observed_group(shard, is_paused=True), "the group is paused"),
+        (spec_with(), observed_group(fenced), "the shard is fenced"),
     ):
         [outlook] = explain(spec, group, NOW_MS)
 
@@ -102,23 +110,23 @@ def test_the_forecast_offers_a_request_only_where_one_would_be_executed() -> Non
         assert not outlook.can_be_requested
         assert "member 2 would be elected, but could not be promoted, and 0 B would be lost" in outlook.lines[0]
 
-    [outlook] = explain(spec_with(failover={"mode": "Manual"}), observed(shard), NOW_MS)
+    [outlook] = explain(spec_with(failover={"mode": "Manual"}), observed_group(shard), NOW_MS)
     assert outlook.can_be_requested and "could be promoted by order" in outlook.lines[0]
 
 
 def test_the_recorded_loss_is_at_most_the_forecast() -> None:
     """The loss in the Lease does not exceed the forecast if nothing changed in between."""
     spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "2Mi"})
-    shard: ObservedShard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
-    [outlook] = explain(spec, observed(shard), NOW_MS)
+    shard: ObservedShard = with_report(healthy_shard(acks_needed=0), 2, wrote=6_000)
+    [outlook] = explain(spec, observed_group(shard), NOW_MS)
 
-    record = msgspec.structs.replace(record_of(acks_needed=0), epoch=4_000)
+    record = msgspec.structs.replace(lease_record_of(acks_needed=0), epoch=4_000)
     fenced = with_record(shard, record)
     for number in (1, 2):
         fenced = with_report(fenced, number, promised_epoch=4_000, granted_ms=0)
     fenced = with_report(fenced, 1, wrote=10_000)
     record_actions = [
-        one for one in decide(spec, observed(fenced), NOW_MS).actions if isinstance(one, act.RecordMaster)
+        one for one in decide(spec, observed_group(fenced), NOW_MS).actions if isinstance(one, act.RecordMaster)
     ]
 
     assert outlook.loss_at_most is not None
@@ -130,9 +138,9 @@ def test_the_docs_show_the_printed_forecast() -> None:
     """The text in the docs is the exact output."""
     page = Path(__file__).resolve().parents[3] / "docs/groups.md"
     shown = page.read_text().split("```text\n")[2].split("```")[0].splitlines()
-    shard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
+    shard = with_report(healthy_shard(acks_needed=0), 2, wrote=6_000)
 
-    [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
+    [outlook] = explain(spec_with(**ASYNC), observed_group(shard), NOW_MS)
 
     assert outlook.lines == shown
 
@@ -177,7 +185,7 @@ def test_every_action_has_a_text_and_survives_json() -> None:
     actions = [
         act.Wait(shard=0, why="it is early"),
         act.Promise(shard=1, member=2, epoch=3_000),
-        act.TakeEpoch(shard=0, expected="7", record=record_of()),
+        act.TakeEpoch(shard=0, expected="7", record=lease_record_of()),
     ]
 
     assert [line_of(one) for one in actions] == [

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spec_world.observations import NOW_MS, healthy, record_of, spec_with, with_record, with_report
+from spec_world.observations import NOW_MS, healthy_shard, lease_record_of, spec_with, with_record, with_report
 
 from gantry_spec import actions as act
 from gantry_spec.gate import check_action, check_durability, check_loss
@@ -24,7 +24,7 @@ def ledger(spec: Spec | None = None, *, received: int | None = 9_000, acks_neede
     """Return the ledger of a shard with one slave: [flushed 7000, committed 8000, received 9000, wrote 10000)."""
     slaves = (SlaveState(number=2, identity="store-2", received=received),)
     fields: dict[str, Any] = {"committed": 8_000, "flushed": 7_000, "slaves": slaves} | master
-    shard = with_report(healthy(acks_needed=acks_needed), 1, **fields)
+    shard = with_report(healthy_shard(acks_needed=acks_needed), 1, **fields)
     return ledger_of(spec or spec_with(**ASYNC), shard, NOW_MS)
 
 
@@ -35,7 +35,7 @@ def at_risk(one: Ledger) -> dict[str, int | None]:
 
 def test_only_slaves_are_behind_the_master_that_the_lease_names() -> None:
     """Neither the master nor a member without a role has a lag, and a master of an older term is not compared."""
-    shard = with_report(healthy(slaves=2, wrote=10_000), 2, wrote=9_000)
+    shard = with_report(healthy_shard(slaves=2, wrote=10_000), 2, wrote=9_000)
     stale = with_report(shard, 3, role=Role.MASTER, epoch=2_000, wrote=50_000)
     unread = msgspec.structs.replace(shard, lease=None)
 
@@ -68,7 +68,7 @@ def test_unacknowledged_bytes_are_not_at_risk() -> None:
 def test_a_second_slave_covers_the_loss_of_the_first() -> None:
     """With the loss of the furthest slave only what the second one lacks is at risk."""
     slaves = (SlaveState(number=2, received=9_000), SlaveState(number=3, received=6_000))
-    shard = with_report(healthy(slaves=2, acks_needed=0), 1, slaves=slaves)
+    shard = with_report(healthy_shard(slaves=2, acks_needed=0), 1, slaves=slaves)
 
     assert at_risk(ledger_of(spec_with(**ASYNC, slaves=2), shard, NOW_MS))["slave"] == 4_000
 
@@ -93,9 +93,9 @@ def test_an_unknown_number_makes_the_risk_unknown(change: dict[str, Any], unknow
 
 def test_without_a_master_every_risk_is_unknown() -> None:
     """The same holds for the master of an older epoch."""
-    for shard in (with_record(healthy(), None), with_record(healthy(), record_of(epoch=9_000))):
+    for shard in (with_record(healthy_shard(), None), with_record(healthy_shard(), lease_record_of(epoch=9_000))):
         assert set(at_risk(ledger_of(spec_with(), shard, NOW_MS)).values()) == {None}
-    demoted = with_report(healthy(), 1, role=Role.UNASSIGNED)
+    demoted = with_report(healthy_shard(), 1, role=Role.UNASSIGNED)
     assert ledger_of(spec_with(), demoted, NOW_MS).master is None
 
 
@@ -104,7 +104,7 @@ def test_the_age_of_a_risk_is_never_underestimated() -> None:
     spec = spec_with(**ASYNC)
 
     def ledger_at(at_ms: int, wrote: int, previous: Ledger | None) -> Ledger:
-        shard = healthy(acks_needed=0, wrote=wrote, flushed=7_000, asked_ms=at_ms)
+        shard = healthy_shard(acks_needed=0, wrote=wrote, flushed=7_000, asked_ms=at_ms)
         return ledger_of(spec, with_report(shard, 1, slaves=()), at_ms, previous)
 
     unknown = ledger_at(NOW_MS, 8_000, None)
@@ -118,9 +118,9 @@ def test_the_age_of_a_risk_is_never_underestimated() -> None:
 
 def test_a_ledger_with_an_old_report_is_not_fresh() -> None:
     """A report older than `failover.after` is not fresh."""
-    old = with_report(healthy(), 1, asked_ms=NOW_MS - 6_000)
+    old = with_report(healthy_shard(), 1, asked_ms=NOW_MS - 6_000)
 
-    assert ledger_of(spec_with(), healthy(), NOW_MS).is_fresh
+    assert ledger_of(spec_with(), healthy_shard(), NOW_MS).is_fresh
     assert not ledger_of(spec_with(), old, NOW_MS).is_fresh
     assert ledger_of(spec_with(), old, NOW_MS).observed_ms == NOW_MS - 6_000
 
@@ -154,22 +154,22 @@ def restart(member: int) -> act.Restart:
 def test_only_slaves_whose_acks_count_can_acknowledge() -> None:
     """The broker counts the electable slaves, or all if none is; a scaled-in or a new slave may be in sync, too."""
     behind = (SlaveState(number=2, received=1_000), SlaveState(number=3, received=10_000))
-    near = healthy(slaves=2)
+    near = healthy_shard(slaves=2)
     far = with_report(near, 1, slaves=behind)
     spec = spec_with(slaves=2, replication={"maxLag": 1_000})
 
     def acknowledging(shard: ObservedShard, electable: tuple[int, ...]) -> tuple[int, ...]:
-        return ledger_of(spec, with_record(shard, record_of(1, electable)), NOW_MS).acknowledging
+        return ledger_of(spec, with_record(shard, lease_record_of(1, electable)), NOW_MS).acknowledging
 
     assert acknowledging(near, (2,)) == (2,)
     assert acknowledging(far, (2,)) == ()
     assert acknowledging(near, ()) == (2, 3)
-    assert ledger_of(spec, with_record(near, record_of(1, (2,))), NOW_MS).in_sync == (2, 3)
+    assert ledger_of(spec, with_record(near, lease_record_of(1, (2,))), NOW_MS).in_sync == (2, 3)
 
 
-def whole(**changes: Any) -> Ledger:
+def ledger_in_sync(**changes: Any) -> Ledger:
     """Return a ledger with two slaves, everything flushed and in sync."""
-    shard = healthy(slaves=2)
+    shard = healthy_shard(slaves=2)
     return msgspec.structs.replace(ledger_of(spec_with(slaves=2), shard, NOW_MS), **changes)
 
 
@@ -177,12 +177,12 @@ def test_a_slave_may_stop_while_enough_others_are_in_sync() -> None:
     """Otherwise sends would be answered 11, so the shard must be withdrawn first."""
     spec = spec_with(slaves=2)
 
-    assert check_action(restart(2), whole(), spec).is_allowed
-    blocked = check_action(restart(2), whole(acknowledging=(2,)), spec)
+    assert check_action(restart(2), ledger_in_sync(), spec).is_allowed
+    blocked = check_action(restart(2), ledger_in_sync(acknowledging=(2,)), spec)
     assert not blocked.is_allowed
     assert "acknowledgements need 1 slaves, but 0 would remain; withdraw first" in blocked.reason
-    assert check_action(restart(2), whole(acknowledging=(2,), is_draining=True), spec).is_allowed
-    assert check_action(restart(3), whole(acknowledging=(2,)), spec).is_allowed, (
+    assert check_action(restart(2), ledger_in_sync(acknowledging=(2,), is_draining=True), spec).is_allowed
+    assert check_action(restart(3), ledger_in_sync(acknowledging=(2,)), spec).is_allowed, (
         "expected that a slave may stop whose ack no send needs"
     )
 
@@ -191,11 +191,11 @@ def test_a_master_may_stop_only_drained_and_flushed() -> None:
     """The reason has the number of bytes that are not flushed."""
     spec = spec_with(slaves=2)
 
-    assert "is not drained" in check_action(restart(1), whole(), spec).reason
-    unflushed = check_action(restart(1), whole(is_draining=True, flushed=4_000), spec)
+    assert "is not drained" in check_action(restart(1), ledger_in_sync(), spec).reason
+    unflushed = check_action(restart(1), ledger_in_sync(is_draining=True, flushed=4_000), spec)
     assert (unflushed.is_allowed, unflushed.bytes) == (False, 6_000)
-    assert check_action(restart(1), whole(is_draining=True, flushed=None), spec).bytes is None
-    assert check_action(restart(1), whole(is_draining=True), spec).is_allowed
+    assert check_action(restart(1), ledger_in_sync(is_draining=True, flushed=None), spec).bytes is None
+    assert check_action(restart(1), ledger_in_sync(is_draining=True), spec).is_allowed
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_master_may_stop_only_drained_and_flushed() -> None:
 )
 def test_nothing_is_stopped_without_a_fresh_ledger(action: act.MemberAction) -> None:
     """The risk must be known at the time of the action."""
-    verdict = check_action(action, whole(is_fresh=False), spec_with())
+    verdict = check_action(action, ledger_in_sync(is_fresh=False), spec_with())
 
     assert (verdict.is_allowed, verdict.bytes) == (False, None)
 
@@ -211,7 +211,7 @@ def test_nothing_is_stopped_without_a_fresh_ledger(action: act.MemberAction) -> 
 def test_a_masters_disk_is_never_replaced() -> None:
     """This holds whether or not it is drained."""
     assert not check_action(
-        act.ReplaceDisk(shard=0, member=1, disk_id=""), whole(is_draining=True), spec_with()
+        act.ReplaceDisk(shard=0, member=1, disk_id=""), ledger_in_sync(is_draining=True), spec_with()
     ).is_allowed
 
 

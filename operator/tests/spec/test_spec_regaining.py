@@ -1,6 +1,7 @@
 """Recovery of a broker's role after a restart of its process: the pure decision, and histories of model worlds.
 
-Each counterexample disables checks; the judge of the model world must detect a role that is recovered wrongly.
+A twin is a test in which some checks are disabled: the checker of the model world's invariants must detect a role that
+is recovered wrongly.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spec_world.brokers import Broker
 from spec_world.history import History
-from spec_world.judge import InvariantViolation
+from spec_world.invariant_checker import InvariantViolation
 from spec_world.observations import EPOCH as OBSERVED_EPOCH
-from spec_world.observations import NOW_MS, healthy, spec_with, with_member, with_report
+from spec_world.observations import NOW_MS, healthy_shard, spec_with, with_member, with_report
 from spec_world.run_histories import Tally, run
 from spec_world.shapes import Shape
 
@@ -51,15 +52,18 @@ def recovery_input(*, peers: dict[int, Report] | None = None, **changes: Any) ->
     return known._replace(**changes)
 
 
-def slave(**changes: Any) -> Report:
+def slave_report(**changes: Any) -> Report:
+    """Return the report of a slave of the master, with changes."""
     return msgspec.structs.replace(SLAVE, **changes)
 
 
-def named(**changes: Any) -> LeaseRecord:
+def record_with_term(**changes: Any) -> LeaseRecord:
+    """Return a Lease record with one term, with changes of it."""
     return LeaseRecord(epoch=EPOCH, terms=(msgspec.structs.replace(TERM, **changes),))
 
 
-def why(known: RecoveryInput) -> str:
+def reason_against_recovery(known: RecoveryInput) -> str:
+    """Return why the broker must not recover its role."""
     found = decide_recovery(known)
     assert isinstance(found, StayUnassigned), found
     return found.why
@@ -68,7 +72,7 @@ def why(known: RecoveryInput) -> str:
 def test_the_master_recovers_its_role_with_enough_slaves_of_its_epoch() -> None:
     """With one ack one of two slaves is enough, since a newer epoch needs the promises of both."""
     assert decide_recovery(recovery_input()) == Regain(EPOCH)
-    assert decide_recovery(recovery_input(peers={2: slave(role=Role.UNASSIGNED)})) == Regain(EPOCH), (
+    assert decide_recovery(recovery_input(peers={2: slave_report(role=Role.UNASSIGNED)})) == Regain(EPOCH), (
         "expected a slave without a role to count, since it may have been killed, too"
     )
 
@@ -79,14 +83,14 @@ def test_the_master_recovers_its_role_with_enough_slaves_of_its_epoch() -> None:
         (recovery_input(may_regain=False), "by itself"),
         (recovery_input(role=Role.SLAVE), "SLAVE"),
         (recovery_input(peers={}), "must answer"),
-        (recovery_input(peers={4: slave()}), "must answer"),
-        (recovery_input(peers={2: slave(epoch=EPOCH - 1_000)}), "must answer"),
-        (recovery_input(peers={2: slave(master_id=3)}), "must answer"),
-        (recovery_input(peers={2: slave(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
-        (recovery_input(peers={2: slave(), 3: slave(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
-        (recovery_input(peers={2: slave(), 3: slave(epoch=EPOCH + 1_000)}), "newer epoch"),
-        (recovery_input(peers={2: slave(wrote=5_001)}), "longer logs"),
-        (recovery_input(peers={2: slave(), 3: slave(role=Role.MASTER)}), "are masters"),
+        (recovery_input(peers={4: slave_report()}), "must answer"),
+        (recovery_input(peers={2: slave_report(epoch=EPOCH - 1_000)}), "must answer"),
+        (recovery_input(peers={2: slave_report(master_id=3)}), "must answer"),
+        (recovery_input(peers={2: slave_report(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
+        (recovery_input(peers={2: slave_report(), 3: slave_report(promised_epoch=EPOCH + 1_000)}), "newer epoch"),
+        (recovery_input(peers={2: slave_report(), 3: slave_report(epoch=EPOCH + 1_000)}), "newer epoch"),
+        (recovery_input(peers={2: slave_report(wrote=5_001)}), "longer logs"),
+        (recovery_input(peers={2: slave_report(), 3: slave_report(role=Role.MASTER)}), "are masters"),
         (recovery_input(acks_needed=0), "must answer"),
         (recovery_input(acks_needed=2), "must answer"),
         (recovery_input(electable=(), acks_needed=0), "could object"),
@@ -96,7 +100,7 @@ def test_the_master_recovers_its_role_with_enough_slaves_of_its_epoch() -> None:
 )  # fmt: skip
 def test_without_the_lease_any_doubt_prevents_recovery(known: RecoveryInput, text: str) -> None:
     """The reason names the doubt."""
-    assert text in why(known)
+    assert text in reason_against_recovery(known)
 
 
 @pytest.mark.parametrize(
@@ -104,40 +108,44 @@ def test_without_the_lease_any_doubt_prevents_recovery(known: RecoveryInput, tex
     [
         (None, "names no master"),
         (LeaseRecord(epoch=EPOCH + 1_000, terms=(TERM,)), "names no master"),
-        (named(master=2), "names member 2"),
+        (record_with_term(master=2), "names member 2"),
         (LeaseRecord(epoch=EPOCH + 1_000, terms=(msgspec.structs.replace(TERM, epoch=EPOCH + 1_000),)), "in epoch 4"),
-        (named(identity="another"), "another one"),
-        (named(last_epoch=EPOCH, end=5_001), "longer log"),
-        (named(electable=(Voter(2),)), "other slaves"),
-        (named(acks_needed=2), "other slaves"),
+        (record_with_term(identity="another"), "another one"),
+        (record_with_term(last_epoch=EPOCH, end=5_001), "longer log"),
+        (record_with_term(electable=(Voter(2),)), "other slaves"),
+        (record_with_term(acks_needed=2), "other slaves"),
     ],
     ids=["none", "electing", "another", "newer", "store", "longer", "slaves", "acks"],
 )
 def test_with_the_lease_the_same_term_must_be_the_newest(record: LeaseRecord | None, text: str) -> None:
     """Reports of slaves do not replace what the Lease says."""
-    assert text in why(recovery_input(is_lease_read=True, record=record))
+    assert text in reason_against_recovery(recovery_input(is_lease_read=True, record=record))
 
 
 def test_the_lease_suffices_unless_a_peer_has_more() -> None:
     """With the Lease no peer has to answer."""
     known = recovery_input(is_lease_read=True, record=NAMED, peers={})
     assert decide_recovery(known) == Regain(EPOCH)
-    assert "newer" in why(known._replace(peers={2: slave(promised_epoch=EPOCH + 1_000)}))
-    assert "longer logs" in why(known._replace(peers={3: slave(wrote=5_001)}))
+    assert "newer" in reason_against_recovery(known._replace(peers={2: slave_report(promised_epoch=EPOCH + 1_000)}))
+    assert "longer logs" in reason_against_recovery(known._replace(peers={3: slave_report(wrote=5_001)}))
 
 
 def test_a_slave_follows_its_master_again() -> None:
     """The master must have the role in the same epoch, and the Lease, if it is read, must not name another."""
     master = msgspec.structs.replace(OWN, role=Role.MASTER)
-    mine = slave(role=Role.UNASSIGNED)
+    mine = slave_report(role=Role.UNASSIGNED)
     known = RecoveryInput(report=mine, peers={1: master}, is_lease_read=False)
 
     assert decide_recovery(known) == Rejoin(EPOCH, "one:10912")
     assert decide_recovery(known._replace(is_lease_read=True, record=NAMED)) == Rejoin(EPOCH, "one:10912")
-    assert "names member 3" in why(known._replace(is_lease_read=True, record=named(master=3)))
-    assert "has not confirmed" in why(known._replace(peers={1: OWN}))
-    assert "has not confirmed" in why(known._replace(peers={3: master}))
-    assert "newer" in why(known._replace(peers={1: master, 3: slave(promised_epoch=EPOCH + 1)}))
+    assert "names member 3" in reason_against_recovery(
+        known._replace(is_lease_read=True, record=record_with_term(master=3))
+    )
+    assert "has not confirmed" in reason_against_recovery(known._replace(peers={1: OWN}))
+    assert "has not confirmed" in reason_against_recovery(known._replace(peers={3: master}))
+    assert "newer" in reason_against_recovery(
+        known._replace(peers={1: master, 3: slave_report(promised_epoch=EPOCH + 1)})
+    )
 
 
 def test_reports_with_the_same_number_are_ignored() -> None:
@@ -152,7 +160,7 @@ def test_recovery_leaves_no_quorum_for_a_newer_epoch(slaves: int, acks: int, dat
     acks = min(acks, slaves)
     electable = tuple(range(2, 2 + slaves))
     here = data.draw(st.sets(st.sampled_from(electable)))
-    peers = {number: slave(electable=electable, acks_needed=acks) for number in here}
+    peers = {number: slave_report(electable=electable, acks_needed=acks) for number in here}
 
     found = decide_recovery(recovery_input(electable=electable, acks_needed=acks, peers=peers))
 
@@ -163,7 +171,7 @@ def test_recovery_leaves_no_quorum_for_a_newer_epoch(slaves: int, acks: int, dat
 @pytest.mark.parametrize("is_complete", [True, False], ids=["whole", "harmed"])
 def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_complete: bool) -> None:
     """A complete log may have been master again; an incomplete one was given no role."""
-    shard = with_report(healthy(acks_needed=0), 1, role=Role.UNASSIGNED, is_complete=is_complete)
+    shard = with_report(healthy_shard(acks_needed=0), 1, role=Role.UNASSIGNED, is_complete=is_complete)
     shard = with_member(shard, 1, boot_id="boot-1b", started_by_ms=NOW_MS - 9_000)
     last_report = LastReport(epoch=OBSERVED_EPOCH, asked_ms=NOW_MS - 10_000, boot_id="boot-1", wrote=10_000)
     shard_view = ShardView(spec_with(), msgspec.structs.replace(shard, last_report=last_report), NOW_MS)
@@ -173,19 +181,22 @@ def test_a_process_start_does_not_end_a_term_that_may_have_been_recovered(is_com
     )
 
 
-# -- worlds ------------------------------------------------------------------------------------------------------------
+# -- histories ---------------------------------------------------------------------------------------------------------
 
-SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(3, 2), Shape(1, 0, 1_000 << 20), Shape(2, 0, 1_000 << 20))
+SHAPES: Final = (
+    *(Shape(slaves, acks_needed) for slaves, acks_needed in ((1, 1), (2, 1), (3, 2))),
+    *(Shape(slaves, acks_needed=0, loss_bytes_max=1_000 << 20) for slaves in (1, 2)),
+)
 
 
-def is_found(*, histories: int, steps: int = 500) -> bool:
-    """Return whether the judge detects a violation in a number of histories."""
+def is_violation_found(*, histories: int, steps: int = 500) -> bool:
+    """Return whether the checker of invariants detects a violation in a number of histories."""
     for seed in range(histories):
         one = History(SHAPES[seed % len(SHAPES)], seed)
         try:
             one.run(steps, faults_share=0.25)
-            one.heal()
-            one.calm(20)
+            one.end_faults()
+            one.run_until_healthy(20)
         except InvariantViolation:
             return True
     return False
@@ -202,36 +213,37 @@ def test_histories_contain_recovered_roles() -> None:
 
 
 class Scene:
-    """A shard with members 1 to 3, one ack and master 1. The test controls decisions and partitions."""
+    """A shard with members 1 to 3, one needed ack and master 1. The test controls decisions and partitions."""
 
     def __init__(self) -> None:
-        self.history = History(Shape(2, 1), 1)
-        self.history.calm(8)
+        self.history = History(Shape(slaves=2, acks_needed=1), 1)
+        self.history.run_until_healthy(8)
         self.world = self.history.world
         self.epoch = self.world.brokers[1].store.epoch
         assert self.world.brokers[1].role is Role.MASTER
 
-    def cut(self, number: int, *others: int | str) -> None:
-        self.world.cut |= {frozenset({number, other}) for other in others}
+    def partition(self, number: int, *others: int | str) -> None:
+        """Partition a member from other members, deciding processes (`op0`, `op1`) or the API server (`api`)."""
+        self.world.partitions |= {frozenset({number, other}) for other in others}
 
     def until_moved(self) -> None:
         """Run the deciding processes until member 2 or 3 is the master."""
         world = self.world
         for _ in range(60):
-            for name, decider in enumerate(world.deciders):
-                world.read_lease(name)
+            for decider_number, decider in enumerate(world.deciders):
+                world.read_lease(decider_number)
                 for number in (1, 2, 3):
-                    member = world.observe_member(name, number)
+                    member = world.observe_member(decider_number, number)
                     assert member is not None
-                    world.receive(name, member)
-                world.decide(name)
-                while decider.under_way:
-                    world.deliver(name, 0)
+                    world.receive(decider_number, member)
+                world.decide(decider_number)
+                while decider.pending_actions:
+                    world.execute_pending(decider_number, 0)
             if any(one.number != 1 for one in world.masters()):
                 return
             world.advance(500, 0.5)
             for number in (1, 2, 3):
-                world.copy(number, 1_000)
+                world.replicate(number, 1_000)
         raise AssertionError("no member was promoted")
 
     def returns(self) -> None:
@@ -244,9 +256,9 @@ def replaced_master(*cut: int | str) -> Scene:
     """Return a scene in which member 1 was killed and replaced as master, and does not reach these."""
     scene = Scene()
     scene.world.crash(1)
-    scene.cut(1, "op0", "op1")
+    scene.partition(1, "op0", "op1")
     scene.until_moved()
-    scene.cut(1, *cut)
+    scene.partition(1, *cut)
     return scene
 
 
@@ -261,10 +273,10 @@ def test_a_replaced_master_does_not_recover_its_role() -> None:
     [("quorum_gap", ("api", 2, 3)), ("lease_conflict", (2, 3))],
     ids=["no-peer-has-to-answer", "the-lease-is-not-believed"],
 )
-def test_the_judge_detects_recovery_without_proof(
+def test_the_checker_detects_recovery_without_proof(
     rule: str, cut: tuple[int | str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counterexamples: no slave has to answer, or the Lease is not checked."""
+    """Twins: no slave has to answer, or the Lease is not checked."""
     scene = replaced_master(*cut)
     monkeypatch.setattr(role_recovery, rule, lambda _known: "")
 
@@ -272,13 +284,13 @@ def test_the_judge_detects_recovery_without_proof(
         scene.returns()
 
 
-def test_the_judge_detects_recovery_that_ignores_promises() -> None:
-    """Counterexample: slaves count although they have promised or begun a newer epoch."""
+def test_the_checker_detects_recovery_that_ignores_promises() -> None:
+    """Twin: slaves count although they have promised or begun a newer epoch."""
     scene = replaced_master("api")
 
     def without_promises(known: RecoveryInput) -> RecoveryInput:
         epoch = known.report.epoch
-        before = slave(epoch=epoch, promised_epoch=epoch, last_epoch=epoch, wrote=0)
+        before = slave_report(epoch=epoch, promised_epoch=epoch, last_epoch=epoch, wrote=0)
         return known._replace(peers=dict.fromkeys(known.peers, before))
 
     scene.world.sidecars.alter_input = without_promises
@@ -291,17 +303,17 @@ def promised_master() -> Scene:
     """Return a scene in which the killed member 1 has promised a new master's epoch, unknown to member 3."""
     scene = Scene()
     for name in ("op0", "op1"):
-        scene.cut(3, name)
-    scene.world.request = PromotionRequest(id="w", to=2)
+        scene.partition(3, name)
+    scene.world.promotion_request = PromotionRequest(id="w", to=2)
     scene.until_moved()
     assert scene.world.brokers[3].store.promised <= scene.epoch < scene.world.brokers[1].store.promised
     scene.world.crash(1)
-    scene.cut(1, "op0", "op1", "api", 2)
+    scene.partition(1, "op0", "op1", "api", 2)
     return scene
 
 
-def test_the_judge_detects_recovery_against_the_own_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: a broker that has promised a newer epoch becomes master of the old one again."""
+def test_the_checker_detects_recovery_against_the_own_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: a broker that has promised a newer epoch becomes master of the old one again."""
     promised_master().returns()
     scene = promised_master()
 
@@ -315,8 +327,8 @@ def test_the_judge_detects_recovery_against_the_own_promise(monkeypatch: pytest.
 
 
 @pytest.mark.verify
-def test_the_judge_detects_recovery_with_an_incomplete_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counterexample: the broker does not check for missing data, and its sidecar not for longer logs of peers."""
+def test_the_checker_detects_recovery_with_an_incomplete_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: the broker does not check for missing data, and its sidecar not for longer logs of peers."""
 
     def may(self: Broker) -> bool:
         store = self.store
@@ -325,4 +337,4 @@ def test_the_judge_detects_recovery_with_an_incomplete_log(monkeypatch: pytest.M
     monkeypatch.setattr(Broker, "may_regain", property(may))
     monkeypatch.setattr(role_recovery, "log_conflict", lambda _known: "")
 
-    assert is_found(histories=400)
+    assert is_violation_found(histories=400)

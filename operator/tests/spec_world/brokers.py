@@ -14,8 +14,13 @@ from gantry_spec.observed import Report, Role
 from gantry_status.broker_state import SlaveState
 
 RECORD_BYTES: Final = 1 << 20
+"""The size of every record of a log."""
+
 GRANT_MS: Final = 3_000
-MARGIN: Final = 0.9
+"""How long a slave's grant, its permission to its master to acknowledge, holds."""
+
+GRANT_MARGIN: Final = 0.9
+"""The share of a grant's time that its master uses."""
 
 
 class Record(NamedTuple):
@@ -23,6 +28,7 @@ class Record(NamedTuple):
 
     epoch: int
     serial: int
+    """Unique in a world, so that two records are never taken for one."""
 
 
 class Refused(Exception):
@@ -40,19 +46,27 @@ class Store:
     """The number of records that survive a power loss."""
 
     promised: int = 0
+    """The epoch below which the member follows no master."""
+
     epoch: int = 0
     """The epoch of the broker's last role."""
 
     master_id: int | None = None
+    """The number of the master in that epoch; the broker's own if it was the master itself, None if it is unknown."""
+
     electable: tuple[int, ...] = ()
+    """The slaves of which one may be the next master, as the broker recorded them."""
+
     acks_recorded: int | None = None
-    is_over: bool = False
+    """The number of acks that a message needs in that epoch; None if it is unknown."""
+
+    is_role_revoked: bool = False
     """Whether the broker was fenced in that epoch, or withdrawn: a new process does not regain the role."""
 
-    lacks: set[Record] = field(default_factory=set)
+    lost: set[Record] = field(default_factory=set)
     """The records that this store had and lost, as the broker knows."""
 
-    owes: set[Record] = field(default_factory=set)
+    lost_with_earlier_disks: set[Record] = field(default_factory=set)
     """The records that earlier disks of this member had, which the broker does not know of."""
 
     @property
@@ -62,7 +76,7 @@ class Store:
     @property
     def is_complete(self) -> bool:
         """Whether no data is missing. A broker that lacks data reports this, or that it does not know."""
-        return self.lacks <= set(self.log)
+        return self.lost <= set(self.log)
 
 
 @final
@@ -73,12 +87,24 @@ class Broker:
     number: int
     store: Store
     acks_needed: int
+    """How many slaves must acknowledge a message, by the settings of the process."""
+
     template: str
+    """The hash of the pod template with which the process was started."""
+
     is_up: bool = False
+    """Whether the process runs."""
+
     boot: int = 0
+    """How often the broker was started; it identifies the process."""
+
     role: Role = Role.UNASSIGNED
     is_draining: bool = False
+    """Whether a master refuses sends until it is promoted again or its role ends."""
+
     is_withdrawn: bool = False
+    """Whether a master refuses sends without a time limit."""
+
     master: str = ""
     last_heartbeat_ms: int | None = None
     granted_until_ms: int = 0
@@ -91,6 +117,7 @@ class Broker:
     """In a master: the expiry of each slave's grant, by number."""
 
     lease_until_ms: int = 0
+    """In a master: until when the Lease permits it to acknowledge."""
 
     @property
     def address(self) -> str:
@@ -100,11 +127,11 @@ class Broker:
         """Start a new process without a role. Its predecessor may have given a grant just before."""
         self.template, self.acks_needed = template, acks_needed
         self.is_up, self.boot, self.role = True, self.boot + 1, Role.UNASSIGNED
-        self.forget()
+        self.reset_role_state()
         if self.store.epoch and self.store.master_id != self.number:
             self.granted_until_ms = now_ms + GRANT_MS
 
-    def forget(self) -> None:
+    def reset_role_state(self) -> None:
         """Reset the state that a process keeps only in a role."""
         self.is_draining, self.master, self.last_heartbeat_ms = False, "", None
         self.is_withdrawn = False
@@ -113,6 +140,7 @@ class Broker:
     # -- orders --------------------------------------------------------------------------------------------------------
 
     def promise(self, epoch: int) -> None:
+        """Promise to follow no master below an epoch, and end a role of an older one."""
         self._record_promise(epoch)
         if self.store.epoch < epoch:
             if self.role is Role.MASTER:
@@ -120,20 +148,23 @@ class Broker:
             self.master, self.last_heartbeat_ms = "", None
 
     def promote(self, epoch: int, electable: tuple[int, ...], serial: int) -> bool:
-        """Make the broker master of an epoch, and return whether a new epoch has begun."""
+        """Make the broker master of an epoch, and return whether a new epoch has begun.
+
+        ``serial`` is the number of the record that begins the epoch.
+        """
         store = self.store
         if self.role is Role.MASTER and store.epoch == epoch:
-            self.is_draining = self.is_withdrawn = store.is_over = False
+            self.is_draining = self.is_withdrawn = store.is_role_revoked = False
             return False
         if epoch <= max(store.last_epoch, store.epoch):
             raise Refused("the epoch is not new")
         self._record_promise(epoch)
-        self.forget()
-        self.role, store.epoch, store.master_id, store.is_over = Role.MASTER, epoch, self.number, False
+        self.reset_role_state()
+        self.role, store.epoch, store.master_id, store.is_role_revoked = Role.MASTER, epoch, self.number, False
         store.electable = tuple(number for number in electable if number != self.number)
         store.acks_recorded = self.acks_needed
         store.log.append(Record(epoch, serial))
-        store.lacks.clear()  # from now on its own log is the reference
+        store.lost.clear()  # from now on its own log is the reference
         return True
 
     def follow(self, epoch: int, master: str) -> None:
@@ -142,40 +173,46 @@ class Broker:
         if (self.role, self.store.epoch, self.master) == (Role.SLAVE, epoch, master):
             return
         self._record_promise(epoch)
-        self.forget()
-        self.role, self.master, self.store.is_over = Role.SLAVE, master, False
+        self.reset_role_state()
+        self.role, self.master, self.store.is_role_revoked = Role.SLAVE, master, False
         if self.store.epoch != epoch:
             self.store.epoch, self.store.master_id, self.store.electable = epoch, None, ()
             self.store.acks_recorded = None
 
     def fence(self, epoch: int) -> None:
+        """Take the role of an epoch or an older one away, and promise the epoch."""
         if self.role is Role.MASTER and epoch < self.store.epoch:
             raise Refused("it is the master of a newer epoch")
         self._record_promise(epoch)
         self._lose_role()
-        self.store.is_over = True
+        self.store.is_role_revoked = True
 
     @property
     def may_regain(self) -> bool:
         """Whether only the end of its process has ended the broker's role, as far as the broker knows."""
         store = self.store
-        is_left = self.role is Role.UNASSIGNED and store.epoch > 0 and not store.is_over
+        is_left = self.role is Role.UNASSIGNED and store.epoch > 0 and not store.is_role_revoked
         is_same = store.last_epoch == store.epoch and store.acks_recorded == self.acks_needed
         is_master = store.master_id == self.number
         return is_left and store.promised <= store.epoch and (not is_master or (is_same and store.is_complete))
 
     def regain(self, epoch: int) -> None:
+        """Become master of the same epoch again, after a restart."""
         store = self.store
         if (store.epoch, store.master_id) != (epoch, self.number) or not self.may_regain:
             raise Refused("the role cannot be recovered")
-        self.forget()
+        self.reset_role_state()
         self.role = Role.MASTER
 
     def drain(self, *, withdraw: bool = False, clients_only: bool = False) -> None:
+        """Refuse sends, and flush the log unless ``clients_only`` is set.
+
+        With ``withdraw`` the broker also takes its write permission out of the routes, and does not regain the role.
+        """
         if self.role is not Role.MASTER:
             raise Refused("only a master drains")
         self.is_withdrawn = self.is_withdrawn or withdraw
-        self.store.is_over |= withdraw
+        self.store.is_role_revoked |= withdraw
         if clients_only:
             return
         self.is_draining = True
@@ -187,7 +224,7 @@ class Broker:
         self.store.promised = epoch
 
     def _lose_role(self) -> None:
-        self.forget()
+        self.reset_role_state()
         self.role = Role.UNASSIGNED
 
     # -- replication ---------------------------------------------------------------------------------------------------
@@ -208,10 +245,10 @@ class Broker:
         mine += theirs[same : same + records]
         self.last_heartbeat_ms, self.granted_until_ms = now_ms, now_ms + GRANT_MS
         if len(mine) == len(theirs):
-            store.lacks.clear()  # it has everything that its master has, which is the reference
-            store.owes.clear()
+            store.lost.clear()  # it has everything that its master has, which is the reference
+            store.lost_with_earlier_disks.clear()
         master.acks[self.number] = (store.identity, len(mine))
-        master.grants[self.number] = now_ms + int(GRANT_MS * MARGIN)
+        master.grants[self.number] = now_ms + int(GRANT_MS * GRANT_MARGIN)
 
     @property
     def epoch_start(self) -> int:

@@ -13,8 +13,13 @@ from gantry_spec.observed import Disk, Member, ObservedGroup, ObservedLease, Obs
 from gantry_status.broker_state import SlaveState
 
 NOW_MS: Final = 1_000_000
+"""The time of the decision."""
+
 EPOCH: Final = 3_000
+"""The present epoch."""
+
 ADDRESS: Final = "{}.example:10912"
+"""The replication address of a member, by its number."""
 
 
 def spec_with(**fields: Any) -> Spec:
@@ -62,7 +67,7 @@ def member_of(number: int, report: Report | None, **other: Any) -> Member:
     return Member(number=number, report=report, **(values | other))
 
 
-def record_of(
+def lease_record_of(
     master: int = 1, slaves: tuple[int, ...] = (2,), *, acks_needed: int = 1, epoch: int = EPOCH
 ) -> LeaseRecord:
     """Return a settled record of a Lease."""
@@ -76,7 +81,7 @@ def record_of(
     return LeaseRecord(version="7", epoch=epoch, terms=(term,), goal=Goal(why="it began"))
 
 
-def healthy(
+def healthy_shard(
     *, slaves: int = 1, wrote: int = 10_000, acks_needed: int = 1, number: int = 0, **master: Any
 ) -> ObservedShard:
     """Return a shard whose members are all healthy."""
@@ -86,11 +91,11 @@ def healthy(
     values: dict[str, Any] = {"wrote": wrote, "role": Role.MASTER} | fields
     members = [member_of(1, report_of(1, **values), acks_needed=acks_needed)]
     members += [member_of(one, report_of(one, wrote=wrote), acks_needed=acks_needed) for one in numbers]
-    lease = ObservedLease(record=record_of(1, numbers, acks_needed=acks_needed), seen_ms=NOW_MS - 60_000)
+    lease = ObservedLease(record=lease_record_of(1, numbers, acks_needed=acks_needed), seen_ms=NOW_MS - 60_000)
     return ObservedShard(number=number, lease=lease, members=tuple(members))
 
 
-def observed(*shards: ObservedShard, **other: Any) -> ObservedGroup:
+def observed_group(*shards: ObservedShard, **other: Any) -> ObservedGroup:
     """Return a group of these shards."""
     return ObservedGroup(shards=shards, **({"template": "t"} | other))
 

@@ -12,22 +12,23 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from spec_world.history import CALM_ROUNDS_MAX, History
-from spec_world.judge import InvariantViolation
+from spec_world.history import RECOVERY_ROUNDS_MAX, History
+from spec_world.invariant_checker import InvariantViolation
 from spec_world.shapes import Shape
 
 from gantry_spec.manifest.parts import FailoverMode
 
 SHAPES = (
-    Shape(1, 1),
-    Shape(2, 1),
-    Shape(2, 2),
-    Shape(3, 2),
-    Shape(3, 1),
-    Shape(1, 0, 100 << 20),
-    Shape(2, 0, 1_000 << 20),
-    Shape(2, 1, mode=FailoverMode.MANUAL),
+    Shape(slaves=1, acks_needed=1),
+    Shape(slaves=2, acks_needed=1),
+    Shape(slaves=2, acks_needed=2),
+    Shape(slaves=3, acks_needed=2),
+    Shape(slaves=3, acks_needed=1),
+    Shape(slaves=1, acks_needed=0, loss_bytes_max=100 << 20),
+    Shape(slaves=2, acks_needed=0, loss_bytes_max=1_000 << 20),
+    Shape(slaves=2, acks_needed=1, mode=FailoverMode.MANUAL),
 )
+"""The kinds of groups: a seed has that of its remainder."""
 
 
 class Tally:
@@ -38,26 +39,29 @@ class Tally:
         self.acknowledged = 0
         self.manual_interventions = 0
         self.roles_regained = 0
+        """How often a restarted broker regained its role."""
+
         self.rejoined = 0
         self.losses: list[tuple[int, int]] = []
+        """The lost and the announced bytes of each lossy promotion."""
 
 
 def run(seed: int, steps: int, tally: Tally | None = None) -> History:
-    """Run one history and the calm phase after it. Raises ``InvariantViolation``."""
+    """Run one history, and rounds without faults until it is healthy. Raises ``InvariantViolation``."""
     history = History(SHAPES[seed % len(SHAPES)], seed)
     history.run(steps)
-    history.heal()
-    if history.calm() >= CALM_ROUNDS_MAX:
+    history.end_faults()
+    if history.run_until_healthy() >= RECOVERY_ROUNDS_MAX:
         reasons = [line for decider in history.world.deciders for line in decider.decision.explanation]
         raise InvariantViolation(f"all faults have ended, but the shard has not recovered: {reasons}")
     if tally is not None:
-        judge = history.world.judge
-        tally.promotions += len(judge.masters)
-        tally.acknowledged += len(judge.safe)
+        checker = history.world.checker
+        tally.promotions += len(checker.masters)
+        tally.acknowledged += len(checker.acknowledged)
         tally.manual_interventions += history.manual_interventions
         tally.roles_regained += history.world.sidecars.roles_regained
         tally.rejoined += history.world.sidecars.rejoined
-        tally.losses += judge.losses
+        tally.losses += checker.losses
     return history
 
 

@@ -14,11 +14,16 @@ class Shape(NamedTuple):
 
     slaves: int
     acks_needed: int
+    """How many slaves must acknowledge a message; 0 for an asynchronous group."""
+
     loss_bytes_max: int = 0
+    """The loss that an automatic failover of an asynchronous group may announce."""
+
     mode: FailoverMode = FailoverMode.AUTOMATIC
 
     @property
     def spec(self) -> Spec:
+        """The spec of such a group."""
         is_sync = self.acks_needed > 0
         return Spec(
             slaves=self.slaves,

@@ -1,7 +1,8 @@
 """The sidecars of a model world, which recover roles of restarted brokers from the Lease and from reports of peers.
 
-A sidecar gives its order some time after its check, when the state may be different. The judge verifies that a master's
-role was rightly regained at the time of the check. Counterexamples hide one fact from the sidecar.
+A sidecar gives its order some time after its check, when the state may be different. The checker of invariants
+verifies that a master's role was rightly regained at the time of the check. Twins, which are tests without one rule,
+hide one fact from the sidecar.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from spec_world.fleet import Fleet
 
 PEAK_RECORDS_PER_S: Final = 20
+"""The greatest load of a master."""
 
 
 @final
@@ -29,10 +31,12 @@ class Sidecars:
         self._fleet: Final = fleet
         self.roles_regained = 0
         self.rejoined = 0
-        self.alter_input: Callable[[RecoveryInput], RecoveryInput] = lambda known: known
-        """A hook with which counterexamples change the input of the check."""
+        """How often a restarted slave followed its master again."""
 
-        self._under_way: Final[list[tuple[int, Regain | Rejoin]]] = []
+        self.alter_input: Callable[[RecoveryInput], RecoveryInput] = lambda known: known
+        """A hook with which twins change the input of the check."""
+
+        self._pending_orders: Final[list[tuple[int, Regain | Rejoin]]] = []
 
     def recovery_input(self, number: int) -> RecoveryInput | None:
         """Return what a broker's sidecar knows now; None if the broker does not run."""
@@ -42,9 +46,9 @@ class Sidecars:
         peers = {
             other.number: other.report(fleet.now_ms, fleet.now_ms, PEAK_RECORDS_PER_S * RECORD_BYTES)
             for other in fleet.brokers.values()
-            if other is not broker and other.is_up and fleet.reach(number, other.number)
+            if other is not broker and other.is_up and fleet.can_reach(number, other.number)
         }
-        is_read = fleet.reach(number, "api")
+        is_read = fleet.can_reach(number, "api")
         return RecoveryInput(
             report=broker.report(fleet.now_ms, fleet.now_ms, PEAK_RECORDS_PER_S * RECORD_BYTES),
             peers=peers,
@@ -61,15 +65,15 @@ class Sidecars:
             else role_recovery.decide_recovery(self.alter_input(known))
         )
         if isinstance(found, Regain):
-            self._fleet.judge.check_regained_role(number, found.epoch)
+            self._fleet.checker.check_regained_role(number, found.epoch)
         if not isinstance(found, StayUnassigned):
-            self._under_way.append((number, found))
+            self._pending_orders.append((number, found))
 
     def order(self, index: int) -> None:
         """Give one of the queued orders to its broker."""
-        if not self._under_way:
+        if not self._pending_orders:
             return
-        number, found = self._under_way.pop(index % len(self._under_way))
+        number, found = self._pending_orders.pop(index % len(self._pending_orders))
         broker = self._fleet.brokers.get(number)
         if broker is None or not broker.is_up:
             return

@@ -2,7 +2,8 @@
 
 Time passes; records are sent, copied and acknowledged; reports are requested, answered and delivered, each at its own
 time or never; actions are pending until they are delivered, once, twice or never. Every event is one call on the world,
-so a seed determines a history. The judge is informed of every acknowledgement and every promotion.
+so a seed determines a history. The checker of invariants (`invariant_checker`) is informed of
+every acknowledgement and every promotion.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from gantry_spec.observed import (
 )
 
 LEASE_MS: Final = 6_000
+"""How long a renewed Lease permits its master to acknowledge."""
 
 
 @final
@@ -41,12 +43,17 @@ LEASE_MS: Final = 6_000
 class Decider:
     """One operator or supervisor, with its observations and its pending actions."""
 
-    name: int
+    number: int
     members: dict[int, Member] = field(default_factory=dict)
+    """Its last observation of each member."""
+
     lease: ObservedLease | None = None
     last_report: LastReport | None = None
-    under_way: list[act.Action] = field(default_factory=list)
+    pending_actions: list[act.Action] = field(default_factory=list)
+    """The decided actions that are not executed yet."""
+
     decision: Decision = field(default_factory=Decision)
+    """Its last decision."""
 
 
 @final
@@ -55,28 +62,36 @@ class World(Fleet):
 
     def __init__(self, spec: Spec, *, acks_needed: int, deciders: int = 2) -> None:
         super().__init__(spec, acks_needed)
-        self.request: PromotionRequest | None = None
-        self.leaving: set[int] = set()
-        self.given_up: set[int] = set()
+        self.promotion_request: PromotionRequest | None = None
+        """The present order of a person to promote a member."""
+
+        self.leaving_members: set[int] = set()
+        """The members whose machine is being drained."""
+
+        self.replaceable_disks: set[int] = set()
+        """The members whose lost disk a person has given up."""
+
         self.is_paused = False
         self.is_fenced = False
         self.is_hibernated = False
-        self.is_compared = True
-        """Whether the Lease is replaced by compare-and-swap; a counterexample turns that off."""
+        self.is_lease_version_checked = True
+        """Whether the Lease is replaced by compare-and-swap; a twin turns that off."""
 
-        self.deciders: Final = [Decider(name) for name in range(deciders)]
+        self.deciders: Final = [Decider(number) for number in range(deciders)]
+        """The processes that decide at the same time, which partitions call `op0` and `op1`."""
+
         self.sidecars: Final = Sidecars(self)
 
     # -- observing -----------------------------------------------------------------------------------------------------
 
-    def observe_member(self, name: int, number: int, *, asked_ms: int | None = None) -> Member | None:
+    def observe_member(self, decider_number: int, number: int, *, asked_ms: int | None = None) -> Member | None:
         """Return what a deciding process would observe of a member now."""
         broker, asked = self.brokers.get(number), self.now_ms if asked_ms is None else asked_ms
-        known = self.deciders[name].members.get(number)
+        known = self.deciders[decider_number].members.get(number)
         report = None if known is None else known.report
         if broker is None:
             return Member(number=number, process=Process.ABSENT, process_asked_ms=asked, report=report)
-        if broker.is_up and self.reach(f"op{name}", number):
+        if broker.is_up and self.can_reach(f"op{decider_number}", number):
             report = broker.report(asked, self.now_ms, PEAK_RECORDS_PER_S * RECORD_BYTES)
         process = Process.RUNNING if broker.is_up else Process.STOPPED
         stopped_ms = None
@@ -87,7 +102,7 @@ class World(Fleet):
         boot_id, started_ms = f"{number}-{broker.boot}", self.now_ms
         if known is not None and known.boot_id == boot_id and known.started_by_ms is not None:
             started_ms = known.started_by_ms
-        if not self.reach(f"op{name}", number):
+        if not self.can_reach(f"op{decider_number}", number):
             process, stopped_ms = Process.UNKNOWN, None
             boot_id = "" if known is None else known.boot_id
         return Member(
@@ -102,36 +117,38 @@ class World(Fleet):
             acks_needed=broker.acks_needed,
             disk=Disk.LOST if number in self.lost_disks else Disk.PRESENT,
             disk_lost_since_ms=self.lost_disks.get(number),
-            is_leaving=number in self.leaving,
+            is_leaving=number in self.leaving_members,
             report=report,
         )
 
-    def receive(self, name: int, member: Member) -> None:
+    def receive(self, decider_number: int, member: Member) -> None:
         """Deliver an observation to a deciding process, whenever it was made."""
-        decider = self.deciders[name]
+        decider = self.deciders[decider_number]
         decider.members[member.number] = member
         if member.process is Process.ABSENT and member.number not in self.spec.members:
             del decider.members[member.number]
         if member.report is not None:
             decider.last_report = last_report_after(decider.last_report, member.report)
 
-    def read_lease(self, name: int) -> None:
-        if not self.reach(f"op{name}", "api"):
+    def read_lease(self, decider_number: int) -> None:
+        """Let a deciding process read the Lease, if it reaches the API server."""
+        if not self.can_reach(f"op{decider_number}", "api"):
             return
-        decider = self.deciders[name]
+        decider = self.deciders[decider_number]
         known = decider.lease
         if known is None or known.record != self.lease:
             decider.lease = ObservedLease(record=self.lease, seen_ms=self.now_ms)
 
-    def observed(self, name: int) -> ObservedGroup:
-        decider = self.deciders[name]
+    def observed_group(self, decider_number: int) -> ObservedGroup:
+        """Return the group as a deciding process has observed it."""
+        decider = self.deciders[decider_number]
         shard = ObservedShard(
             number=0,
             lease=decider.lease,
             members=tuple(decider.members[number] for number in sorted(decider.members)),
             last_report=decider.last_report,
-            request=self.request,
-            replace_disks=tuple(sorted(self.given_up)),
+            request=self.promotion_request,
+            replace_disks=tuple(sorted(self.replaceable_disks)),
             is_fenced=self.is_fenced,
             is_scaled_to_zero=self.is_hibernated and not any(broker.is_up for broker in self.brokers.values()),
         )
@@ -145,30 +162,32 @@ class World(Fleet):
 
     # -- decisions and their execution ---------------------------------------------------------------------------------
 
-    def decide(self, name: int) -> Decision:
-        decider = self.deciders[name]
-        decider.decision = decide(self.spec, self.observed(name), self.now_ms)
-        decider.under_way += [one for one in decider.decision.actions if not isinstance(one, act.Wait)]
+    def decide(self, decider_number: int) -> Decision:
+        """Let a deciding process decide by its observations; its actions become pending."""
+        decider = self.deciders[decider_number]
+        decider.decision = decide(self.spec, self.observed_group(decider_number), self.now_ms)
+        decider.pending_actions += [one for one in decider.decision.actions if not isinstance(one, act.Wait)]
         return decider.decision
 
-    def deliver(self, name: int, index: int, *, is_kept: bool = False) -> None:
-        """Execute a pending action. With ``is_kept`` it stays pending, so that it is executed again later."""
-        under_way = self.deciders[name].under_way
-        if not under_way:
+    def execute_pending(self, decider_number: int, index: int, *, is_kept: bool = False) -> None:
+        """Execute the pending action at an index, modulo their number. With ``is_kept`` it is executed again later."""
+        pending_actions = self.deciders[decider_number].pending_actions
+        if not pending_actions:
             return
-        action = under_way[index % len(under_way)] if is_kept else under_way.pop(index % len(under_way))
+        place = index % len(pending_actions)
+        action = pending_actions[place] if is_kept else pending_actions.pop(place)
         with suppress(Refused):
-            self._do(name, action)
+            self._execute(decider_number, action)
         self.acknowledge()
 
-    def _do(self, name: int, action: act.Action) -> None:
+    def _execute(self, decider_number: int, action: act.Action) -> None:
         if isinstance(action, act.LeaseAction):
-            if self.reach(f"op{name}", "api"):
-                self._write(action)
+            if self.can_reach(f"op{decider_number}", "api"):
+                self._write_lease(action)
             return
         if isinstance(action, act.ClearRequest):
-            if self.request is not None and self.request.id == action.request:
-                self.request = None
+            if self.promotion_request is not None and self.promotion_request.id == action.request:
+                self.promotion_request = None
             return
         if isinstance(action, act.Hibernate):
             for number in self.brokers:
@@ -177,13 +196,13 @@ class World(Fleet):
             return
         assert isinstance(action, act.MemberAction), action
         if isinstance(action, act.Start | act.Restart | act.Remove | act.ReplaceDisk):
-            self._do_process(action)
+            self._execute_on_process(action)
             return
         broker = self.brokers.get(action.member)
-        if broker is not None and broker.is_up and self.reach(f"op{name}", action.member):
-            self._order(broker, action)
+        if broker is not None and broker.is_up and self.can_reach(f"op{decider_number}", action.member):
+            self._give_order(broker, action)
 
-    def _order(self, broker: Broker, action: act.MemberAction) -> None:
+    def _give_order(self, broker: Broker, action: act.MemberAction) -> None:
         match action:
             case act.Promise(epoch=epoch):
                 broker.promise(epoch)
@@ -199,7 +218,7 @@ class World(Fleet):
                 if is_new and place < (action.last_epoch, action.end):
                     raise Refused("expected a longer log")
                 if broker.promote(epoch, electable, self.next_serial()):
-                    self.judge.promoted(broker, self.lease)
+                    self.checker.check_promotion(broker, self.lease)
             case act.Follow(epoch=epoch, master=master):
                 broker.follow(epoch, master)
             case act.Fence(epoch=epoch):
@@ -211,12 +230,12 @@ class World(Fleet):
             case _:
                 raise AssertionError(f"no order: {action}")
 
-    def _do_process(self, action: act.MemberAction) -> None:
+    def _execute_on_process(self, action: act.MemberAction) -> None:
         number = action.member
         match action:
             case act.Start():
                 if number not in self.brokers and number in self.spec.members:
-                    self.make(number)
+                    self.create_broker(number)
                 self.restart(number)
             case act.Restart(boot_id=boot_id):
                 broker = self.brokers.get(number)
@@ -228,21 +247,23 @@ class World(Fleet):
                 meant = self.brokers.get(number)
                 if meant is None or boot_id != f"{number}-{meant.boot}":
                     return
-                self.judge.removed(self.brokers.pop(number, None), self.brokers.values())
+                self.checker.check_removal(self.brokers.pop(number, None), self.brokers.values())
             case act.ReplaceDisk(disk_id=disk_id, is_accepted=is_accepted):
                 meant = self.brokers.get(number)
                 if meant is None or disk_id != meant.store.identity:
                     return
                 if self.lost_disks.pop(number, None) is not None:
-                    self.given_up.discard(number)
+                    self.replaceable_disks.discard(number)
                     lost = self.brokers.pop(number)
-                    self.judge.removed(lost, self.brokers.values(), is_accepted=is_accepted)
-                    self.make(number)
-                    self.brokers[number].store.owes = lost.store.lacks | lost.store.owes | set(lost.store.log)
+                    self.checker.check_removal(lost, self.brokers.values(), is_accepted=is_accepted)
+                    self.create_broker(number)
+                    old = lost.store
+                    gone = old.lost | old.lost_with_earlier_disks | set(old.log)
+                    self.brokers[number].store.lost_with_earlier_disks = gone
 
-    def _write(self, action: act.LeaseAction) -> None:
+    def _write_lease(self, action: act.LeaseAction) -> None:
         version = None if self.lease is None else self.lease.version
-        if self.is_compared and version != action.expected:
+        if self.is_lease_version_checked and version != action.expected:
             return
         count = int(version or "0") + 1
         self.lease = msgspec.structs.replace(action.record, version=str(count))

@@ -77,7 +77,7 @@ def running_pair(folder: Path, *, segment: str = "1Mi") -> Iterator[Group]:
     group = Group(folder, broker=BROKER_SETTINGS, writeBuffer=f'{{medium: "Off", segmentSize: {segment}}}')
     group.up(*FREE_PORTS)
     try:
-        group.until(group.is_well)
+        group.wait_until(group.is_healthy)
         yield group
     finally:
         group.down()
@@ -95,7 +95,7 @@ def wait_until_quiescent(group: Group) -> None:
             since, seen = time.monotonic(), now
         return time.monotonic() - since > QUIET_S
 
-    group.until(is_quiescent)
+    group.wait_until(is_quiescent)
 
 
 def write_pair(folder: Path, *, seed: int, count: int) -> tuple[Path, Path]:
@@ -103,7 +103,7 @@ def write_pair(folder: Path, *, seed: int, count: int) -> tuple[Path, Path]:
     with running_pair(folder) as group:
         asyncio.run(send_all(group.name_server, seed, count))
         asyncio.run(send_to_recreated_topic(group.name_server, 20))
-        group.until(group.is_well)
+        group.wait_until(group.is_healthy)
         wait_until_quiescent(group)
     stores = tuple(group.state.store(0, number) for number in (1, 2))
     return stores[0], stores[1]

@@ -135,7 +135,11 @@ def group(folder: Path, *, slaves: int = 1, with_sidecars: bool = True, **conf: 
         brokers = [master]
         for number in range(1, slaves + 1):
             slave = BrokerChild(
-                stores[number], brokerRole="SLAVE", brokerId=str(number), haMasterAddress=master.replication, **common
+                stores[number],
+                brokerRole="SLAVE",
+                brokerId=str(number),
+                haMasterAddress=master.replication_address,
+                **common,
             )
             stack.callback(slave.child.end)
             brokers.append(slave)

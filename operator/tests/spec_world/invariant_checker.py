@@ -1,4 +1,4 @@
-"""The judge of a model world: it checks each acknowledgement, promotion, recovery and removal when it happens.
+"""The checker of a model world's invariants: it checks each acknowledgement, promotion, recovery and removal at once.
 
 one master            an epoch never has two masters
 no late recovery      no sidecar decides that its broker recovers its role after a newer epoch has begun
@@ -24,14 +24,16 @@ class InvariantViolation(AssertionError):
 
 
 @final
-class Judge:
-    """The judge of one model world."""
+class InvariantChecker:
+    """The checker of one model world."""
 
     def __init__(self, spec: Spec) -> None:
-        self.safe: Final[set[Record]] = set()
+        self.acknowledged: Final[set[Record]] = set()
         """The acknowledged records that were not announced as lost."""
 
         self.lost: Final[set[Record]] = set()
+        """The acknowledged records of which a promotion announced the loss, or a person accepted it."""
+
         self.masters: Final[dict[int, int]] = {}
         """The master of each epoch."""
 
@@ -42,27 +44,28 @@ class Judge:
         """The spec with the allowed loss, which edits replace."""
 
         self._newest: tuple[int, frozenset[Record]] = (0, frozenset())
+        """The newest epoch and the records with which it began."""
 
-    def lacks_something(self, store: Store) -> bool:
+    def has_lost_records(self, store: Store) -> bool:
         """Return whether a store lacks a record that it, or an earlier disk of its member, had."""
-        return not (store.lacks | store.owes) <= set(store.log)
+        return not (store.lost | store.lost_with_earlier_disks) <= set(store.log)
 
-    def acknowledged(self, broker: Broker, end: int) -> None:
+    def check_acknowledged(self, broker: Broker, end: int) -> None:
         """Check the records that a master has acknowledged to its clients."""
         epoch, begun_with = self._newest
         acknowledged_records = broker.store.log[:end]
         for at in range(len(acknowledged_records) - 1, -1, -1):
             record = acknowledged_records[at]
-            if record in self.safe:
+            if record in self.acknowledged:
                 break
             if broker.store.epoch < epoch and record not in begun_with:
                 raise InvariantViolation(
                     f"{broker.number} acknowledges {record} of epoch {broker.store.epoch} after epoch {epoch}"
                 )
             self.lost.discard(record)
-            self.safe.add(record)
+            self.acknowledged.add(record)
 
-    def promoted(self, broker: Broker, lease: LeaseRecord | None) -> None:
+    def check_promotion(self, broker: Broker, lease: LeaseRecord | None) -> None:
         """Check a promotion: a master has begun an epoch."""
         epoch, number = broker.store.epoch, broker.number
         if self.masters.setdefault(epoch, number) != number:
@@ -71,7 +74,7 @@ class Judge:
         if epoch < self._newest[0]:
             return
         self._newest = (epoch, log)
-        gone = self.safe - log
+        gone = self.acknowledged - log
         announced = self._announced(epoch, lease)
         if gone and broker.acks_needed:
             raise InvariantViolation(
@@ -84,7 +87,7 @@ class Judge:
         if gone:
             self.losses.append((len(gone) * RECORD_BYTES, -1 if announced is None else announced))
         self.lost.update(gone)
-        self.safe.difference_update(gone)
+        self.acknowledged.difference_update(gone)
 
     def _announced(self, epoch: int, lease: LeaseRecord | None) -> int | None:
         """Return the announced loss of a promotion; None if a person has accepted any loss."""
@@ -112,14 +115,14 @@ class Judge:
                 f"{number} comes back as the master of epoch {epoch}, which is {self.masters[epoch]}'s"
             )
 
-    def removed(self, broker: Broker | None, others: Iterable[Broker], *, is_accepted: bool = False) -> None:
+    def check_removal(self, broker: Broker | None, others: Iterable[Broker], *, is_accepted: bool = False) -> None:
         """Check the removal of a store: it must not have the only copy of a record."""
         if broker is None:
             return
         rest: set[Record] = set().union(*(one.store.log for one in others if one is not broker))
-        gone = (self.safe & set(broker.store.log)) - rest
+        gone = (self.acknowledged & set(broker.store.log)) - rest
         if gone and is_accepted:
             self.lost.update(gone)
-            self.safe.difference_update(gone)
+            self.acknowledged.difference_update(gone)
         elif gone:
             raise InvariantViolation(f"the only copy of {sorted(gone)[:5]} is removed with {broker.number}")

@@ -1,4 +1,4 @@
-"""A model cluster and the real loop of one operator, round by round; and later operators."""
+"""A simulation of an operator: its real loop and a model cluster, round by round; also of later operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from gantry_operator.objects import Facts, render
 from gantry_operator.resource_loop import ResourceLoop
 
 SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
+"""The smallest synchronous group: a master and a slave, whose ack is needed."""
+
 ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}
+"""An asynchronous group whose automatic failover may lose up to 1 GiB."""
 
 
 def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
@@ -30,19 +33,19 @@ def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
     return ResourceLoop((NAMESPACE, GROUP), context)
 
 
-class Play:
-    """A cluster and the loop of one operator, round by round."""
+class Simulation:
+    """A model cluster and the loop of one operator. A round reconciles the group once, then advances the time."""
 
     def __init__(self, spec: dict[str, Any], *, nodes: int = 3) -> None:
         self.cluster = ModelCluster(spec, nodes)
         self.loop = operator_of(self.cluster)
 
     @classmethod
-    def of(cls, cluster: ModelCluster, loop: ResourceLoop[GroupReconciler]) -> Play:
-        """Create a play of a cluster that exists already."""
-        play = cls.__new__(cls)
-        play.cluster, play.loop = cluster, loop
-        return play
+    def of(cls, cluster: ModelCluster, loop: ResourceLoop[GroupReconciler]) -> Simulation:
+        """Create a simulation of an existing cluster and loop."""
+        simulation = cls.__new__(cls)
+        simulation.cluster, simulation.loop = cluster, loop
+        return simulation
 
     async def step(self, by_ms: int = 250) -> None:
         """Reconcile once, then advance the cluster."""
@@ -50,15 +53,16 @@ class Play:
         await self.loop.reconciler.settle()
         self.cluster.advance(by_ms)
 
-    async def until(self, predicate: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+    async def run_until(self, predicate: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
         """Run until the condition holds; return the seconds of the model that it took."""
         began_ms = self.cluster.clock.ms
         while not predicate():
-            assert self.cluster.clock.ms - began_ms < seconds * 1000, f"it did not happen: {what}; {self.why()}"
+            assert self.cluster.clock.ms - began_ms < seconds * 1000, f"it did not happen: {what}; {self.describe()}"
             await self.step()
         return (self.cluster.clock.ms - began_ms) / 1000
 
-    def why(self) -> object:
+    def describe(self) -> object:
+        """Return the last decision's explanation and the group's status, for messages of failures."""
         return self.loop.reconciler.decision.explanation, self.cluster.group.get("status")
 
     def condition(self, kind: str) -> tuple[str, str, str]:
@@ -67,14 +71,15 @@ class Play:
         one: dict[str, str] = next((one for one in found if one["type"] == kind), {})
         return one.get("status", ""), one.get("reason", ""), one.get("message", "")
 
-    def is_well(self) -> bool:
-        """Return whether the group is ready, both by its status and in fact."""
+    def is_healthy(self) -> bool:
+        """Return whether the group is ready by its status, and each shard has a master."""
         status = self.cluster.group.get("status") or {}
         ready = {one["type"]: one["status"] for one in status.get("conditions", [])}.get("Ready")
         is_current = status.get("observedGeneration") == self.cluster.group["metadata"]["generation"]
         shards = self.cluster.group["spec"]["shards"]
         return ready == "True" and is_current and all(self.cluster.master(one) for one in range(shards))
 
-    async def begun(self) -> Play:
-        await self.until(self.is_well, "the group begins")
+    async def run_until_healthy(self) -> Simulation:
+        """Run until the group is ready; return this simulation."""
+        await self.run_until(self.is_healthy, "the group begins")
         return self

@@ -10,20 +10,20 @@ from gantry_operator.objects import configuration, names
 from gantry_testing.ports import free_broker_port, free_ports
 
 HOST: Final = "127.0.0.1"
-DROPPED: Final = ("--lease",)
+DROPPED_OPTIONS: Final = ("--lease",)
 DROPPED_FLAGS: Final = ("--regain",)
-"""Options of the sidecar that need an API server."""
+"""Options of the sidecar that need an API server, with and without a value; they are left out."""
 
 
 @final
-class Surroundings:
+class PodMapping:
     """Translates the paths and addresses of one pod to those of this machine, and back."""
 
     def __init__(self, folder: Path, buffers: Path, name_servers: Mapping[str, str]) -> None:
         """``name_servers`` maps the addresses of running ones; others get a port without a listener."""
         self.broker: Final = free_broker_port()
         self.http, log = free_ports(2)
-        self.places: Final = {
+        self.folders: Final = {
             configuration.BUFFERS: buffers,
             configuration.STORE_FOLDER: folder / "data",
             configuration.RUN: folder / "run",
@@ -51,26 +51,26 @@ class Surroundings:
         for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
             self._name_servers.setdefault(address, f"{HOST}:{port}")
         lines["namesrvAddr"] = ";".join(self._name_servers[address] for address in addresses)
-        return "".join(f"{key}={self._as_here(value)}\n" for key, value in lines.items())
+        return "".join(f"{key}={self._mapped(value)}\n" for key, value in lines.items())
 
     def arguments(self, words: list[str]) -> list[str]:
         """Return the arguments of the sidecar's container after `pod sidecar`, for this machine."""
         kept: list[str] = []
         for word in words[2:]:
-            if kept and kept[-1] in DROPPED:
+            if kept and kept[-1] in DROPPED_OPTIONS:
                 kept.pop()
             elif word not in DROPPED_FLAGS:
-                kept.append(self._as_here(word))
+                kept.append(self._mapped(word))
         return kept
 
-    def as_there(self, value: str) -> str:
+    def with_pod_addresses(self, value: str) -> str:
         """Return a value with the addresses that name servers have in the pod."""
         for address, here in self._name_servers.items():
             value = value.replace(here, address)
         return value
 
-    def _as_here(self, value: str) -> str:
-        for path, place in self.places.items():
+    def _mapped(self, value: str) -> str:
+        for path, place in self.folders.items():
             if value == path or value.startswith(f"{path}/"):
                 return f"{place}{value.removeprefix(path)}"
         host, separator, port = value.rpartition(":")
