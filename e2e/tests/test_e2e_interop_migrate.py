@@ -231,7 +231,8 @@ async def test_old_broker_can_take_over_again(tmp_path: Path) -> None:
             await asyncio.to_thread(peer.broker.stop, peers.CLEAN_STOP_SECONDS_MAX)
 
             slave = dataclasses.replace(
-                migration_run.apache_layout, settings={**migration_run.apache_layout.settings, "brokerRole": "SLAVE", "brokerId": "1"}
+                migration_run.apache_layout,
+                settings={**migration_run.apache_layout.settings, "brokerRole": "SLAVE", "brokerId": "1"},
             )
             again = await asyncio.to_thread(peers.start_broker, "apache", nursery, slave, "slave-again")
             async with OrderClient(str(migration_run.gantry_directory / "store" / "control.sock")) as ours:

@@ -190,7 +190,7 @@ def test_faults_of_running_brokers_are_found_through_sidecars(tmp_path: Path) ->
         asyncio.run(send_to_recreated_topic(group.name_server, 20))
         wait_until_quiescent(group)  # a delayed message that is delivered after the deletion would make the topic again
         asyncio.run(delete_topic(group.name_server, "audit_trail"))
-        group.until(group.is_well)
+        group.wait_until(group.is_healthy)
         settings = AuditSettings(sidecars(group), chunk_bytes=1 << 17)
         clean = audit(settings)
         slave = group.state.store(0, 2)

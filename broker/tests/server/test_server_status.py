@@ -176,9 +176,8 @@ async def test_recovery_progress_is_on_the_page(tmp_path: Path, monkeypatch: pyt
         done_bytes.append(status.recovery_done_bytes)
         assert done_bytes[-1] < status.recovery_total_bytes
         assert status.wrote is None and status.is_refusing_sends
-        await wait_until(
-            lambda beat=status: read_page(tmp_path).status.published_boottime_ns > beat.published_boottime_ns
-        )  # type: ignore[misc]
+        published_ns = status.published_boottime_ns
+        await wait_until(lambda limit=published_ns: read_page(tmp_path).status.published_boottime_ns > limit)  # type: ignore[misc]
         go_on.release()
     for _ in range(100):
         go_on.release()
