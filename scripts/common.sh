@@ -12,13 +12,13 @@ unset PYTHONDONTWRITEBYTECODE
 # Temporary files are in the clone. If its path is long they are in /tmp, since the path of a socket is limited to 107
 # bytes.
 TMPDIR=$ROOT/.gantry/tmp
-if [ ${#ROOT} -gt 40 ]; then
+if [ ${#ROOT} -gt 14 ]; then
     TMPDIR=/tmp/gantry-$(id -u)-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
 fi
 export TMPDIR
 mkdir -p "$ROOT/.gantry" "$TMPDIR"
 [ -O "$TMPDIR" ] && [ ! -L "$TMPDIR" ] || {
-    printf '%s is not a directory that you own; remove it, or move the clone to a path of at most 40 characters\n' "$TMPDIR" >&2
+    printf '%s is not a directory that you own; remove it, or move the clone to a path of at most 14 characters\n' "$TMPDIR" >&2
     exit 2
 }
 chmod 700 "$TMPDIR"
