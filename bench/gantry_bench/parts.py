@@ -104,7 +104,7 @@ class StoreParts:
         )
 
     def measure_sync(self) -> Outcome:
-        """Measure three brokers at every level."""
+        """Measure ASYNC_FLUSH, SYNC_FLUSH, and SYNC_FLUSH on a slow disk, with each number of sends in flight."""
         scale = self._scale
         runs = run_sync(
             self._load(), scale.sync_levels, body_bytes=BODY_BYTES, repetitions=scale.sync_repetitions,

@@ -12,6 +12,7 @@ import pytest
 
 from gantry_pipelines.audit.copies import OFFSET_MAX
 from gantry_pipelines.audit.directory import DirectoryCopy
+from gantry_pipelines.audit.errors import CopyUnreachable
 from gantry_pipelines.audit.model import Span
 from gantry_store_files import UNIT, UNIT_BYTES, PlainDisk, Segment, StoreIdentity, encode_sealed, segments_of
 from gantry_store_files.store_identity import Epoch
@@ -142,3 +143,13 @@ def test_audit_accepts_the_recovery_points_that_a_start_accepts(
     (tmp_path / "recovery-point.json").write_bytes(encode_sealed(document))
 
     assert DirectoryCopy(str(tmp_path)).state().span.end == end
+
+
+def test_unfinished_store_without_a_recovery_point_is_not_reported_as_clean(tmp_path: Path) -> None:
+    """Nothing of a running broker of RocketMQ can be audited: no file says how far its log is durable."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(4096))
+    (tmp_path / "abort").touch()
+
+    with pytest.raises(CopyUnreachable, match="no part of the log can be audited; stop the broker cleanly"):
+        DirectoryCopy(str(tmp_path)).state()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -212,6 +213,20 @@ def test_damaged_compressed_body_is_refused_before_the_first_row(
         next(batches)
     headers = replace(task, columns=("offset",))
     assert sum(batch.num_rows for batch in decode(piece, headers, batch_rows=2)) == 9
+
+
+@pytest.mark.parametrize(("codec", "flag"), [("lz4", COMPRESSION_LZ4), ("zstd", COMPRESSION_ZSTD)])
+def test_damaged_body_of_a_compression_without_checksum_is_refused(codec: Literal["lz4", "zstd"], flag: int) -> None:
+    """Some damage still decompresses, to other bytes."""
+    body = pa.Codec(codec).compress(random.Random(1).randbytes(1000), asbytes=True)
+    packed = StoredMessage(topic="orders", queue_id=0, body=body, queue_offset=0, sys_flag=FLAG_COMPRESSED | flag)
+    log = stored([packed])
+    task = task_for(log, columns=("offset", "body"))
+    data = bytearray(log.data)
+    data[log.starts[0] + 88 + len(body) // 2] ^= 1  # in the middle of the bytes, which are not compressible
+
+    with pytest.raises(DamagedRecord, match="does not match its CRC"):
+        list(decode(replace(piece_of(log, task), data=np.frombuffer(bytes(data), np.uint8)), task, batch_rows=10))
 
 
 def test_body_that_its_sender_has_not_compressed_is_null() -> None:

@@ -83,7 +83,7 @@ PHYSICAL_OFFSET_POSITION: Final = 28
 PHYSICAL_OFFSET: Final = struct.Struct(f">{PHYSICAL_OFFSET_POSITION}xq")
 """The physical offset of a record, read from its start."""
 RECORD_BYTES_MIN: Final = 91
-"""The smallest record: hosts of IPv4, a topic of one byte, nothing else."""
+"""The smallest record: hosts of IPv4, and nothing of variable length, not even a topic."""
 RECORD_BYTES_MAX: Final = 64 << 20
 """The maximum size of a record, far above that of any message: RocketMQ accepts 4 MiB by default, and the blank record
 at the end of a file is at most seven bytes longer than the record for which there was no space. Readers of RocketMQ's

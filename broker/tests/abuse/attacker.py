@@ -50,7 +50,7 @@ class Attack:
         self.opened = 0
         """How many connections were opened."""
         self.closed = 0
-        """How often the other side ended a connection."""
+        """How often the other side ended or refused a connection, or answered the expensive frame."""
 
     async def connect(self, receive_bytes: int = 0) -> socket.socket:
         peer = socket.socket()

@@ -32,7 +32,7 @@ class Reading(msgspec.Struct):
     member: int
     is_master: bool
     is_last: bool
-    """Whether this is the last reading of this member in a run, so that a stalled queue stays stalled."""
+    """Whether this is the last reading of this member in a run: no later one can show that a queue has recovered."""
     queues: list[QueueRead] = []
     by_key: list[tuple[str, str, list[Message]]] = []
     """Queries by key: (topic, key, messages found)."""

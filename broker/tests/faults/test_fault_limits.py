@@ -40,7 +40,7 @@ ROOMY_FILES = {
     "maxHashSlotNum": "100000",
     "maxIndexNum": "1000000",
 }
-"""Files so large that no load here fills them: storing needs no descriptor, and recovery points always change."""
+"""Files so large that no load here fills them: only a recovery point needs a descriptor, for its new file."""
 
 
 def descriptors(pid: int) -> int:

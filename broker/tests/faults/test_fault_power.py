@@ -1,4 +1,4 @@
-"""Rows D1 and D3 of the fault catalogue: the node loses its power under load, in every mode of flushing and buffering.
+"""Row D1 of the fault catalogue: the node loses its power under load, in every mode of flushing and buffering.
 
 The guarantee of docs/promises.md: SYNC_FLUSH loses no acknowledged message. ASYNC_FLUSH loses a suffix and no flushed
 message, with any buffer; lost messages never reappear. A twin is the same test without a sync: it must find the loss.

@@ -61,8 +61,8 @@ class Mutator:
             self._change(seed, header)
         header["extFields"] = seed.ext
         if rng.random() < 0.25 and (data := self._binary_frame(header, seed)) is not None:
-            return self._mutate_bytes(data, 21)
-        return self._mutate_bytes(encode_frame(self._json_header(header), seed.body, 0), 8)
+            return self._mutate_bytes(data)
+        return self._mutate_bytes(encode_frame(self._json_header(header), seed.body, 0))
 
     def _unknown_code(self, code: int, opaque: int) -> bytes:
         self.kinds["unknown code"] += 1
@@ -174,7 +174,10 @@ class Mutator:
         return data.replace(b'"extFields":{', b'"extFields":{' + extra + b",", 1).replace(b",}", b"}")
 
     def _binary_frame(self, header: dict[str, object], seed: Seed) -> bytes | None:
-        """Return the frame in the compact form, or None for content that only JSON can carry."""
+        """Return the frame with a binary header, or None for a number or text that only JSON can carry.
+
+        Fields of another type than text are left out.
+        """
         numbers: list[int] = []
         for name, limit in (("code", 1 << 15), ("opaque", 1 << 31), ("flag", 1 << 31), ("version", 1 << 15)):
             value = header[name]
@@ -192,7 +195,7 @@ class Mutator:
         except LocalProtocolError:
             return None
 
-    def _mutate_bytes(self, data: bytes, structure_start: int) -> bytes:
+    def _mutate_bytes(self, data: bytes) -> bytes:
         """Rarely make a length or the serialization wrong, change a byte of the header, or return random bytes."""
         rng = self._rng
         draw = rng.random()
@@ -202,7 +205,7 @@ class Mutator:
         header_end = 8 + (int.from_bytes(data[4:8], "big") & 0xFFFFFF)
         if draw < 0.9975:
             self.kinds["a byte of the header"] += 1
-            positions = [at for at in range(structure_start, min(header_end, len(frame))) if frame[at] in STRUCTURE]
+            positions = [at for at in range(8, min(header_end, len(frame))) if frame[at] in STRUCTURE]
             if data[4] == 1:
                 positions = [at for at in range(8, min(header_end, len(frame))) if frame[at] < 16]
             if positions:

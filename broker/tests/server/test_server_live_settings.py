@@ -130,7 +130,7 @@ async def test_auto_creation_can_be_enabled_at_run_time(tmp_path: Path) -> None:
 
 
 async def test_smaller_message_limit_is_effective_at_once(client: Dialogue) -> None:
-    """The limit applies to both paths of a send: the fast one does not parse it, and leaves it to the other."""
+    """The limit applies to both paths of a send: the fast one leaves a longer message to the other."""
     assert (await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)).code == 0
 
     assert (await change_settings(client, maxMessageSize="1000")).code == 0
@@ -177,18 +177,18 @@ async def test_other_keys_are_refused_by_name(
     assert broker.core.live.changed == {}
 
 
-@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "not listed, the twin"])
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin with a longer list"])
 async def test_list_of_changeable_keys_is_the_guard(
-    client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_listed: bool
+    client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     """S7: the twin has a longer list, with which the same request succeeds."""
-    if not is_listed:
+    if not is_guarded:
         monkeypatch.setattr(live_settings, "CHANGEABLE", CHANGEABLE | {"regionId"})
 
     reply = await change_settings(client, regionId="elsewhere")
 
-    assert reply.code == (ResponseCode.NO_PERMISSION if is_listed else ResponseCode.SUCCESS)
-    assert ((await read_settings(client))["regionId"] == "elsewhere") is not is_listed
+    assert reply.code == (ResponseCode.NO_PERMISSION if is_guarded else ResponseCode.SUCCESS)
+    assert ((await read_settings(client))["regionId"] == "elsewhere") is not is_guarded
 
 
 BAD_VALUES = {

@@ -33,7 +33,8 @@ class TermIndex:
     def epoch_at(self, broker: str, at: int) -> int:
         """Return the epoch of a broker at a time.
 
-        A broker without a term has the oldest epoch of all, because a slave may follow the oldest master for long.
+        A broker without a term until then, which answers pulls as a slave, has the oldest epoch of all: it may have
+        followed the oldest master until now.
         """
         epochs = [term.epoch for term in self._by_broker[broker] if term.at <= at]
         return max(epochs, default=self.oldest)

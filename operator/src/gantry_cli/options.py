@@ -63,7 +63,9 @@ def read_settings(context: click.Context, option: click.Parameter, given: tuple[
 
 
 def refuse_ignored(mode: str, *, ignored: Container[str] | None = None, used: Container[str] = ()) -> None:
-    """Raise click's UsageError for an option on the command line that has no effect in ``mode``.
+    """Raise click's UsageError for an option on the command line that has no effect.
+
+    ``mode`` says when, with its preposition: "with --page", "for NAME".
 
     These are the parameters named in ``ignored`` or, if that is None, all parameters except those in ``used``. A value
     from the environment is never refused, since it is meant for other commands, too.

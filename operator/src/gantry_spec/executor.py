@@ -172,7 +172,8 @@ def check_promotion(epoch: int, expected: Expected, status: HaStatus) -> None:
     if status.epoch == epoch:
         return
     if expected.continues and (status.role, status.epoch) != (HaRole.MASTER, expected.continues):
-        raise OrderRefused(f"expected the master of epoch {expected.continues}, but the broker is {status.role}")
+        present = f"{status.role} of epoch {status.epoch}"
+        raise OrderRefused(f"expected the master of epoch {expected.continues}, but the broker is {present}")
     if status.log_position < (expected.last_epoch, expected.end):
         requirement = f"expected a log that ends at {expected.end} of epoch {expected.last_epoch} or later"
         raise OrderRefused(f"{requirement}, but it ends at {status.wrote} of epoch {status.last_epoch}")

@@ -25,7 +25,7 @@ from gantry_operator.observe.last_report import (
     is_annotation_outdated,
     parse_last_report,
 )
-from gantry_operator.observe.machines import Machine, disk_of, machine_of, machines_of
+from gantry_operator.observe.machines import Machine, disk_of, hosts_of, machine_of, node_of_host
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Peer
 from gantry_spec.cluster_objects import acks_needed
@@ -120,9 +120,19 @@ def test_machine_of_a_volume_comes_from_its_affinity() -> None:
         terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": ["node-1"]}]}]
         return {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}}
 
-    assert machines_of(volume("kubernetes.io/hostname")) == ["node-1"]
-    assert machines_of(volume("topology.kubernetes.io/zone")) == []
-    assert machines_of({"spec": {}}) == []
+    assert hosts_of(volume("kubernetes.io/hostname")) == ["node-1"]
+    assert hosts_of(volume("topology.kubernetes.io/zone")) == []
+    assert hosts_of({"spec": {}}) == []
+
+
+def test_node_of_a_volume_is_found_by_its_host_name() -> None:
+    """The host name of a machine need not be the name of its Node: its disk would seem lost with a deleted Node."""
+    labelled = {"metadata": {"name": "worker-1.example", "labels": {"kubernetes.io/hostname": "worker-1"}}}
+    plain = {"metadata": {"name": "worker-2"}}
+
+    assert node_of_host([plain, labelled], "worker-1") is labelled
+    assert node_of_host([plain, labelled], "worker-2") is plain
+    assert node_of_host([plain, labelled], "worker-1.example") is None
 
 
 def test_needed_acks_come_from_the_configuration_of_the_pod() -> None:

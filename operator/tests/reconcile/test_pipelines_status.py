@@ -124,7 +124,17 @@ def test_report_of_an_ended_run_is_the_last_run() -> None:
     assert (run.rows, run.bytes, run.files, run.exit_code, run.message) == (70, 7000, 3, 0, "70 messages")
     assert (run.start, run.end, run.facts) == ("2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z", {"report": "/r"})
     assert (status.lag.rows, status.lag.seconds, status.checkpoint) == (5, 2, "/c")
-    assert [(one.topic, one.done, one.latest) for one in status.queues] == [("t", 70, 75)]
+    assert [(one.topic, one.done, one.latest, one.lag_seconds) for one in status.queues] == [("t", 70, 75, 2)]
+
+
+def test_lag_whose_age_is_unknown_is_not_shown_as_0_seconds() -> None:
+    """A job that does not know the times of unread messages reports null."""
+    report = driver_report(end="2026-01-01T00:05:00Z", lagRows=5, lagSeconds=None, queues=[["t", "b", 0, 70, 75, None]])
+    pods = pod(phase="Succeeded", state=ended(0, text=report_text(report)))
+
+    status = status_of(view("TopicArchive", pods, spec=CRON))
+
+    assert (status.lag.rows, status.lag.seconds, status.queues[0].lag_seconds) == (5, -1, -1)
 
 
 def test_driver_without_a_report_has_the_state_of_its_container() -> None:

@@ -286,7 +286,7 @@ def test_a_disk_with_the_only_copy_is_not_replaced() -> None:
     shard = with_member(with_silent_member(healthy_shard(), 1, process=Process.STOPPED), 1, disk=Disk.LOST)
     shard = msgspec.structs.replace(with_silent_member(shard, 2), replace_disks=(1, 2))
 
-    assert "is not replaced: no fresh master has everything" in wait_reasons(shard)
+    assert "is not replaced: no master with a recent report has everything" in wait_reasons(shard)
 
     accepted = msgspec.structs.replace(shard, request=PromotionRequest(id="w", loss_accepted=None))
     assert any(isinstance(one, act.ReplaceDisk) and one.is_accepted for one in decided_actions(accepted))

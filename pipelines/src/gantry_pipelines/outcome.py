@@ -69,7 +69,7 @@ class Totals:
 
     @property
     def seconds_behind(self) -> float | None:
-        """The age of the oldest unread message in seconds; None if it is unknown."""
+        """The age of the oldest unread message of the queues for which it is known, in seconds; None without any."""
         known = [one.lag_seconds for one in self.queues if one.lag_seconds is not None]
         return max(known) if known else None
 

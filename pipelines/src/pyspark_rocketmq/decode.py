@@ -52,7 +52,7 @@ _CODECS: Final[dict[int, Literal["lz4", "zstd"]]] = {COMPRESSION_LZ4: "lz4", COM
 def decode(piece: Piece, task: Task, *, batch_rows: int, is_body_verified: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece. Raises DamagedRecord before the first row if any record is not the expected one.
 
-    `is_body_verified`: verify the checksum of every body, and not only of the bodies that are decompressed.
+    `is_body_verified`: verify the CRC of every body, and not only of those whose compression has no checksum.
     """
     queues = [one.queue for one in task.ranges]
     try:
@@ -72,7 +72,8 @@ def _batches(records: Records, piece: Piece, task: Task, batch_rows: int) -> Ite
 def _check_compressed(records: Records, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a piece after each compressed body was decompressed, or its CRC verified.
 
-    A body that can be decompressed needs no check of its CRC. So batches are kept until the last is decoded; if they
+    A body that zlib can decompress needs no check of its CRC: zlib's format has a checksum, unlike RocketMQ's LZ4 and
+    Zstandard. So batches are kept until the last is decoded; if they
     would take too much memory, the CRCs are verified instead.
     """
     packed = np.flatnonzero((records.sys_flag & FLAG_COMPRESSED) != 0)
@@ -202,7 +203,7 @@ class _ColumnBuilder:
             for place in np.flatnonzero(is_packed[first:end]).tolist():
                 row = first + place
                 body = _decompress(records.data[starts[row] : ends[row]].tobytes(), int(records.sys_flag[rows[row]]))
-                if body is None:
+                if body is None or int(records.sys_flag[rows[row]]) & COMPRESSION_MASK in _CODECS:
                     records.check_bodies(rows[row : row + 1])
                 unpacked.append(body)
                 total += len(body or b"")

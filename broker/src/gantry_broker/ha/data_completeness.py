@@ -189,8 +189,9 @@ class DataCompleteness:
                 "could not record data completeness; this broker has no vote until it catches up with a master",
                 extra={"reason": str(error)},
             )
-            if self._record is not None and self._disk.exists(self._path):
-                self._disk.remove(self._path)
+            for path in (self._former_path, self._path):
+                if self._disk.exists(path):
+                    remove_durably(self._disk, path)
             self._record = None
             self.is_complete = None
 

@@ -79,7 +79,7 @@ class GroupObserver:
         self._api: Final = api
         self._sidecars: Final = sidecars
         self._clock: Final = clock
-        self._volume_machines: Final[dict[str, list[str]]] = {}
+        self._volume_hosts: Final[dict[str, list[str]]] = {}
 
     def __repr__(self) -> str:
         return f"<GroupObserver {'/'.join(self._key)}>"
@@ -236,15 +236,15 @@ class GroupObserver:
         name = (claim.get("spec") or {}).get("volumeName")
         if not name or not self._cache.can_read_nodes:
             return None
-        if name not in self._volume_machines:
+        if name not in self._volume_hosts:
             try:
-                self._volume_machines[name] = machines.machines_of(await self._api.get(ObjectRef(VOLUMES, "", name)))
+                self._volume_hosts[name] = machines.hosts_of(await self._api.get(ObjectRef(VOLUMES, "", name)))
             except ApiError:
                 return None
-        homes = self._volume_machines[name]
-        if len(homes) != 1:
+        hosts = self._volume_hosts[name]
+        if len(hosts) != 1:
             return None
-        node = self._cache.get(ObjectRef(NODES, "", homes[0]))
+        node = machines.node_of_host(self._cache.of_kind(NODES), hosts[0])
         return Machine(is_reachable=False, is_off=True) if node is None else machine_of(node)
 
     def _disks_to_replace(self, shard: int, requests: GroupRequests, members: Iterable[Member]) -> Iterable[int]:

@@ -6,9 +6,10 @@ its machine is known to be off, or its volume to be lost.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from gantry_operator.api import Object
+from gantry_operator.api import Object, labels_of
 from gantry_spec.observed import Disk
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
@@ -59,7 +60,7 @@ def machine_of(node: Object | None) -> Machine:
 
 
 HOSTNAME = "kubernetes.io/hostname"
-"""The label by which a volume names the machine that it is bound to."""
+"""The label by which a volume selects the machine that it is bound to. Its value need not be the name of the Node."""
 
 
 def disk_of(claim: Object | None, home: Machine | None) -> Disk:
@@ -76,8 +77,13 @@ def disk_of(claim: Object | None, home: Machine | None) -> Disk:
     return Disk.LOST if home.is_off else Disk.UNKNOWN
 
 
-def machines_of(volume: Object) -> list[str]:
-    """Return the names of the machines that a volume is bound to; none if it can be attached anywhere."""
+def node_of_host(nodes: Iterable[Object], host: str) -> Object | None:
+    """Return the Node with this host name, by its label; a Node without the label has the host name of its name."""
+    return next((node for node in nodes if labels_of(node).get(HOSTNAME, node["metadata"]["name"]) == host), None)
+
+
+def hosts_of(volume: Object) -> list[str]:
+    """Return the host names of the machines that a volume is bound to; none if it can be attached anywhere."""
     affinity = (volume.get("spec") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or []
     found: list[str] = []

@@ -298,7 +298,7 @@ def killed_run(ended: DriverExit) -> LastRun:
 
 def lag_of(document: Mapping[str, Any]) -> Lag:
     """Return the lag of the run that a report describes."""
-    return Lag(rows=number(document, "lagRows"), seconds=number(document, "lagSeconds"))
+    return Lag(rows=number(document, "lagRows"), seconds=_age(document.get("lagSeconds")))
 
 
 def queues_of(document: Mapping[str, Any]) -> list[QueueStatus]:
@@ -306,7 +306,7 @@ def queues_of(document: Mapping[str, Any]) -> list[QueueStatus]:
     found, rows = [], document.get("queues")
     for row in rows[:QUEUES_MAX] if isinstance(rows, list) else []:
         if isinstance(row, list) and len(row) == 6 and isinstance(row[0], str) and isinstance(row[1], str):
-            queue, done, latest, seconds = (_integer(one) for one in row[2:])
+            queue, done, latest = (_integer(one) for one in row[2:5])
             found.append(
                 QueueStatus(
                     topic=row[0][:200],
@@ -314,7 +314,7 @@ def queues_of(document: Mapping[str, Any]) -> list[QueueStatus]:
                     queue=queue,
                     done=done,
                     latest=latest,
-                    lag_seconds=seconds,
+                    lag_seconds=_age(row[5]),
                 )
             )
     return found
@@ -329,6 +329,11 @@ def text(document: Mapping[str, Any], name: str) -> str:
     """Return a text of a report, shortened; empty for any other value."""
     value = document.get(name)
     return value[:TEXT_MAX] if isinstance(value, str) else ""
+
+
+def _age(value: object) -> int:
+    """Return a time in whole seconds; -1 if it is unknown."""
+    return -1 if value is None else _integer(value)
 
 
 def _integer(value: object) -> int:

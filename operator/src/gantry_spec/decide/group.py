@@ -127,7 +127,7 @@ def _is_drained(view: ShardView) -> bool:
 
 
 def _is_degraded(view: ShardView) -> bool:
-    """Return whether the shard has no fresh master, or a slave of the spec is not in sync."""
+    """Return whether the shard has no master with a recent report, or a slave of the spec is not in sync."""
     return view.ledger.master is None or not view.ledger.is_fresh or bool(view.ledger.not_in_sync(view.spec))
 
 

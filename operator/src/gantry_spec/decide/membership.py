@@ -1,9 +1,10 @@
 """The members of a shard: those of the spec are started, others are removed, and lost disks are replaced.
 
-A shard that is scaled in needs its slaves, too: until it is empty it delivers messages, which wait for acks.
+A shard that is scaled in needs its slaves, too: until it is empty, delayed and retried messages are appended to it, and
+wait for acks.
 
-A member is removed, and a lost disk is replaced, only if the newest epoch has a fresh master elsewhere that has
-everything that was acknowledged. So the only copy is never deleted without a person's consent. A lost disk is replaced
+A member is removed, and a lost disk is replaced, only if the newest epoch has a master elsewhere, with a recent report,
+that has everything that was acknowledged. So the only copy is never deleted without a person's consent. A lost disk is replaced
 after ``storage.replaceAfter``, when a person has given it up, or when its machine is out of service. Where it may hold
 the only copy, ``storage.replaceAfter`` does not count, and a person has to accept any loss as well."""
 
@@ -43,7 +44,7 @@ def repair_members(view: ShardView) -> Iterator[Action]:
 def _reason_to_keep(view: ShardView, number: int) -> str:
     """Return why a member's log may be the only copy of some data; empty if a master elsewhere has everything."""
     if view.lease.record is None or not view.record.is_settled or view.healthy_master is None:
-        return "no fresh master has everything that was acknowledged"
+        return "no master with a recent report has everything that was acknowledged"
     return "it is the master" if view.term.master == number else ""
 
 

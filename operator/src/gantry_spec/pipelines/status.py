@@ -51,8 +51,8 @@ class Lag(StatusPart, frozen=True):
     rows: int = 0
     """The number of available messages that are not read yet."""
 
-    seconds: int = 0
-    """The age of the oldest of these messages in seconds, as far as is known."""
+    seconds: int = -1
+    """The age of the oldest of these messages in seconds; -1 if it is unknown."""
 
 
 @final
@@ -74,8 +74,8 @@ class QueueStatus(StatusPart, frozen=True):
     latest: int = 0
     """The end offset of the queue when it was last read."""
 
-    lag_seconds: int = 0
-    """The age of the oldest unread message in seconds, as far as is known."""
+    lag_seconds: int = -1
+    """The age of the oldest unread message in seconds; -1 if it is unknown."""
 
 
 @final

@@ -56,7 +56,7 @@ class Figures:
     queues: tuple[Row, ...]
     """Rows with topic, broker, queue, messages, share, timesEven; the largest timesEven first."""
     keys: tuple[Row, ...]
-    """Rows with topic, key, messages, bytes; the most messages first."""
+    """Rows with topic, key, messages, bytes; the most messages first. Only windows in which the key was hot count."""
     lag: Chart | None
     """The lag of each group over time; None with fewer than two samples."""
     lags: tuple[Row, ...]

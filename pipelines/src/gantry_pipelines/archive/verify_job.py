@@ -38,7 +38,10 @@ class VerifyParameters:
 
 @final
 class VerifyJob(Job[VerifySpec, VerifyParameters]):
-    """The job that proves that an archive has no gap. `--set deep=true` reads all of it."""
+    """The job that proves that an archive has no gap, except for ranges that it records as lost or expired.
+
+    `--set deep=true` reads all of it.
+    """
 
     name = "verify"
     spec_type = VerifySpec

@@ -7,7 +7,7 @@
 
 The audited part of the log: for a store that was stopped cleanly, up to the furthest end that the recovery point, the
 queues or the log itself indicate, so that a log that was cut off is found. While a broker runs, or after a crash, only
-up to the recovery point, which is never beyond what is confirmed.
+up to the recovery point, which is never beyond what is confirmed; without one the copy cannot be audited.
 """
 
 from __future__ import annotations
@@ -63,13 +63,21 @@ class DirectoryCopy:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self) -> CopyState:
-        """Return the audited part of the log; see the module's docstring."""
+        """Return the audited part of the log; see the module's docstring.
+
+        Raises ``CopyUnreachable`` where no part of a log can be audited.
+        """
         log = self._log_segments()
         recovery_point = self._recovery_point()
         through = recovery_point.through if recovery_point is not None else 0
         begin = log[0].base_offset if log else through
         is_unfinished = (self._root / "abort").exists()
         notes: tuple[str, ...] = ()
+        if is_unfinished and log and recovery_point is None:
+            raise CopyUnreachable(
+                f"{self._root}: a broker runs, or the store was not stopped cleanly, and it has no recovery point: "
+                "no part of the log can be audited; stop the broker cleanly"
+            )
         if is_unfinished:
             end = through
             notes = (
