@@ -66,7 +66,7 @@ def pipeline(kind: str = "TopicArchive", name: str = "orders", *, created: str =
 def facts(one: Pipeline, *, archive: Any = None, **group_spec: Any) -> PipelineFacts:
     """Return the facts about a pipeline; the group that it names has this spec."""
     engine = EngineFacts(image="example.com/pipelines@sha256:1234", executors_role=ROLE)
-    read = group("prod", **group_spec) if one.spec.broker_groups else None
+    read = group(one.spec.broker_groups[0], **group_spec) if one.spec.broker_groups else None
     return PipelineFacts(engine=engine, source=source_of(one, read), archive=archive)
 
 

@@ -242,9 +242,9 @@ def test_group_admits_the_pods_of_its_pipelines(mode: dict[str, Any]) -> None:
     for template in pod_templates(rendered(pipeline(**mode))).values():
         assert reached(template["metadata"]["labels"]) == {names.SIDECAR_PORT, names.LOG_PORT}
         assert names.GROUP_LABEL not in template["metadata"]["labels"]
-    for spec in ({"brokerGroups": [], "nameServers": ["ns:1"]}, {"brokerGroups": ["another"]}):
-        other = pod_templates(rendered(pipeline(**spec)))["driver"]
-        assert reached(other["metadata"]["labels"]) == set(), spec
+    for one in (pipeline(brokerGroups=[], nameServers=["ns:1"]), pipeline(brokerGroups=["another"])):
+        other = pod_templates(rendered(one))["driver"]
+        assert reached(other["metadata"]["labels"]) == set(), one.spec.broker_groups
 
 
 def test_pods_of_a_pipeline_admit_only_operator_prometheus_and_themselves() -> None:

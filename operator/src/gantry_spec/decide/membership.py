@@ -6,7 +6,7 @@ wait for acks.
 A member is removed, and a lost disk is replaced, only if the newest epoch has a master elsewhere, with a recent
 report, that has everything that was acknowledged. So the only copy is never deleted without a person's consent. A lost
 disk is replaced after ``storage.replaceAfter``, when a person has given it up, or when its machine is out of service.
-Where it may hold the only copy, ``storage.replaceAfter`` does not count, and a person has to accept any loss as well."""
+Where it may hold the only copy, ``storage.replaceAfter`` does not count, and a person must accept any loss as well."""
 
 from __future__ import annotations
 
