@@ -1,14 +1,14 @@
-"""The role labels of pods: disruption budgets select them, and the operator lets a shard's Service select the pod that
-has the label of the master; while none has it, the Service keeps the pod of the last master.
+"""The role labels of pods, which disruption budgets select, and by which the operator sets the Service of a shard.
+
+The Service selects the pod that has the label of the master; while none has it, that of the last master.
 
     the Lease names another member          the label of the old master is removed first
     the named member reports as the master  only then it gets the label; until then its label of a slave is removed
     a slave follows the master              it is labelled as a slave
 
 While an election has recorded no master, nothing changes. A master that merely does not answer keeps its label, because
-no other member has its role. A new pod has no label until
-its broker has a role; a slave keeps its label while it does not answer or has lost its role. Changes are planned by a
-pure function, and written with the uid of the pod.
+no other member has its role. A new pod has no label until its broker has a role; a slave keeps its label while it does
+not answer or has lost its role. Changes are planned by a pure function, and written with the uid of the pod.
 """
 
 from __future__ import annotations

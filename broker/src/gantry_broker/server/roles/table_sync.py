@@ -115,7 +115,7 @@ class QueueEnds:
             try:
                 is_changed = self._store.queues.raise_end(topic, number, end, last_physical)
             except StoreFull:
-                self._reported[topic, number] = end  # behind the others, which may fit
+                self._reported[topic, number] = end  # after the others, which may fit
                 continue
             except ValueError as error:
                 log.error(
