@@ -66,6 +66,7 @@ class Peer:
 
     peer = ("127.0.0.1", 40_000)
     account = None
+    is_backlogged = False
 
     def send(self, data: bytes) -> None:
         """Accept the replies of a pass, which arrive in one write."""
@@ -75,8 +76,8 @@ async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]
     """Return microseconds per message, by kind."""
     body = b"x" * body_bytes
     with tempfile.TemporaryDirectory() as folder:
-        segment = str(64 * 1024 * 1024)
-        async with running_broker(folder, mappedFileSizeCommitLog=segment) as broker, dialogue(broker) as client:
+        files = {"mappedFileSizeCommitLog": str(64 << 20), "mappedFileSizeConsumeQueue": "6000000"}
+        async with running_broker(folder, **files) as broker, dialogue(broker) as client:
             await client.send_ok(queueId="3")
             took: dict[str, list[float]] = {kind: [] for kind in KINDS}
             number = 0

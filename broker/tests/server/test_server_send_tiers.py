@@ -19,6 +19,7 @@ from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
 from gantry_broker.server.core import send_routes
 from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.send import send_batch
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.send_path import SEND_V2_PREFIX
 from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
@@ -140,8 +141,19 @@ def random_requests(seed: int, count: int = CASES_COUNT) -> Iterator[bytes]:
     return (frame(rng) for _ in range(count))
 
 
+@pytest.fixture(params=["python", "compiled"], autouse=True)
+def kind_of_batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test runs with both classes of batches."""
+    kind: str = request.param
+    if kind == "python":
+        monkeypatch.setattr(send_batch, "CompiledSendBatch", None)
+    elif send_batch.CompiledSendBatch is None:
+        pytest.skip("no compiled module")
+    return kind
+
+
 @pytest.fixture
-async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+async def broker(kind_of_batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     """A broker that has the topic, and makes up nothing that differs from one time to the next."""
     async with running_broker(tmp_path) as one, dialogue(one) as client:
         await client.send_ok(queueId="3")
@@ -176,16 +188,15 @@ def outcome(broker: Broker, data: bytes, handle: Callable[[bytes, Any], tuple[in
     path, peer = broker.send_path, Peer()
     consumed, replies = handle(data, peer)
     assert consumed == len(data)
+    batch = path.batch
     found = (
-        [tuple(draft) for draft in path.drafts],
-        path.answers[:],
-        set(path.no_wait_indexes),
+        [tuple(draft) for draft in batch.to_drafts()],
+        list(batch.answers),
+        set(batch.impatient),
         replies + b"".join(peer.sent),
     )
-    path.drafts.clear()
-    path.answers.clear()
+    path.batch = send_batch.new_batch()
     path._runs.clear()
-    path.no_wait_indexes.clear()
     path._hosts.clear()
     return found
 

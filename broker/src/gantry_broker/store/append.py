@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from operator import sub
-from typing import Final
+from typing import Any, Final
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge
 from gantry_broker.store import crash_points
@@ -33,10 +33,14 @@ from gantry_broker.store.commit_log import CommitLog, Span, blank_record
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import AppendedBatch, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
+from gantry_speedups import native
 from gantry_wire.checksum import crc32
 from gantry_wire.message import BLANK_BYTES, CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4, TRANSACTION_PREPARED
 from gantry_wire.properties import PAIR_END
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, sealable_properties
+
+CompiledBatch: Final[Any] = () if native is None else native.SendBatch
+"""The class of compiled batches, for ``isinstance``; no class if they are not loaded."""
 
 _PREFIX: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}sq{store}siqi").pack for born in (8, 20) for store in (8, 20)
@@ -50,7 +54,7 @@ _pack_unit: Final = UNIT.pack_into
 
 def append_batch(
     log: CommitLog, dispatcher: Dispatcher, store_host: bytes, drafts: Sequence[Draft], now_ms: int
-) -> tuple[list[int], list[int]]:
+) -> tuple[Sequence[int], Sequence[int]]:
     """Append ``drafts`` in order and return (physical offsets, queue offsets), all or nothing.
 
     See the module for the guarantees.
@@ -59,6 +63,11 @@ def append_batch(
         raise LogReadOnly("the commit log is read-only and accepts no more messages")
     if not drafts:
         return [], []
+    if isinstance(drafts, CompiledBatch):
+        placed = append_compiled(log, dispatcher, store_host, drafts, now_ms)
+        if placed is not None:
+            return placed
+        drafts = drafts.to_drafts()  # it does not fit into the present file
     target = log.file or log.reopen()
     file_size, base, start = log.file_size, log.base_offset, log.position
     position = start
@@ -167,6 +176,31 @@ def append_batch(
     return physical_offsets, queue_offsets
 
 
+def append_compiled(
+    log: CommitLog, dispatcher: Dispatcher, store_host: bytes, batch: Any, now_ms: int
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Append a compiled batch that fits into the log's present file; None if it does not."""
+    target = log.file or log.reopen()
+    position = log.position
+    held: list[HeldUnit] | None = [] if dispatcher.is_held else None
+    data = batch.pack(log.base_offset, position, log.file_size - BLANK_BYTES, store_host, now_ms, held)
+    if data is None:
+        return None
+    touched: dict[ConsumeQueue, int] = batch.touched()
+    try:
+        log.write_all([(target, position, data)])
+    except BaseException:
+        for queue, end in touched.items():
+            queue.rewind(end)
+        raise
+    crash_points.hit(crash_points.AFTER_APPEND)
+    log.advance(target, position + len(data), now_ms)
+    batch.tally()
+    physical_offsets = batch.physical_offsets()
+    dispatcher.dispatch_batch(AppendedBatch(log.wrote, now_ms, batch, physical_offsets, touched, held))
+    return physical_offsets, batch.queue_offsets()
+
+
 def record_sizes(
     drafts: Sequence[Draft], physical_offsets: Sequence[int], end: int, record_bytes: int, store_host_bytes: int
 ) -> Iterable[int]:
@@ -181,7 +215,7 @@ def record_sizes(
 
 def append_contiguous(
     log: CommitLog, dispatcher: Dispatcher, store_host: bytes, drafts: Sequence[Draft], now_ms: int
-) -> tuple[list[int], list[int]]:
+) -> tuple[Sequence[int], Sequence[int]]:
     """Append ``drafts`` so that all of them are in one file: a batch, which RocketMQ never splits."""
     total = sum(draft.record_bytes(len(store_host)) for draft in drafts)
     if total + BLANK_BYTES > log.file_size:

@@ -174,11 +174,12 @@ class ConsumeQueue:
         file = self.files.mapped_at(start)
         if file is None:
             file = self._create_file(start)
-        position = start - file.base_offset
-        try:
-            file.reserve(min(file.size, position + self.stride))
-        except StoreFull:  # The unit itself may have a block already, as after a start.
-            file.reserve(position + CONSUME_UNIT_BYTES)
+        end = start - file.base_offset + CONSUME_UNIT_BYTES
+        if end > file.file.reserved:  # a system call, so not at the end of each page of sums
+            try:
+                file.reserve(min(file.size, end - CONSUME_UNIT_BYTES + self.stride))
+            except StoreFull:  # The unit itself may fit into the last free block.
+                file.reserve(end)
         self.seek(offset)
         assert self.position < self.limit, self
 

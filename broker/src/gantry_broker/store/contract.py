@@ -124,13 +124,13 @@ class StoreContract(Protocol):
 
     # -- appending
 
-    def append(self, drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
+    def append(self, drafts: Sequence[Draft]) -> tuple[Sequence[int], Sequence[int]]:
         """Append a batch and return (physical offsets, queue offsets), all or nothing.
 
         Raises ``StoreFull``, ``PoolExhausted``, ``LogReadOnly`` or ``MessageTooLarge``.
         """
 
-    def append_contiguous(self, drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
+    def append_contiguous(self, drafts: Sequence[Draft]) -> tuple[Sequence[int], Sequence[int]]:
         """Append a batch as ``append`` does, with all records in one file."""
 
     def note_answered(self) -> None:

@@ -44,7 +44,7 @@ class AppendedBatch(NamedTuple):
     drafts: Sequence[Draft]
     """The messages of the batch, of which the index needs the keys."""
 
-    physical_offsets: list[int]
+    physical_offsets: Sequence[int]
     """Where the record of each message begins in the log."""
 
     touched: Mapping[ConsumeQueue, int]

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.clock import Clock
@@ -39,9 +39,13 @@ from gantry_broker.store.key_hash import (
 )
 from gantry_broker.store.recovery_point import IndexPoint
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
+from gantry_speedups import native
 from gantry_store_files.segments import INDEX_NAME_DIGITS, index_names
 
 log = logging.getLogger(__name__)
+
+CompiledBatch: Final[Any] = () if native is None else native.SendBatch
+"""The class of compiled batches, for ``isinstance``; no class if they are not loaded."""
 
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
@@ -287,6 +291,9 @@ class KeyIndex:
 
     def _put(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
         """Write hash, slot and entry for every key of a batch. This is the index's part of the append loop."""
+        if isinstance(drafts, CompiledBatch):
+            self._put_compiled(drafts, timestamp_ms)
+            return
         if not any(draft[11] for draft in drafts):
             return
         cursor = IndexCursor(self._writable_file(), timestamp_ms)
@@ -331,6 +338,23 @@ class KeyIndex:
                 position += entry_bytes
                 number += 1
         cursor.finish(number, used, indexed)
+
+    def _put_compiled(self, batch: Any, timestamp_ms: int) -> None:
+        """Do the same for a compiled batch."""
+        end, first = batch.key_count, 0
+        if not end:
+            return
+        cursor = IndexCursor(self._writable_file(), timestamp_ms)
+        while True:
+            file, number = cursor.file, cursor.number
+            count, used = batch.put_keys(
+                file.view, file.slots, first, number, cursor.numbers_end, cursor.position, cursor.seconds
+            )
+            first += count
+            if first == end:
+                break
+            cursor = self._advance(cursor, number + count, used)
+        cursor.finish(number + count, used, batch.key_physical(end - 1))
 
     def _advance(self, cursor: IndexCursor, number: int, used: int) -> IndexCursor:
         """Return a cursor with room for the entry ``number``, in the same file or in a new one."""

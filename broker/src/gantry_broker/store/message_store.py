@@ -161,14 +161,14 @@ class MessageStore(StoreContract):
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
-    def append(self, drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
+    def append(self, drafts: Sequence[Draft]) -> tuple[Sequence[int], Sequence[int]]:
         commit_log = self.log
         now_ms = max(self._clock.wall_ms(), commit_log.last_timestamp_ms)
         placed = append_batch(commit_log, self.dispatcher, self._store_host, drafts, now_ms)
         self.wake_threads()
         return placed
 
-    def append_contiguous(self, drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
+    def append_contiguous(self, drafts: Sequence[Draft]) -> tuple[Sequence[int], Sequence[int]]:
         commit_log = self.log
         now_ms = max(self._clock.wall_ms(), commit_log.last_timestamp_ms)
         placed = append_contiguous(commit_log, self.dispatcher, self._store_host, drafts, now_ms)

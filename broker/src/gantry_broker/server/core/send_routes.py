@@ -10,13 +10,14 @@ copied) are parsed once by `SendRoutes.stored_properties`, which returns the sam
 """
 
 import random
-from typing import Final, final
+from typing import Any, Final, final
 
 import msgspec
 
 from gantry_broker.ports import Clock
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
+from gantry_speedups import native
 from gantry_wire import properties as keys
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.admin import TopicConfig
@@ -80,7 +81,7 @@ class Shape:
 
 
 @final
-class QueueSlot:
+class PlainQueueSlot:
     """A queue of a topic, with the template of the reply to a send into it."""
 
     __slots__ = ("queue", "reply_template")
@@ -89,6 +90,10 @@ class QueueSlot:
         self.queue: Final = queue
         self.reply_template: Final = reply_template
         """See ``SendRoutes.make_reply_template`` for its fields."""
+
+
+QueueSlot: type[Any] = PlainQueueSlot if native is None else native.QueueSlot
+"""The class of slots that runs: a compiled one also holds what its records need."""
 
 
 @final
@@ -102,7 +107,7 @@ class SendRoute:
 
     def __init__(self, topic: str, queue_count: int) -> None:
         self.topic: Final = topic
-        self.slots: Final[list[QueueSlot | None]] = [None] * queue_count
+        self.slots: Final[list[Any | None]] = [None] * queue_count
         """What a send to each queue needs; None until the first send to it."""
         self.shapes: Final[dict[str, Shape]] = {}
         """The cached shapes, by the text of the properties after the unique id."""
@@ -128,7 +133,7 @@ class SendRoutes:
         self._region = region
         self.added_properties = {keys.MESSAGE_REGION: region, keys.TRACE_ON: "true", keys.CLUSTER: cluster}
         """The properties that the broker adds to every message."""
-        self._broker_tail = keys.encode_properties(self.added_properties)
+        self.broker_tail = keys.encode_properties(self.added_properties)
         self.by_topic: dict[str, SendRoute] = {}
 
     def forget(self, topic: str) -> None:
@@ -180,7 +185,7 @@ class SendRoutes:
         try:
             if is_kept:
                 end = "" if not text or text.endswith(keys.VALUE_END) else keys.VALUE_END
-                data = f"{text}{end}{added}".encode() + self._broker_tail
+                data = f"{text}{end}{added}".encode() + self.broker_tail
             else:
                 if len(text.encode()) > PROPERTIES_BYTES_MAX:
                     return None
@@ -198,7 +203,7 @@ class SendRoutes:
         is_shape = is_kept and is_waiting_for_store and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32
         return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting_for_store
 
-    def create_slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
+    def create_slot(self, route: SendRoute, queue_id: int) -> Any:
         """Create the slot of a queue at the first send to it."""
         slot = QueueSlot(self._store.queues.get_or_create(route.topic, queue_id), self.make_reply_template(queue_id))
         route.slots[queue_id] = slot

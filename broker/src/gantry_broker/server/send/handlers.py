@@ -162,10 +162,7 @@ class SendHandlers:
         template = NO_ANSWER if command.is_oneway else self.core.send_routes.make_reply_template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
         self._create_topic(config)
-        if not is_waiting_for_store(properties):
-            self.send_path.no_wait_indexes.add(len(self.send_path.drafts))
-        self.send_path.drafts.append(draft)
-        self.send_path.answers.append(answer)
+        self.send_path.batch.add(draft, answer, is_waiting_for_store(properties))
 
     def _queue_id(self, send: SendMessageV2, config: TopicConfig) -> int:
         """Return the queue that the producer chose, or a random one."""

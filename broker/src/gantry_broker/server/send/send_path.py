@@ -17,8 +17,7 @@ The interface is `handle(data, connection, other) -> (consumed, replies)`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable
 from typing import Final, final
 
 import msgspec
@@ -43,9 +42,11 @@ from gantry_broker.server.send.headers import (
     BinaryHeader,
     PlainRequest,
     SendV1Header,
+    SendV2Header,
     decode_send,
     decode_send_v1,
 )
+from gantry_broker.server.send.send_batch import NO_ANSWER, Answer, SendBatch, new_batch
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
@@ -58,7 +59,6 @@ from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTI
 
 SEND_V2_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
 SEND_V1_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE
-NO_ANSWER: Final = b""
 PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
 """A longer JSON header may exceed the limit of fields, which only the slow path counts: `"":"",` has 6 bytes."""
 NEVER_A_PREFIX: Final = b"\0"
@@ -70,13 +70,6 @@ CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 path."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
-HEADS_COUNT: Final = 2048
-_HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(HEADS_COUNT)]
-"""Frame heads of short JSON replies without a body, by header length."""
-
-Answer = tuple[bytes, bytes, int]
-"""(reply template, unique id, opaque); the template is NO_ANSWER for a one-way send."""
-
 FrameHandler = Callable[[Frame, Connection], bytes | None]
 TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
 """Called with header, body, host and host flag; returns True if the plain send is permitted and now in the pass."""
@@ -124,10 +117,8 @@ class SendPath:
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
         self._runs: list[tuple[Connection, int]] = []
-        self.drafts: Final[list[Draft]] = []
-        self.answers: Final[list[Answer]] = []
-        self.no_wait_indexes: set[int] = set()
-        """The indexes of drafts in the pass whose senders want no answer about durability (`WAIT=false`)."""
+        self.batch = new_batch()
+        """The sends of the present pass."""
         self.ack_gate: Final = ack_gate
         """Holds the answers in the modes that promise more than an append."""
         self.refusal: Refusal | None = None
@@ -174,7 +165,7 @@ class SendPath:
             connection.send(b"".join(replies))
             raise
         finally:
-            if self.drafts:  # in any case, so that no draft is counted to the next connection's run
+            if self.batch:  # in any case, so that no draft is counted to the next connection's run
                 self._end_run(connection)
                 if not self._is_flush_scheduled:
                     self._is_flush_scheduled = True
@@ -188,13 +179,22 @@ class SendPath:
         """
         position, end, reply_bytes = 0, len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
-        by_topic, signed = self._routes.by_topic, self._signed
-        drafts, answers = self.drafts, self.answers
+        routes, by_topic = self._routes, self._routes.by_topic
         host, host_flag = self.host_and_flag(connection)
         # Refused sends take the slow path, which answers them.
         prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
         is_fast_path_open = prefix is SEND_V2_PREFIX
-        while end - position >= _HEAD_BYTES:
+        batch = self.batch
+        drafts, answers = batch.drafts, batch.answers
+        compiled = None
+        if not isinstance(batch, SendBatch):
+            prefix = NEVER_A_PREFIX
+            compiled = batch if is_fast_path_open else None
+        while True:
+            if compiled is not None:
+                position = compiled.take(data, position, host, host_flag, routes, total_max, body_bytes_max)
+            if end - position < _HEAD_BYTES:
+                break
             total, type_and_header = _unpack_head(data, position)
             header_bytes = type_and_header & HEADER_LENGTH_MASK
             if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
@@ -253,11 +253,7 @@ class SendPath:
             ):
                 continue
             body = data[header_end:frame_end]
-            is_v2_json = type_and_header == header_bytes <= PLAIN_HEADER_BYTES_MAX and header.startswith(SEND_V2_PREFIX)
-            if signed is not None and is_v2_json and signed(header, body, host, host_flag):
-                connection.is_authenticated = True
-                continue
-            reply = other(Frame(type_and_header >> 24, header, body), connection)
+            reply = self._handle_other(type_and_header, header, body, connection, other)
             if reply:
                 if reply is UNHANDLED:  # the connection is paused, and delivers the frame again later
                     position = header_end - header_bytes - _HEAD_BYTES
@@ -266,11 +262,27 @@ class SendPath:
                 reply_bytes += len(reply)
                 if reply_bytes > PASS_REPLY_BYTES_MAX:
                     break
+            if self.batch is not batch:  # the request had to see the sends before it, which are appended now
+                batch = self.batch
+                drafts, answers = batch.drafts, batch.answers
+                compiled = batch if compiled is not None else None
         return position
 
+    def _handle_other(
+        self, type_and_header: int, header: bytes, body: bytes, connection: Connection, other: FrameHandler
+    ) -> bytes | None:
+        """Handle a frame that is no plain send, or one that must be authenticated first; return its answer."""
+        signed = self._signed
+        if signed is not None and type_and_header <= PLAIN_HEADER_BYTES_MAX and header.startswith(SEND_V2_PREFIX):
+            host, host_flag = self.host_and_flag(connection)
+            if signed(header, body, host, host_flag):
+                connection.is_authenticated = True
+                return None
+        return other(Frame(type_and_header >> 24, header, body), connection)
+
     def _take_unusual_send(self, serialization: int, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
-        """Put a plain send with a binary header or long names into the pass. False leaves it to the slow path."""
-        request: SendV1Header | BinaryHeader
+        """Put a plain send of any other form into the pass. False leaves it to the slow path."""
+        request: SendV2Header | SendV1Header | BinaryHeader
         try:
             if serialization:
                 kind = BINARY_SENDS.get(header[:2])
@@ -278,8 +290,12 @@ class SendPath:
                     return False
                 _, _, _, opaque, flag, _, ext = decode_binary_parts(header, self._limits)
                 request = BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
-            elif header.startswith(SEND_V1_PREFIX) and len(header) <= PLAIN_HEADER_BYTES_MAX:
+            elif len(header) > PLAIN_HEADER_BYTES_MAX:
+                return False
+            elif header.startswith(SEND_V1_PREFIX):
                 request = decode_send_v1(header)
+            elif header.startswith(SEND_V2_PREFIX):
+                request = decode_send(header)
             else:
                 return False
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RemoteProtocolError):
@@ -326,10 +342,9 @@ class SendPath:
             if is_shape:
                 route.cache_shape(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
         slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
-        if not is_waiting_for_store:
-            self.no_wait_indexes.add(len(self.drafts))
-        self.drafts.append(
-            (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
+        template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.reply_template
+        self.batch.add(
+            (  # a plain tuple of Draft's fields: half the cost
                 slot.queue,
                 body,
                 data,
@@ -342,91 +357,63 @@ class SendPath:
                 tags_code,
                 0,
                 keys,
-            )
+            ),
+            (template, unique, request.opaque),
+            is_waiting_for_store,
         )
-        template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.reply_template
-        self.answers.append((template, unique, request.opaque))
         return True
 
     def flush_for(self, connection: Connection) -> None:
         """Append the pass now, since the next request of `connection` must see its own sends."""
-        if self.drafts:
+        if self.batch:
             self._end_run(connection)
             self.flush()
 
     def flush(self) -> None:
         """Append the pass, and answer its sends or hold their answers. If the store refuses, it stores none of them."""
-        if not self.drafts:
+        batch = self.batch
+        if not batch:
             return
-        # The lists are cleared in place, because the loop that fills them keeps references to them.
-        drafts, answers, runs, no_wait_indexes = self.drafts[:], self.answers[:], self._runs, self.no_wait_indexes
-        self.drafts.clear()
-        self.answers.clear()
-        self._runs = []
-        if no_wait_indexes:
-            self.no_wait_indexes = set()  # its indexes belong to this pass
+        runs, self._runs, self.batch = self._runs, [], new_batch()
         began = self._loop.time()
         self._flow.begin_append(began)
         try:
-            physical_offsets, queue_offsets = self._store.append(drafts)
+            physical_offsets, queue_offsets = self._store.append(batch.drafts)
         except Exception as error:  # noqa: BLE001 - every sender of the pass must get an answer
-            self._stats.count_put_failures(len(drafts))
-            self._refuse(answers, runs, error)
+            self._stats.count_put_failures(len(batch))
+            self._refuse(batch, runs, error)
             return
+        batch.set_offsets(physical_offsets, queue_offsets)
         elapsed_s = self._loop.time() - began
         self._flow.end_append(elapsed_s)
-        self._stats.times.record(elapsed_s, len(drafts))
-        self._stats.count_put(len(drafts), self._store)
+        self._stats.times.record(elapsed_s, len(batch))
+        self._stats.count_put(len(batch), self._store)
         if self.ack_gate.must_wait():
-            self._hold(answers, zip(physical_offsets, queue_offsets, strict=True), runs, no_wait_indexes)
+            self._hold(batch, runs)
             return
-        heads = _HEADS
-        sends = zip(answers, physical_offsets, queue_offsets, strict=True)
-        number = 0
+        start = 0
         for connection, end in runs:
-            parts: list[bytes] = []
-            for (template, unique, opaque), physical, queue_offset in islice(sends, end - number):
-                if template:
-                    reply = template % (physical, queue_offset, unique, opaque)
-                    size = len(reply)
-                    parts += (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
-            number = end
-            if parts:
-                connection.send(b"".join(parts))
+            replies, _ = batch.encode_answers(start, end, True, True)
+            start = end
+            if replies:
+                connection.send(replies)
 
-    def _hold(
-        self,
-        answers: list[Answer],
-        offsets: Iterable[tuple[int, int]],
-        runs: list[tuple[Connection, int]],
-        no_wait_indexes: set[int],
-    ) -> None:
+    def _hold(self, batch: SendBatch, runs: list[tuple[Connection, int]]) -> None:
         """Hold the answers of an appended pass, except those whose producers do not want to wait."""
-        heads = _HEADS
-        if no_wait_indexes:
+        has_impatient = batch.has_impatient
+        if has_impatient:
             self._store.note_answered()
         held: list[tuple[Connection, bytes, int]] = []
-        sends = zip(answers, offsets, strict=True)
-        number = 0
+        start = 0
         for connection, end in runs:
-            parts: list[bytes] = []
-            at_once: list[bytes] = []
-            count = 0
-            for (template, unique, opaque), (physical, queue_offset) in islice(sends, end - number):
-                if template:
-                    reply = template % (physical, queue_offset, unique, opaque)
-                    size = len(reply)
-                    framed = (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
-                    if no_wait_indexes and number in no_wait_indexes:
-                        at_once += framed
-                    else:
-                        parts += framed
-                        count += 1
-                number += 1
-            if at_once:
-                connection.send(b"".join(at_once))
-            if parts:
-                held.append((connection, b"".join(parts), count))
+            if has_impatient:
+                at_once, _ = batch.encode_answers(start, end, False, True)
+                if at_once:
+                    connection.send(at_once)
+            replies, count = batch.encode_answers(start, end, True, False)
+            start = end
+            if replies:
+                held.append((connection, replies, count))
         if held:
             self.ack_gate.hold(held, self._store.log.wrote)
 
@@ -435,16 +422,17 @@ class SendPath:
         self.flush()
 
     def _end_run(self, connection: Connection) -> None:
-        end = len(self.drafts)
+        end = len(self.batch)
         if not self._runs or self._runs[-1][1] != end:
             self._runs.append((connection, end))
 
-    def _refuse(self, answers: list[Answer], runs: list[tuple[Connection, int]], error: Exception) -> None:
+    def _refuse(self, batch: SendBatch, runs: list[tuple[Connection, int]], error: Exception) -> None:
         code, remark, _ = refusal = store_refusal(error)
+        answers = batch.answers
         self._stats.refusals.count(refusal, len(answers))
-        number = 0
+        start = 0
         for connection, end in runs:
-            refused = [answer for answer in answers[number:end] if answer[0]]
+            refused = [answer for answer in answers[start:end] if answer[0]]
             replies = [Command(code=code, opaque=answer[2], flag=1, remark=remark).encode() for answer in refused]
             connection.send(b"".join(replies))
-            number = end
+            start = end

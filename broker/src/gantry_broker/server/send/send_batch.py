@@ -1,0 +1,88 @@
+"""The pass: the sends of one turn of the event loop, which are appended together and answered per connection.
+
+Two classes have the same interface. ``SendBatch`` here keeps drafts and answers in lists, which the loop in `send_path`
+fills. The compiled one (`gantry_speedups`) also takes plain sends from the bytes of a read by itself. ``new_batch``
+makes one of the kind that runs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from gantry_broker.store.draft import Draft
+from gantry_speedups import native
+from gantry_wire.frame import FRAME_HEAD
+from gantry_wire.seal import sealable_properties
+
+NO_ANSWER: Final = b""
+HEADS_COUNT: Final = 2048
+_HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(HEADS_COUNT)]
+"""Frame heads of short JSON replies without a body, by header length."""
+
+Answer = tuple[bytes, bytes, int]
+"""(reply template, unique id, opaque); the template is NO_ANSWER for a one-way send."""
+
+
+@final
+class SendBatch:
+    """The sends of one turn, in their order. Owned by the event loop."""
+
+    __slots__ = ("_placed", "answers", "drafts", "impatient")
+
+    def __init__(self) -> None:
+        self.drafts: Final[list[Draft]] = []
+        self.answers: Final[list[Answer]] = []
+        self.impatient: Final[set[int]] = set()
+        """The indexes of sends whose senders do not wait until their messages are durable (`WAIT=false`)."""
+        self._placed: tuple[Sequence[int], Sequence[int]] = ((), ())
+
+    def __len__(self) -> int:
+        return len(self.drafts)
+
+    def __repr__(self) -> str:
+        return f"<SendBatch sends={len(self)}>"
+
+    def to_drafts(self) -> list[Draft]:
+        """Return the sends as a list of drafts."""
+        return self.drafts[:]
+
+    def add(self, draft: Draft, answer: Answer, is_waiting: bool = True) -> None:
+        """Add a send. ``is_waiting`` is False if its sender does not wait until it is durable."""
+        if not is_waiting:
+            self.impatient.add(len(self.drafts))
+        self.drafts.append(draft)
+        self.answers.append(answer)
+
+    @property
+    def has_impatient(self) -> bool:
+        """Whether a sender does not wait until its message is durable."""
+        return bool(self.impatient)
+
+    def set_offsets(self, physical_offsets: Sequence[int], queue_offsets: Sequence[int]) -> None:
+        """Take the offsets that the append has returned; the replies contain them."""
+        self._placed = physical_offsets, queue_offsets
+
+    def encode_answers(self, first: int, end: int, with_waiting: bool, with_impatient: bool) -> tuple[bytes, int]:
+        """Return the replies to the sends ``[first, end)`` of the two kinds of senders, as frames, and their number."""
+        physical_offsets, queue_offsets = self._placed
+        heads, impatient = _HEADS, self.impatient
+        is_whole = with_waiting and with_impatient
+        parts: list[bytes] = []
+        sends = zip(self.answers[first:end], physical_offsets[first:end], queue_offsets[first:end], strict=True)
+        for number, ((template, unique, opaque), physical, queue_offset) in enumerate(sends, first):
+            if not (template and (is_whole or (with_impatient if number in impatient else with_waiting))):
+                continue
+            reply = template % (physical, queue_offset, unique, opaque)
+            size = len(reply)
+            parts += (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
+        return b"".join(parts), len(parts) // 2
+
+
+CompiledSendBatch: Final[Any] = None if native is None else native.SendBatch
+
+
+def new_batch() -> Any:
+    """Return an empty batch, of the compiled kind if that is loaded."""
+    return SendBatch() if CompiledSendBatch is None else CompiledSendBatch(Draft, sealable_properties)
+
+
+NewBatch = Callable[[], Any]

@@ -1,0 +1,117 @@
+/* The CRC-32 of zlib, by carry-less multiplication where the processor has it, else by tables, eight bytes at a time.
+ *
+ * A CRC is the remainder of a division of polynomials. 64 bytes are kept as four 128-bit remainders; a step multiplies
+ * each by x^512 modulo the polynomial and adds the next 64 bytes. At the end the four are folded into one, that one into
+ * 64 bits, and those are reduced to 32 by Barrett's method. The constants are those powers of x, with reflected bits, as
+ * Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" derives them.
+ */
+
+#ifndef GANTRY_CRC32_H
+#define GANTRY_CRC32_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define GANTRY_HAS_CLMUL 1
+#include <immintrin.h>
+#endif
+
+static uint32_t gantry_crc_table[8][256];
+static int gantry_has_clmul = 0;
+
+/* Compute the tables, and look for the instruction. Called once, when the module is imported. */
+static void gantry_crc32_prepare(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++)
+            value = (value >> 1) ^ (0xEDB88320u & (0u - (value & 1)));
+        gantry_crc_table[0][byte] = value;
+    }
+    for (uint32_t byte = 0; byte < 256; byte++)
+        for (int row = 1; row < 8; row++) {
+            uint32_t before = gantry_crc_table[row - 1][byte];
+            gantry_crc_table[row][byte] = (before >> 8) ^ gantry_crc_table[0][before & 0xFF];
+        }
+#ifdef GANTRY_HAS_CLMUL
+    __builtin_cpu_init();
+    gantry_has_clmul = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+#endif
+}
+
+/* `state` is the complement of a CRC, as in all functions below. */
+static uint32_t gantry_crc32_by_table(uint32_t state, const uint8_t *data, size_t size) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    while (size >= 8) {
+        uint32_t low, high;
+        memcpy(&low, data, 4);
+        memcpy(&high, data + 4, 4);
+        low ^= state;
+        state = gantry_crc_table[7][low & 0xFF] ^ gantry_crc_table[6][(low >> 8) & 0xFF] ^
+                gantry_crc_table[5][(low >> 16) & 0xFF] ^ gantry_crc_table[4][low >> 24] ^
+                gantry_crc_table[3][high & 0xFF] ^ gantry_crc_table[2][(high >> 8) & 0xFF] ^
+                gantry_crc_table[1][(high >> 16) & 0xFF] ^ gantry_crc_table[0][high >> 24];
+        data += 8;
+        size -= 8;
+    }
+#endif
+    while (size--)
+        state = (state >> 8) ^ gantry_crc_table[0][(state ^ *data++) & 0xFF];
+    return state;
+}
+
+#ifdef GANTRY_HAS_CLMUL
+__attribute__((target("pclmul,sse4.1")))
+static inline __m128i gantry_crc32_fold(__m128i remainder, __m128i power, __m128i next) {
+    return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(remainder, power, 0x00),
+                                       _mm_clmulepi64_si128(remainder, power, 0x11)), next);
+}
+
+/* `size` is a multiple of 16 and at least 64. */
+__attribute__((target("pclmul,sse4.1")))
+static uint32_t gantry_crc32_by_clmul(uint32_t state, const uint8_t *data, size_t size) {
+    const __m128i by_512 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const __m128i by_128 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i by_64 = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    const __m128i low_words = _mm_setr_epi32(-1, 0, -1, 0);
+    const __m128i *block = (const __m128i *)data;
+    __m128i a = _mm_xor_si128(_mm_loadu_si128(block), _mm_cvtsi32_si128((int)state));
+    __m128i b = _mm_loadu_si128(block + 1), c = _mm_loadu_si128(block + 2), d = _mm_loadu_si128(block + 3);
+    for (block += 4, size -= 64; size >= 64; block += 4, size -= 64) {
+        a = gantry_crc32_fold(a, by_512, _mm_loadu_si128(block));
+        b = gantry_crc32_fold(b, by_512, _mm_loadu_si128(block + 1));
+        c = gantry_crc32_fold(c, by_512, _mm_loadu_si128(block + 2));
+        d = gantry_crc32_fold(d, by_512, _mm_loadu_si128(block + 3));
+    }
+    a = gantry_crc32_fold(a, by_128, b);
+    a = gantry_crc32_fold(a, by_128, c);
+    a = gantry_crc32_fold(a, by_128, d);
+    for (; size >= 16; block++, size -= 16)
+        a = gantry_crc32_fold(a, by_128, _mm_loadu_si128(block));
+    /* 128 bits -> 96 -> 64. */
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by_128, 0x10));
+    a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low_words), by_64, 0x00));
+    /* Barrett: the quotient by the first constant, its product with the polynomial, and the difference. */
+    __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(a, low_words), barrett, 0x10);
+    __m128i product = _mm_clmulepi64_si128(_mm_and_si128(quotient, low_words), barrett, 0x00);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, product), 1);
+}
+#endif
+
+/* Return the CRC-32 of `data`, continued from `value`, like zlib's crc32. */
+static uint32_t gantry_crc32(uint32_t value, const uint8_t *data, size_t size) {
+    uint32_t state = ~value;
+#ifdef GANTRY_HAS_CLMUL
+    if (size >= 64 && gantry_has_clmul) {
+        size_t whole = size & ~(size_t)15;
+        state = gantry_crc32_by_clmul(state, data, whole);
+        data += whole;
+        size -= whole;
+    }
+#endif
+    return ~gantry_crc32_by_table(state, data, size);
+}
+
+#endif
