@@ -18,6 +18,15 @@
 #include <immintrin.h>
 #endif
 
+/* Fetch what is about to be written into the processor's cache. */
+static inline void gantry_prefetch(const void *address) {
+#if defined(__GNUC__) || defined(__clang__)
+    __builtin_prefetch(address, 1);
+#else
+    (void)address;
+#endif
+}
+
 static uint32_t gantry_crc_table[8][256];
 static int gantry_has_clmul = 0;
 

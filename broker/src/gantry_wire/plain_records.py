@@ -9,7 +9,7 @@ read ten gigabytes of log.
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, final
 
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (
@@ -37,6 +37,32 @@ _NOT_PLAIN: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | TRANSACTION_PREPARE
 
 PlainRecord = tuple[int, int, bytes, int, int, int, bytes]
 """Physical offset, size, topic, queue id, queue offset, store timestamp, properties."""
+
+
+@final
+class PlainRun:
+    """A part of a log from which plain records are read: the arguments of ``plain_records``. Iterating yields them."""
+
+    __slots__ = ("base_offset", "is_sealed", "position", "stop", "verify_crc", "view")
+
+    def __init__(
+        self, view: memoryview, position: int, stop: int, base_offset: int, *, is_sealed: bool, verify_crc: bool = True
+    ) -> None:
+        self.view: Final = view
+        self.position: Final = position
+        self.stop: Final = stop
+        self.base_offset: Final = base_offset
+        self.is_sealed: Final = is_sealed
+        self.verify_crc: Final = verify_crc
+
+    def __iter__(self) -> Iterator[PlainRecord]:
+        return self.records_from(self.position)
+
+    def records_from(self, position: int) -> Iterator[PlainRecord]:
+        """Yield the records from ``position`` on."""
+        return plain_records(
+            self.view, position, self.stop, self.base_offset, is_sealed=self.is_sealed, verify_crc=self.verify_crc
+        )
 
 
 def plain_records(

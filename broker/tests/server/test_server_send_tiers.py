@@ -281,10 +281,11 @@ async def test_senders_unlike_java_avoid_the_slow_path(
     assert slow_sends == []
 
 
+@pytest.mark.parametrize("kind_of_batch", ["python"], indirect=True)
 async def test_shape_is_cached_by_the_second_tier_for_the_first(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Properties are parsed for the first message of a shape only."""
+    """Properties are parsed for the first message of a shape only. The compiled batch has no shapes."""
     monkeypatch.setattr(broker.send_path, "put_send", count_calls(broker.send_path.put_send))
     text = properties_text(UNIQ_KEY=UNIQUE, WAIT="true", TAGS="new")
 

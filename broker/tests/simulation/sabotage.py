@@ -150,10 +150,10 @@ def checksums_ignored() -> Iterator[None]:
     def check_head(view: memoryview, position: int, *, physical_offset: int, is_sealed: bool) -> RecordCheck:
         return check_record(view, position, physical_offset=physical_offset, verify_crc=False)
 
-    def find_none(*_: object, is_sealed: bool) -> Iterator[PlainRecord]:
+    def find_none(*_: object, **__: object) -> Iterator[PlainRecord]:
         return iter(())
 
-    with patch.object(recovery, "check_record", check_head), patch.object(recovery, "plain_records", find_none):
+    with patch.object(recovery, "check_record", check_head), patch.object(recovery, "PlainRun", find_none):
         yield
 
 

@@ -146,7 +146,7 @@ def test_both_paths_leave_the_same_files(is_deleted: bool, monkeypatch: pytest.M
 
     assert open_store(disk, clock).dispatcher.dispatched > 10_000
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "plain_records", lambda *_, **__: iter(()))
+        patch.setattr(recovery, "PlainRun", lambda *_, **__: iter(()))
         open_store(other, clock)
 
     assert files_of(disk) == files_of(other)

@@ -196,9 +196,9 @@ def append_compiled(
     crash_points.hit(crash_points.AFTER_APPEND)
     log.advance(target, position + len(data), now_ms)
     batch.tally()
-    physical_offsets = batch.physical_offsets()
-    dispatcher.dispatch_batch(AppendedBatch(log.wrote, now_ms, batch, physical_offsets, touched, held))
-    return physical_offsets, batch.queue_offsets()
+    physical_offsets, queue_offsets = batch.offsets()
+    dispatcher.dispatch_batch(AppendedBatch(log.wrote, now_ms, batch.keys, physical_offsets, touched, held))
+    return physical_offsets, queue_offsets
 
 
 def record_sizes(

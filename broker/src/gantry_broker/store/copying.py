@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from gantry_broker.errors import LogReadOnly, StoreCorrupt, StoreFull
 from gantry_broker.store import crash_points
@@ -28,8 +28,9 @@ from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
+from gantry_speedups import native
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, RecordFault, check_record
-from gantry_wire.plain_records import PlainRecord, plain_records
+from gantry_wire.plain_records import PlainRecord, PlainRun, plain_records
 
 PIECE_BYTES: Final = 256 << 10
 """Size of the pieces into which existing log data is divided when copying starts."""
@@ -38,6 +39,9 @@ DISPATCH_BYTES_MAX: Final = 4 << 20
 KEPT_RECORDS_MAX: Final = 4096
 """Limit of the checked records that are kept in memory until they are confirmed, over all pieces."""
 
+
+CompiledScan: Final[Any] = None if native is None else native.LogScan
+"""The compiled scan of plain records; None if it is not loaded."""
 
 _TIMESTAMP: Final = itemgetter(5)
 """Gets the store time of a plain record (see ``gantry_wire.plain_records``)."""
@@ -142,8 +146,12 @@ class LogCopier:
             is_sealed, sealed_end = self._seals(physical)
             file_end = physical - physical % file_size + file_size
             stop = min(end, min(sealed_end, file_end) - offset)
-            run = list(plain_records(view, position, stop, offset, is_sealed=is_sealed))
-            if run:
+            if CompiledScan is not None:
+                scan = CompiledScan(None)
+                position = scan.check(view, position, stop, offset, is_sealed, True)
+                if scan.count:
+                    last_record, newest_ms, is_plain = scan.last_physical, max(newest_ms, scan.newest_ms), False
+            elif run := list(plain_records(view, position, stop, offset, is_sealed=is_sealed)):
                 last_record = run[-1][0]
                 position = last_record - offset + run[-1][1]
                 newest_ms = max(newest_ms, max(map(_TIMESTAMP, run)))
@@ -252,7 +260,7 @@ class LogCopier:
         for base, view, stop in self._undamaged_parts(start, end):
             offset = base
             while offset < stop and not self._is_blank(offset):
-                run = plain_records(view, offset - base, stop - base, base, is_sealed=False, verify_crc=False)
+                run = PlainRun(view, offset - base, stop - base, base, is_sealed=False, verify_crc=False)
                 after = scan_dispatcher.dispatch_plain_records(run, offset)
                 if after > offset:
                     offset = after
@@ -307,7 +315,7 @@ class LogCopier:
                     self.pieces.append(Piece(stop, -1, newest_ms))
                     break
                 last_record, limit = -1, min(stop, offset + PIECE_BYTES)
-                run = plain_records(view, offset - base, limit - base, base, is_sealed=False, verify_crc=False)
+                run = PlainRun(view, offset - base, limit - base, base, is_sealed=False, verify_crc=False)
                 for physical, size, _, _, _, timestamp_ms, _ in run:
                     last_record, offset, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
                 if offset < limit:

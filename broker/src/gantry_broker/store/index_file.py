@@ -220,28 +220,32 @@ class IndexFile:
 class IndexCursor:
     """The write position in an index file, for one batch of messages that share a store time."""
 
-    __slots__ = ("file", "number", "numbers_end", "position", "seconds", "timestamp_ms")
+    __slots__ = ("begin_ms", "file", "number", "numbers_end", "position", "seconds", "timestamp_ms")
 
     def __init__(self, file: IndexFile, timestamp_ms: int) -> None:
         """Reserve blocks for the next entries. Raises ``StoreFull`` if that fails and the next entry has none."""
         header = file.header
-        begin_ms = header.begin_timestamp_ms if header.next_number > 1 else timestamp_ms
+        self.begin_ms: Final = header.begin_timestamp_ms if header.next_number > 1 else timestamp_ms
+        """The file's begin time: that of its first message."""
         self.file: Final = file
         self.timestamp_ms: Final = timestamp_ms
         self.number: Final = header.next_number
         self.position: Final = file.entry_position(header.next_number)
         self.numbers_end: Final = file.reserve_entry(header.next_number)
         """The exclusive end of the entry numbers that have blocks on the disk."""
-        self.seconds: Final = min(max((timestamp_ms - begin_ms) // 1000, 0), SECONDS_MAX)
+        self.seconds: Final = min(max((timestamp_ms - self.begin_ms) // 1000, 0), SECONDS_MAX)
         """The time that each entry of the batch gets: seconds since the file's begin time."""
 
-    def finish(self, number: int, slots_used: int, physical: int) -> None:
-        """Write the header after the entries below ``number``, the last of them for the message at ``physical``."""
+    def finish(self, number: int, slots_used: int, physical: int, end_ms: int | None = None) -> None:
+        """Write the header after the entries below ``number``, the last of them for the message at ``physical``.
+
+        ``end_ms`` is the store time of that message, if it is not that of the batch.
+        """
         if number == self.number:
             return
         header = self.file.header
-        begin_ms, begin_physical = header.begin_timestamp_ms, header.begin_physical
+        begin_physical = header.begin_physical
         if header.next_number <= 1:
-            begin_ms, begin_physical = self.timestamp_ms, ENTRY.unpack_from(self.file.view, self.position)[1]
-        used = header.slots_used + slots_used
-        self.file.write_header(IndexHeader(begin_ms, self.timestamp_ms, begin_physical, physical, used, number))
+            begin_physical = ENTRY.unpack_from(self.file.view, self.position)[1]
+        used, end_ms = header.slots_used + slots_used, self.timestamp_ms if end_ms is None else end_ms
+        self.file.write_header(IndexHeader(self.begin_ms, end_ms, begin_physical, physical, used, number))

@@ -44,8 +44,8 @@ from gantry_store_files.segments import INDEX_NAME_DIGITS, index_names
 
 log = logging.getLogger(__name__)
 
-CompiledBatch: Final[Any] = () if native is None else native.SendBatch
-"""The class of compiled batches, for ``isinstance``; no class if they are not loaded."""
+CompiledKeys: Final[Any] = () if native is None else native.Keys
+"""The class of compiled keys, for ``isinstance``; no class if it is not loaded."""
 
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
@@ -291,8 +291,8 @@ class KeyIndex:
 
     def _put(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
         """Write hash, slot and entry for every key of a batch. This is the index's part of the append loop."""
-        if isinstance(drafts, CompiledBatch):
-            self._put_compiled(drafts, timestamp_ms)
+        if isinstance(drafts, CompiledKeys):
+            self._put_compiled(drafts)
             return
         if not any(draft[11] for draft in drafts):
             return
@@ -339,22 +339,24 @@ class KeyIndex:
                 number += 1
         cursor.finish(number, used, indexed)
 
-    def _put_compiled(self, batch: Any, timestamp_ms: int) -> None:
-        """Do the same for a compiled batch."""
-        end, first = batch.key_count, 0
+    def _put_compiled(self, keys: Any) -> None:
+        """Do the same for compiled keys, each of which has its own store time."""
+        end, first = len(keys), 0
         if not end:
             return
-        cursor = IndexCursor(self._writable_file(), timestamp_ms)
+        cursor = IndexCursor(self._writable_file(), keys.place(0)[1])
         while True:
-            file, number = cursor.file, cursor.number
-            count, used = batch.put_keys(
-                file.view, file.slots, first, number, cursor.numbers_end, cursor.position, cursor.seconds
+            file = cursor.file
+            count, used = keys.put(
+                file.view, file.slots, first, cursor.number, cursor.numbers_end, cursor.position, cursor.begin_ms
             )
             first += count
+            physical, timestamp_ms = keys.place(first - 1)
+            cursor.finish(cursor.number + count, used, physical, timestamp_ms)
             if first == end:
-                break
-            cursor = self._advance(cursor, number + count, used)
-        cursor.finish(number + count, used, batch.key_physical(end - 1))
+                return
+            file = file if file.header.next_number < file.count_max else self._writable_file()
+            cursor = IndexCursor(file, keys.place(first)[1])
 
     def _advance(self, cursor: IndexCursor, number: int, used: int) -> IndexCursor:
         """Return a cursor with room for the entry ``number``, in the same file or in a new one."""

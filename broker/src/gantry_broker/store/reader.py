@@ -24,6 +24,7 @@ from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.mapped_file import Extent
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
+from gantry_speedups import native
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (
     FLAG_BORN_HOST_V6,
@@ -174,11 +175,23 @@ def read_messages(
     next_offset = first = offset
     is_waiting = False
     last_bytes = 0
+    body: bytes | None = None
     file: Extent | None = None
     base = file_end = run_start = run_end = 0
     units_end = offset + (units_max or max(UNITS_SCANNED_MIN, count_max))
+    if native is not None and accepts is None and want is None:
+        raw = queue.raw(offset, min(units_end, offset + count_max))
+        start = at(UNIT.unpack_from(raw)[0]) if raw else None
+        if start is not None:
+            copied, count, last_bytes = native.copy_records(
+                raw, start.view, start.base_offset, queue.queue_id, offset, count_max, bytes_max
+            )
+            if count:
+                body = copied
+                parts.append(memoryview(copied))
+                total, next_offset = len(copied), offset + count
     if accepts is None:
-        units = queue.units(offset, units_end)
+        units = queue.units(next_offset, units_end)
     else:
         units = _known_units(queue, offset, units_end, known_end)
     for physical, size, tags_code in units:
@@ -251,7 +264,8 @@ def read_messages(
         if is_waiting and next_offset == offset:
             status = ReadStatus.OFFSET_OVERFLOW_ONE  # nothing new yet: a pull is held, or repeated
         return ReadResult(status, next_offset, queue.min_offset, queue.readable_end, is_waiting=is_waiting)
-    body = b"".join(parts)
+    if body is None or len(parts) > 1:
+        body = b"".join(parts)
     is_known = False
     if is_verifying:
         # This is ``QueueSums.matches``, inlined to save the calls.

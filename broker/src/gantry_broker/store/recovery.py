@@ -34,7 +34,7 @@ from gantry_wire.message import (
     RecordFault,
     check_record,
 )
-from gantry_wire.plain_records import PlainRecord, plain_records
+from gantry_wire.plain_records import PlainRun
 
 INFINITE: Final = 1 << 62
 """A mark beyond any log, after a clean stop."""
@@ -52,7 +52,7 @@ Seals = Callable[[int], OwnershipRange]
 """Returns for an offset whether records must have a seal there, and up to where that holds. See ``identity``."""
 
 
-PlainRecordsHandler = Callable[[Iterator[PlainRecord], int], int]
+PlainRecordsHandler = Callable[[PlainRun, int], int]
 """Called with a run of plain records (of the usual form, see ``gantry_wire.plain_records``), which may be empty, and
 the offset where it begins. Returns where it ends."""
 
@@ -202,7 +202,7 @@ def scan_log(
                 file.advise(offset, read_ahead_end + READ_AHEAD_BYTES)
             if on_plain_records is not None:
                 stop = min(read_ahead_end, sealed_end) - base
-                run_end = on_plain_records(plain_records(view, offset - base, stop, base, is_sealed=is_sealed), offset)
+                run_end = on_plain_records(PlainRun(view, offset - base, stop, base, is_sealed=is_sealed), offset)
                 if run_end > offset:
                     offset = run_end
                     continue

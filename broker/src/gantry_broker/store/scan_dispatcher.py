@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, final
+from typing import Any, Final, final
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
@@ -18,10 +18,11 @@ from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record_fields, parse_record_fields
+from gantry_speedups import native
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import RECORD_BYTES_MIN
 from gantry_wire.names import SCHEDULE_TOPIC
-from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
+from gantry_wire.plain_records import PlainRecord, PlainRun, keys_of, tag_of
 
 Progress = Callable[[int, int], None]
 """Called with how far the reading has come, and how far it goes, in bytes.
@@ -31,6 +32,9 @@ A start counts both from the start of the log, also if it reads only the end.
 
 PutBatch = Callable[[Sequence[Draft], Sequence[int], int], None]
 """Indexes the keys of messages that lie at these physical offsets and were stored at this time."""
+
+CompiledScan: Final[Any] = None if native is None else native.LogScan
+"""The compiled scan of plain records; None if it is not loaded."""
 
 PROGRESS_RECORDS: Final = 10_000
 """Progress is reported after so many records."""
@@ -169,6 +173,42 @@ class ScanDispatcher:
 
     def dispatch_plain_records(self, records: Iterable[PlainRecord], physical: int) -> int:
         """Dispatch all of ``records``, the first of which lies at ``physical``. Return where the run ends."""
+        if CompiledScan is not None and isinstance(records, PlainRun):
+            return self._dispatch_compiled(records)
+        return self._dispatch_records(records, physical)
+
+    def _dispatch_compiled(self, run: PlainRun) -> int:
+        """Dispatch a run by the compiled scan, and by Python the records before which that stops."""
+        position, base = run.position, run.base_offset
+        index_from = -1 if self._index_batch is None else max(0, self._index_end + 1)
+        while True:
+            scan = CompiledScan(self._find_queue)
+            position = scan.dispatch(run.view, position, run.stop, base, run.is_sealed, run.verify_crc, index_from)
+            if scan.count:
+                self._note_scan(scan)
+            record = next(run.records_from(position), None)
+            if record is None:
+                return base + position
+            position = self._dispatch_records((record,), base + position) - base
+
+    def _find_queue(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
+        try:
+            return self._plain_queues[topic, queue_id]
+        except KeyError:
+            return self._queue_of(topic, queue_id)
+
+    def _note_scan(self, scan: Any) -> None:
+        """Index the keys of the records of a compiled scan, and count them."""
+        if self._touched is not None:
+            self._touched.update(scan.touched())
+        if self._index_batch is not None and len(scan.keys):
+            self._index_batch(scan.keys, (), scan.newest_ms)
+        if self._only is None:
+            self.last_record = scan.last_physical
+            self._log.note_store_time(scan.newest_ms)
+        self._count(scan.count, scan.last_physical)
+
+    def _dispatch_records(self, records: Iterable[PlainRecord], physical: int) -> int:
         size, count, touched = 0, 0, self._touched
         newest_ms = self._log.last_timestamp_ms
         is_indexing, known, tags, pack_unit = self._index_batch is not None, self._plain_queues, self._tags, UNIT.pack

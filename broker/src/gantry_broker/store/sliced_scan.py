@@ -15,7 +15,7 @@ from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.mapped_file import Extent
 from gantry_broker.store.recovery import PlainRecordsHandler, Seals, record_candidates
 from gantry_wire.message import RecordFault, check_record
-from gantry_wire.plain_records import plain_records
+from gantry_wire.plain_records import PlainRun
 
 SLICE_BYTES: Final = 512 * 1024
 """How much one step reads: a few milliseconds, including checksums."""
@@ -91,7 +91,7 @@ class LogScan:
         while self.offset < stop:
             is_sealed, sealed_end = self._seals(self.offset)
             run_end = min(stop, sealed_end) - base
-            records = plain_records(view, self.offset - base, run_end, base, is_sealed=is_sealed)
+            records = PlainRun(view, self.offset - base, run_end, base, is_sealed=is_sealed)
             self.offset = self._on_plain_records(records, self.offset)
             if self.offset >= stop:
                 break

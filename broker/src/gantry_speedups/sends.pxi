@@ -1,0 +1,522 @@
+# Sends: from the bytes of a read to records, and to replies.
+
+cdef enum:
+    CHUNK_BYTES = 65536
+    SEAL_BYTES = 20
+    PREPARED = 0x4
+    ROLLED_BACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    CLEARED_FLAGS = 0x3C     # a producer cannot set these on a plain message: transaction, kinds of hosts
+    REPLY = 1                # flags of a request
+    ONE_WAY = 2
+    PROPERTIES_MAX = 32747   # longer properties have no room for a seal
+    NUMBERS_BYTES = 64       # the numbers in a reply, and the head of its frame
+    MADE_ID_BYTES = 64       # a unique id that the broker makes, as a pair
+
+cdef uint64_t _batches = 0
+
+
+cdef class QueueSlot:
+    """A queue of a topic, with the template of the reply to a send into it."""
+
+    cdef readonly object queue
+    cdef readonly bytes reply_template
+    cdef list segments           # the reply before, between and after its four values
+    cdef Text texts[5]           # the same
+    cdef Py_ssize_t reply_bytes  # of all segments
+    cdef uint32_t key_seed
+    cdef uint64_t batch_number   # the batch in which it has a cursor
+    cdef Py_ssize_t cursor
+
+    def __init__(self, queue, bytes reply_template):
+        """``reply_template`` is filled by (physical offset, queue offset, unique id, opaque)."""
+        cdef int number
+        cdef bytes segment, rest = reply_template
+        self.queue, self.reply_template = queue, reply_template
+        self.segments = []
+        for mark in (b"%016X", b"%d", b"%b", b"%d"):
+            segment, _, rest = rest.partition(mark)
+            self.segments.append(segment)
+        self.segments.append(rest)
+        self.reply_bytes = 0
+        for number in range(5):
+            segment = self.segments[number]
+            if b"%" in segment:
+                raise ValueError("a reply template has four values")
+            self.texts[number].start, self.texts[number].size = <Bytes>PyBytes_AS_STRING(segment), len(segment)
+            self.reply_bytes += len(segment)
+        self.key_seed = queue.key_seed
+        self.batch_number = 0
+
+
+cdef struct Send:
+    PyObject* slot               # a QueueSlot; NULL for a send with a draft
+    PyObject* draft              # from the Python path; NULL otherwise
+    PyObject* template           # of the reply to a draft's send
+    Text body
+    Text properties              # as stored, without seal
+    Text unique                  # as in the reply
+    Text keys                    # the value of KEYS
+    Text host
+    Py_ssize_t seal_bytes, cursor
+    bint is_one_way, is_waiting
+    uint32_t flag, reconsumed, sys_flag, size
+    int64_t opaque, born_ms, prepared, tags_code, delay_ms, physical, queue_offset
+
+
+cdef inline Text text_of(bytes data):
+    cdef Text text
+    text.start, text.size = <Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
+    return text
+
+cdef inline bytes bytes_of(Text text):
+    return PyBytes_FromStringAndSize(<char*>text.start, text.size)
+
+
+cdef class SendBatch:
+    """The sends of one turn of the event loop, in their order."""
+
+    cdef Send* sends
+    cdef Py_ssize_t count, capacity
+    cdef readonly Keys keys
+    cdef Cursors cursors
+    cdef list owners, chunks
+    cdef uint8_t* free_start
+    cdef uint8_t* free_end
+    cdef uint64_t number
+    cdef object draft_type, sealable, placed
+    cdef bint is_packed
+    cdef readonly bint has_impatient   # whether a sender does not wait until its message is durable
+
+    def __cinit__(self, draft_type, sealable):
+        """``sealable`` returns properties as they must be before a seal, and the size of that."""
+        global _batches
+        _batches += 1
+        self.number = _batches
+        self.owners, self.chunks, self.keys, self.cursors = [], [], Keys(), Cursors()
+        self.draft_type, self.sealable = draft_type, sealable
+
+    def __dealloc__(self):
+        PyMem_Free(self.sends)
+
+    def __len__(self):
+        return self.count
+
+    def __repr__(self):
+        return f"<SendBatch sends={self.count} keys={len(self.keys)}>"
+
+    cdef Send* new_send(self) except NULL:
+        """Return the place of the next send; it counts when it is complete."""
+        if self.count == self.capacity:
+            self.sends = <Send*>grown(self.sends, &self.capacity, sizeof(Send))
+        memset(&self.sends[self.count], 0, sizeof(Send))
+        return &self.sends[self.count]
+
+    cdef uint8_t* reserve(self, Py_ssize_t size) except NULL:
+        """Return ``free_start``, from which on ``size`` bytes are free."""
+        cdef bytes chunk
+        if self.free_end - self.free_start < size:
+            chunk = PyBytes_FromStringAndSize(NULL, max(size, CHUNK_BYTES))
+            self.chunks.append(chunk)
+            self.free_start = <uint8_t*>PyBytes_AS_STRING(chunk)
+            self.free_end = self.free_start + PyBytes_GET_SIZE(chunk)
+        return self.free_start
+
+    # -- sends from the bytes of a read --------------------------------------------------------------------------------
+
+    def take(
+        self, bytes data, Py_ssize_t position, bytes host, uint32_t host_flag, routes, uint32_t frame_max,
+        Py_ssize_t body_max,
+    ):
+        """Take the plain sends at the start of ``data[position:]``; return the position of the first other frame.
+
+        ``frame_max`` limits the length in a frame's head, ``body_max`` a body. ``routes`` has the routes by topic, the
+        properties that are added, and makes slots and unique ids.
+        """
+        cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
+        cdef Bytes at = start + position
+        cdef Bytes end = start + PyBytes_GET_SIZE(data)
+        cdef Bytes header_start, header_end
+        cdef Py_ssize_t total, header_size
+        cdef uint32_t kind
+        cdef Header header
+        cdef dict by_topic = routes.by_topic
+        cdef PyObject* found
+        cdef list slots = None
+        cdef bytes added = routes.broker_tail
+        cdef Text topic, body, tail = text_of(added)
+        cdef QueueSlot slot
+        topic.start, topic.size = NULL, 0
+        if not 0 <= position <= end - start:
+            raise IndexError(position)
+        self.owners.append(data)
+        self.owners.append(host)
+        while end - at >= 8:
+            total, kind, header_size = read32(at), at[4], read32(at + 4) & 0xFFFFFF
+            if total > frame_max or header_size + 4 > total or header_size > HEADER_BYTES_MAX or total > end - at - 4:
+                break
+            header_start, header_end = at + 8, at + 8 + header_size
+            body.start, body.size = header_end, at + 4 + total - header_end
+            memset(&header, 0, sizeof(Header))
+            if kind == 1:
+                if not take_binary(header_start, header_end, &header):
+                    break
+            elif kind != 0:
+                break
+            elif header_size > 12 and memcmp(header_start, b'{"code":310,', 12) == 0:
+                if take_json(header_start + 12, header_end, &header, True, False) != header_end:
+                    break
+            elif header_size > 11 and memcmp(header_start, b'{"code":10,', 11) == 0:
+                if take_json(header_start + 11, header_end, &header, False, False) != header_end:
+                    break
+            else:
+                break
+            if (
+                header.seen & REQUIRED != REQUIRED or header.flags & REPLY or header.numbers[J_RECONSUMED] != 0
+                or not 0 < body.size <= body_max
+            ):
+                break
+            if slots is None or not is_name(header.topic.start, header.topic.size, <const char*>topic.start, topic.size):
+                name = PyUnicode_DecodeUTF8(<const char*>header.topic.start, header.topic.size, NULL)
+                found = PyDict_GetItem(by_topic, name)
+                if found == NULL:
+                    break
+                route = <object>found
+                slots, topic = route.slots, header.topic
+            if not 0 <= header.numbers[E_QUEUE] < len(slots):
+                break
+            item = slots[header.numbers[E_QUEUE]]
+            if item is None:
+                item = routes.create_slot(route, header.numbers[E_QUEUE])
+            slot = <QueueSlot?>item
+            if not self.take_send(&header, slot, body, host, host_flag, tail, routes):
+                break
+            at = body.start + body.size
+        return at - start
+
+    cdef bint take_send(
+        self, Header* header, QueueSlot slot, Text body, bytes host, uint32_t host_flag, Text tail, routes
+    ) except -1:
+        """Add one send with a header in the usual form. False if only the Python path can handle its properties."""
+        cdef Send* send = self.new_send()
+        cdef Py_ssize_t number, size = header.properties.size
+        cdef uint8_t* text = self.reserve(size + tail.size + MADE_ID_BYTES)
+        cdef uint8_t* stop
+        cdef Properties found
+        cdef bytes made
+        if header.is_escaped:
+            size = unescape(header.properties.start, size, text)
+        else:
+            memcpy(text, header.properties.start, size)
+        if size < 0 or (header.is_wide and not is_utf8(text, size)) or not parse_properties(text, size, &found):
+            return False
+        if found.is_special or (found.unique.start != NULL and found.unique.size == 0):
+            return False
+        for number in range(found.unique.size):
+            if KINDS[found.unique.start[number]] != PLAIN or found.unique.start[number] == 0x7F:
+                return False
+        stop = text + size
+        if size and text[size - 1] != 2:
+            stop[0] = 2
+            stop += 1
+        if found.unique.start == NULL:
+            made = routes.next_unique_id().encode()
+            if len(made) > MADE_ID_BYTES - 16:
+                raise AssertionError("a unique id that is too long")
+            stop = put_bytes(stop, b"UNIQ_KEY\x01", 9)
+            found.unique.start, found.unique.size = stop, len(made)
+            stop = put_bytes(stop, PyBytes_AS_STRING(made), len(made))
+            stop[0] = 2
+            stop += 1
+        stop = put_bytes(stop, tail.start, tail.size)
+        if stop - text > PROPERTIES_MAX:
+            return False
+        self.keys.add(slot.key_seed, found.unique, self.count, 0)
+        self.keys.add_all(slot.key_seed, found.keys, self.count, 0)
+        if slot.batch_number != self.number:
+            self.owners.append(slot)
+            slot.batch_number, slot.cursor = self.number, -1
+        send.slot, send.body = <PyObject*>slot, body
+        send.properties.start, send.properties.size = text, stop - text
+        send.seal_bytes = SEAL_BYTES
+        send.unique, send.keys, send.host = found.unique, found.keys, text_of(host)
+        send.is_one_way, send.is_waiting = header.flags & ONE_WAY != 0, found.is_waiting
+        send.flag = <uint32_t>header.numbers[H_FLAG]
+        send.sys_flag = (<uint32_t>header.numbers[F_SYS_FLAG] & ~<uint32_t>CLEARED_FLAGS) | host_flag
+        send.opaque, send.born_ms = header.opaque, header.numbers[G_BORN]
+        send.tags_code = <int32_t>java_hash(0, found.tags.start, found.tags.size)
+        if not send.is_waiting:
+            self.has_impatient = True
+        self.free_start = stop
+        self.count += 1
+        return True
+
+    # -- sends from the Python path ------------------------------------------------------------------------------------
+
+    def add(self, draft, answer, bint is_waiting=True):
+        """Add a draft, with (template of the reply, empty for a one-way send; unique id; opaque)."""
+        cdef Send* send = self.new_send()
+        cdef bytes body, properties, host, template, unique, encoded
+        template, unique, opaque = answer
+        queue, given, properties, sys_flag, flag, born_ms, host, reconsumed, prepared, tags_code, delay_ms, keys = draft
+        body = given if isinstance(given, bytes) else bytes(given)
+        properties, seal_bytes = self.sealable(properties)
+        self.owners += (draft, body, properties, template, unique)
+        send.draft, send.template = <PyObject*>draft, <PyObject*>template
+        send.body, send.properties, send.seal_bytes = text_of(body), text_of(properties), seal_bytes
+        send.unique, send.host = text_of(unique), text_of(host)
+        send.is_one_way, send.is_waiting = not template, is_waiting
+        send.flag, send.reconsumed = <uint32_t>(<int64_t>flag), <uint32_t>(<int64_t>reconsumed)
+        send.sys_flag = <uint32_t>(<int64_t>sys_flag)
+        send.opaque, send.born_ms, send.prepared = opaque, born_ms, prepared
+        send.tags_code, send.delay_ms = tags_code, delay_ms
+        for key in keys if send.sys_flag & ROLLED_BACK != ROLLED_BACK else ():
+            encoded = key.encode("utf-8", "surrogatepass")
+            self.keys.add(queue.key_seed, text_of(encoded), self.count, 0)
+        if not is_waiting:
+            self.has_impatient = True
+        self.count += 1
+
+    # -- records and queue units ---------------------------------------------------------------------------------------
+
+    def pack(self, int64_t base, Py_ssize_t start, Py_ssize_t file_end, bytes store_host, int64_t now_ms, list held):
+        """Return the records for position ``start`` of the file that begins at offset ``base``, and write their units.
+
+        With ``held`` the units are appended to it instead. None if the records do not fit before ``file_end``: then
+        nothing has changed. The queues are moved to their new ends; after an error they are where they were.
+        """
+        global _batches
+        cdef Py_ssize_t index, total = 0
+        cdef Send* send
+        cdef QueueSlot slot
+        cdef Cursor* cursor
+        cdef Text host = text_of(store_host)
+        cdef bytes data
+        cdef uint8_t* at
+        cdef int64_t physical = base + start, tags_code
+        if self.is_packed:
+            raise AssertionError("a batch is packed once")
+        _batches += 1
+        self.number = _batches  # slots that have a cursor of an earlier attempt look for a new one
+        self.cursors = Cursors()
+        for index in range(self.count):
+            send = &self.sends[index]
+            if send.slot != NULL:
+                slot = <QueueSlot>send.slot
+                if slot.batch_number != self.number:
+                    slot.batch_number, slot.cursor = self.number, self.cursors.find(slot.queue)
+                send.cursor = slot.cursor
+            else:
+                send.cursor = self.cursors.find((<object>send.draft)[0])
+            if bool(send.sys_flag & BORN_HOST_V6) != (send.host.size == 20):
+                raise AssertionError("a draft's sys_flag and born_host disagree")
+            send.size = <uint32_t>(
+                self.cursors.items[send.cursor].overhead + send.body.size + send.properties.size + send.seal_bytes
+                + send.host.size + host.size - 16
+            )
+            total += send.size
+            if start + total > file_end:
+                return None
+        data = PyBytes_FromStringAndSize(NULL, total)
+        at = <uint8_t*>PyBytes_AS_STRING(data)
+        try:
+            for index in range(self.count):
+                send = &self.sends[index]
+                cursor = &self.cursors.items[send.cursor]
+                send.physical, send.queue_offset = physical, 0
+                if host.size == 20:
+                    send.sys_flag |= STORE_HOST_V6
+                if not send.sys_flag & PREPARED:
+                    send.queue_offset = cursor.end
+                    tags_code = now_ms + send.delay_ms if send.delay_ms > 0 else send.tags_code
+                    if held is None:
+                        self.cursors.put_unit(cursor, physical, send.size, tags_code)
+                    else:
+                        held.append((<object>cursor.queue, cursor.end, physical, send.size, tags_code))
+                    cursor.end += 1
+                    cursor.record_bytes += send.size
+                put_record(at, send, cursor, now_ms, host)
+                if not send.sys_flag & PREPARED:
+                    add_sum(cursor, send.queue_offset, at, send.size)
+                at += send.size
+                physical += send.size
+        except BaseException:
+            self.cursors.undo()
+            raise
+        self.is_packed = True
+        self.cursors.finish(held is None)
+        for index in range(self.keys.count):
+            self.keys.items[index].physical = self.sends[self.keys.items[index].physical].physical
+            self.keys.items[index].timestamp_ms = now_ms
+        return data
+
+    def touched(self):
+        """Return the queues that have become longer, with their previous ends."""
+        return self.cursors.touched()
+
+    def tally(self):
+        """Count the messages and bytes of the batch in the tallies of their topics."""
+        cdef Py_ssize_t index
+        cdef Cursor* cursor
+        for index in range(self.cursors.count):
+            cursor = &self.cursors.items[index]
+            if cursor.end != cursor.before:
+                tally = (<object>cursor.queue).tally
+                tally.count += cursor.end - cursor.before
+                tally.size += cursor.record_bytes
+
+    def offsets(self):
+        """Return where each record begins in the log, and the queue offset of each message, after ``pack``."""
+        cdef Py_ssize_t index
+        cdef array physical = array("q"), queue = array("q")
+        resize_smart(physical, self.count)
+        resize_smart(queue, self.count)
+        for index in range(self.count):
+            physical.data.as_longlongs[index] = self.sends[index].physical
+            queue.data.as_longlongs[index] = self.sends[index].queue_offset
+        self.placed = physical
+        return physical, queue
+
+    def set_offsets(self, physical_offsets, queue_offsets):
+        """Take the offsets that the append has returned; the replies contain them."""
+        cdef Py_ssize_t index
+        if physical_offsets is self.placed:
+            return
+        for index in range(self.count):
+            self.sends[index].physical = physical_offsets[index]
+            self.sends[index].queue_offset = queue_offsets[index]
+
+    # -- replies -------------------------------------------------------------------------------------------------------
+
+    def encode_answers(self, Py_ssize_t first, Py_ssize_t end, bint with_waiting, bint with_impatient):
+        """Return the replies to the sends ``[first, end)`` of the two kinds of senders, as frames, and their number."""
+        cdef Py_ssize_t index, size = 0, count = 0
+        cdef Send* send
+        cdef uint8_t* start
+        cdef uint8_t* at
+        cdef uint8_t* head
+        cdef bytes reply, data
+        cdef list made = []
+        if not 0 <= first <= end <= self.count:
+            raise IndexError(first)
+        for index in range(first, end):
+            send = &self.sends[index]
+            if send.is_one_way or not (with_waiting if send.is_waiting else with_impatient):
+                continue
+            if send.slot != NULL:
+                size += (<QueueSlot>send.slot).reply_bytes + send.unique.size + NUMBERS_BYTES
+            else:
+                reply = <bytes>send.template % (
+                    send.physical, send.queue_offset, bytes_of(send.unique), send.opaque
+                )
+                made.append(reply)
+                size += len(reply) + 8
+        data = PyBytes_FromStringAndSize(NULL, size)
+        start = at = <uint8_t*>PyBytes_AS_STRING(data)
+        made.reverse()
+        for index in range(first, end):
+            send = &self.sends[index]
+            if send.is_one_way or not (with_waiting if send.is_waiting else with_impatient):
+                continue
+            count += 1
+            head = at
+            at += 8
+            if send.slot != NULL:
+                at = put_reply(at, send, (<QueueSlot>send.slot).texts)
+            else:
+                reply = made.pop()
+                at = put_bytes(at, PyBytes_AS_STRING(reply), len(reply))
+            put32(put32(head, <uint32_t>(at - head - 4)), <uint32_t>(at - head - 8))
+        return data[:at - start], count
+
+    # -- the Python path -----------------------------------------------------------------------------------------------
+
+    @property
+    def drafts(self):
+        """The batch itself, for the store."""
+        return self
+
+    @property
+    def impatient(self):
+        """The indexes of sends whose senders do not wait until their messages are durable."""
+        cdef Py_ssize_t index
+        return {index for index in range(self.count) if not self.sends[index].is_waiting}
+
+    @property
+    def answers(self):
+        """(template of the reply, empty for a one-way send; unique id; opaque) of each send."""
+        cdef Py_ssize_t index
+        cdef Send* send
+        answers = []
+        for index in range(self.count):
+            send = &self.sends[index]
+            template = (<QueueSlot>send.slot).reply_template if send.slot != NULL else <object>send.template
+            answers.append((b"" if send.is_one_way else template, bytes_of(send.unique), send.opaque))
+        return answers
+
+    def to_drafts(self):
+        """Return the sends as a list of drafts."""
+        cdef Py_ssize_t index
+        cdef Send* send
+        drafts = []
+        for index in range(self.count):
+            send = &self.sends[index]
+            if send.draft != NULL:
+                drafts.append(<object>send.draft)
+                continue
+            keys = [key for key in bytes_of(send.keys).decode().split(" ") if key]
+            drafts.append(self.draft_type(
+                (<QueueSlot>send.slot).queue, bytes_of(send.body), bytes_of(send.properties), <int32_t>send.sys_flag,
+                <int32_t>send.flag, send.born_ms, bytes_of(send.host), 0, 0, send.tags_code, 0,
+                (bytes_of(send.unique).decode(), *keys),
+            ))
+        return drafts
+
+
+cdef void put_record(uint8_t* at, Send* send, Cursor* cursor, int64_t now_ms, Text store_host) noexcept nogil:
+    """Write the record of a send: see ``gantry_wire.message`` for its layout."""
+    cdef uint8_t* start = at
+    cdef Py_ssize_t properties_bytes = send.properties.size + send.seal_bytes
+    at = put32(put32(at, send.size), cursor.magic)
+    at = put32(at, gantry_crc32(0, send.body.start, send.body.size) & INT32_MAX)
+    at = put32(put32(at, cursor.queue_id), send.flag)
+    at = put64(put64(at, send.queue_offset), send.physical)
+    at = put64(put32(at, send.sys_flag), send.born_ms)
+    at = put_bytes(at, send.host.start, send.host.size)
+    at = put_bytes(put64(at, now_ms), store_host.start, store_host.size)
+    at = put64(put32(at, send.reconsumed), send.prepared)
+    at = put_bytes(put32(at, <uint32_t>send.body.size), send.body.start, send.body.size)
+    at = put_bytes(at, cursor.topic, cursor.topic_size)
+    at[0], at[1] = (properties_bytes >> 8) & 0xFF, properties_bytes & 0xFF
+    at = put_bytes(at + 2, send.properties.start, send.properties.size)
+    if send.seal_bytes:
+        put_seal(at, gantry_crc32(0, start, at - start))
+
+cdef int add_sum(Cursor* cursor, int64_t queue_offset, Bytes record, Py_ssize_t size) except -1:
+    """Continue the chain of sums of a queue (see ``store.queue_sums``) by one record."""
+    cdef array values = <array>cursor.values
+    cdef Py_ssize_t count = len(values)
+    if cursor.sums_start + count != queue_offset + 1 or count >= cursor.sums_limit:
+        sums = <object>cursor.sums
+        sums.prepare_next(queue_offset)
+        cursor.sums_start, cursor.sums_limit = sums.start, sums.limit
+        count = len(values)
+    if count < cursor.sums_limit:
+        resize_smart(values, count + 1)
+        values.data.as_uints[count] = gantry_crc32(values.data.as_uints[count - 1], record, size)
+    return 0
+
+cdef uint8_t* put_reply(uint8_t* at, Send* send, Text* texts) noexcept nogil:
+    """Write the header of the reply to a send, from the segments of its template."""
+    cdef int shift, digit
+    at = put_bytes(at, texts[0].start, texts[0].size)
+    for shift in range(60, -4, -4):
+        digit = (send.physical >> shift) & 0xF
+        at[0] = c'0' + digit if digit < 10 else c'A' - 10 + digit
+        at += 1
+    at = put_decimal(put_bytes(at, texts[1].start, texts[1].size), send.queue_offset)
+    at = put_bytes(at, texts[2].start, texts[2].size)
+    at = put_bytes(at, send.unique.start, send.unique.size)
+    at = put_decimal(put_bytes(at, texts[3].start, texts[3].size), send.opaque)
+    return put_bytes(at, texts[4].start, texts[4].size)
