@@ -131,14 +131,18 @@ cdef struct Cursor:
 
 
 cdef class Cursors:
-    """Where the next units of queues go. The queues themselves are changed by ``finish``, or stay as they were."""
+    """Where the next units of queues go. The queues themselves are changed by ``finish``, or stay as they were.
+
+    With ``is_held`` the next unit is that of the first message that is not readable, and ``finish`` makes units readable.
+    """
 
     cdef Cursor* items
     cdef Py_ssize_t count, capacity
+    cdef bint is_held
     cdef dict by_queue
 
-    def __cinit__(self):
-        self.by_queue = {}
+    def __cinit__(self, bint is_held=False):
+        self.by_queue, self.is_held = {}, is_held
 
     def __dealloc__(self):
         PyMem_Free(self.items)
@@ -158,7 +162,7 @@ cdef class Cursors:
         cursor.topic, cursor.topic_size = <Bytes>PyBytes_AS_STRING(topic), len(topic)
         cursor.overhead, cursor.key_seed = queue.record_overhead, queue.key_seed
         cursor.magic, cursor.queue_id = <uint32_t>(<int64_t>queue.magic), queue.queue_id
-        cursor.before = cursor.end = queue.end
+        cursor.before = cursor.end = queue.readable_end if self.is_held else queue.end
         cursor.record_bytes = 0
         cursor.sums_start, cursor.sums_limit = sums.start, sums.limit
         load_place(cursor)
@@ -183,7 +187,10 @@ cdef class Cursors:
         for index in range(self.count):
             if self.items[index].end != self.items[index].before:
                 queue = <object>self.items[index].queue
-                queue.end = self.items[index].end
+                if self.is_held:
+                    queue.readable_end = self.items[index].end
+                else:
+                    queue.end = self.items[index].end
                 if is_written:
                     queue.position = self.items[index].position
         return 0
@@ -206,6 +213,39 @@ cdef class Cursors:
             if self.items[index].end != self.items[index].before:
                 queues[<object>self.items[index].queue] = self.items[index].before
         return queues
+
+
+def release_units(units, int64_t confirmed):
+    """Write the leading units of the deque ``units`` whose records end at or before ``confirmed``, and remove them.
+
+    A unit is (queue, queue offset, physical offset, size, tags code). Return the queues that have got units, each with
+    the queue offset of its first, and the error that stopped it (``StoreFull``), or None.
+    """
+    cdef Cursors cursors = Cursors(True)
+    cdef Cursor* cursor
+    cdef dict touched = {}
+    cdef int64_t offset, physical, tags_code
+    cdef uint32_t size
+    error = None
+    try:
+        while units:
+            queue, offset, physical, size, tags_code = units[0]
+            if physical + size > confirmed:
+                break
+            cursor = &cursors.items[cursors.find(queue)]
+            if cursor.end == offset:
+                cursors.put_unit(cursor, physical, size, tags_code)
+                cursor.end += 1
+            else:
+                cursors.finish(True)
+                cursors = Cursors(True)
+                queue.put(offset, physical, size, tags_code)
+            units.popleft()
+            touched.setdefault(queue, offset)
+    except Exception as caught:
+        error = caught
+    cursors.finish(True)
+    return touched, error
 
 
 cdef int load_place(Cursor* cursor) except -1:

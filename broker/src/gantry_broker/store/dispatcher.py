@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
+from gantry_speedups import native
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,29 @@ class AppendedBatch(NamedTuple):
 
     held: list[HeldUnit] | None
     """The units if they are not written because dispatch is held; None otherwise."""
+
+
+def release_units_in_python(
+    units: deque[HeldUnit], confirmed: int
+) -> tuple[dict[ConsumeQueue, int], Exception | None]:
+    """Write the leading ``units`` whose records end at or before ``confirmed``, and remove them.
+
+    Return the queues that have got units, each with the queue offset of its first, and the error that stopped it, or
+    None.
+    """
+    touched: dict[ConsumeQueue, int] = {}
+    while units and units[0][2] + units[0][3] <= confirmed:
+        queue, offset, physical, size, tags_code = units[0]
+        try:
+            queue.put(offset, physical, size, tags_code)
+        except Exception as error:  # noqa: BLE001 - the caller raises it, after the others are visible
+            return touched, error
+        units.popleft()
+        touched.setdefault(queue, offset)
+    return touched, None
+
+
+release_units: Final[Any] = release_units_in_python if native is None else native.release_units
 
 
 @final
@@ -125,24 +149,18 @@ class Dispatcher:
 
         Return False if the disk has no space for a queue's next entries: the rest waits for the next call.
         """
-        touched: dict[ConsumeQueue, int] = {}
         units, batches = self._held_units, self._held_batches
-        is_complete = True
-        while units and units[0][2] + units[0][3] <= confirmed:
-            queue, offset, physical, size, tags_code = units[0]
-            try:
-                queue.put(offset, physical, size, tags_code)
-            except StoreFull as exc:
-                if not self.is_behind:
-                    log.error(
-                        "no disk space for consume queue entries; stored messages stay invisible until there is space",
-                        extra={"reason": str(exc)},
-                    )
-                confirmed, is_complete = physical, False
-                break
-            units.popleft()
-            touched.setdefault(queue, offset)
-        self.is_behind = not is_complete
+        touched, error = release_units(units, confirmed)
+        if error is not None:
+            if not isinstance(error, StoreFull):
+                raise error
+            if not self.is_behind:
+                log.error(
+                    "no disk space for consume queue entries; stored messages stay invisible until there is space",
+                    extra={"reason": str(error)},
+                )
+            confirmed = units[0][2]
+        self.is_behind = error is not None
         # Keys are indexed batch by batch, and the recovery point moves with them: it never lies inside a batch.
         while batches and batches[0].wrote <= confirmed:
             batch = batches.popleft()
@@ -156,7 +174,7 @@ class Dispatcher:
         if touched:
             for listener in self._listeners:
                 listener(touched.keys())
-        return is_complete
+        return error is None
 
     @property
     def held_end(self) -> int:
