@@ -67,6 +67,7 @@ class Peer:
     peer = ("127.0.0.1", 40_000)
     account = None
     is_backlogged = False
+    is_authenticated = True
 
     def send(self, data: bytes) -> None:
         """Accept the replies of a pass, which arrive in one write."""

@@ -284,7 +284,7 @@ def build_send_path(
         store, core.send_routes, core_layer.flow, core.stats,
         limits=WireLimits(frame_bytes_max=settings.frame_bytes_max), body_bytes_max=settings.message_bytes_max,
         loop=loop, gate=core.gate, ack_gate=ack_gate,
-        signed_sends=None if guard is None else lambda send_path: SignedSends(guard, send_path, core.send_routes).take,
+        signed_sends=None if guard is None else lambda send_path: SignedSends(guard, send_path, core.send_routes),
     )  # fmt: skip
 
 

@@ -3,6 +3,12 @@
 cdef struct Header:
     Text topic
     Text properties         # as in the header, with its escapes
+    Text values[14]         # of the other fields, by letter
+    Text access_key
+    Text signature
+    Text token
+    bint has_others         # fields with other names, or twice
+    bint is_short           # code 310
     bint is_escaped
     bint is_wide            # has bytes outside of ASCII
     int64_t opaque
@@ -36,6 +42,10 @@ cdef const char** LONG_NAMES = [
 ]
 cdef int* LONG_NAME_SIZES = [13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5]
 
+# The order of the names in signed content.
+cdef int* SHORT_ORDER = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+cdef int* LONG_ORDER = [12, 6, 2, 3, 7, 11, 0, 8, 4, 9, 5, 1, 10]
+
 cdef int letter_of(Bytes name, Py_ssize_t size, bint is_short) noexcept nogil:
     """Return the number of a field, or UNKNOWN_NAME."""
     cdef int letter
@@ -53,9 +63,10 @@ cdef bint take_value(Header* header, int letter, Bytes start, Py_ssize_t size) n
     if header.seen & bit:
         return False
     header.seen |= bit
+    header.values[letter].start, header.values[letter].size = start, size
     if bit & TEXTS:
         if letter == B_TOPIC:
-            header.topic.start, header.topic.size = start, size
+            header.topic = header.values[letter]
         return True
     if bit & BOOLEANS:
         return is_name(start, size, b"false", 5) or (letter != M_BATCH and is_name(start, size, b"true", 4))
@@ -63,6 +74,20 @@ cdef bint take_value(Header* header, int letter, Bytes start, Py_ssize_t size) n
         return False
     header.numbers[letter] = value
     return True
+
+cdef void take_other(Header* header, Bytes name, Py_ssize_t name_size, Bytes start, Py_ssize_t size) noexcept nogil:
+    """Take a field with another name: those of a signature."""
+    cdef Text* text = NULL
+    if is_name(name, name_size, b"AccessKey", 9):
+        text = &header.access_key
+    elif is_name(name, name_size, b"Signature", 9):
+        text = &header.signature
+    elif is_name(name, name_size, b"SecurityToken", 13):
+        text = &header.token
+    if text == NULL or text.start != NULL:
+        header.has_others = True
+    else:
+        text.start, text.size = start, size
 
 cdef Bytes skip_value(Bytes at, Bytes end) noexcept nogil:
     """Return the end of a JSON value that does not count: a plain string, a number or a literal."""
@@ -110,23 +135,22 @@ cdef Bytes take_json_properties(Bytes at, Bytes end, Header* header) noexcept no
     header.properties.start, header.properties.size = start, at - start
     return at + 1
 
-cdef Bytes take_json(Bytes at, Bytes end, Header* header, bint is_short, bint is_inner) noexcept nogil:
+cdef Bytes take_json(Bytes at, Bytes end, Header* header, bint is_inner) noexcept nogil:
     """Take the pairs of a JSON object from the first name on; return its end. The inner one is ``extFields``."""
-    cdef Bytes start, stop
+    cdef Bytes name, start, stop
     cdef int letter
     while True:
         if at >= end or at[0] != c'"':
             return NULL
-        start = at + 1
-        stop = skip_plain(start, end)
+        name = at + 1
+        stop = skip_plain(name, end)
         if stop == NULL or end - stop < 3 or stop[1] != c':':
             return NULL
-        at = stop + 2
-        letter = letter_of(start, stop - start, is_short) if is_inner else UNKNOWN_NAME
+        start = at = stop + 2
+        letter = letter_of(name, stop - name, header.is_short) if is_inner else UNKNOWN_NAME
         if letter == I_PROPERTIES:
             at = take_json_properties(at, end, header)
         elif letter != UNKNOWN_NAME:
-            start = at
             at = skip_value(at, end)
             if at == NULL:
                 return NULL
@@ -137,14 +161,18 @@ cdef Bytes take_json(Bytes at, Bytes end, Header* header, bint is_short, bint is
                 return NULL
         elif is_inner:
             at = skip_value(at, end)
-        elif is_name(start, stop - start, b"extFields", 9):
+            if at != NULL and start[0] == c'"':
+                take_other(header, name, stop - name, start + 1, at - start - 2)
+            else:
+                header.has_others = True
+        elif is_name(name, stop - name, b"extFields", 9):
             if header.seen & SEEN_FIELDS or at[0] != c'{':
                 return NULL
             header.seen |= SEEN_FIELDS
-            at = take_json(at + 1, end, header, is_short, True)
-        elif is_name(start, stop - start, b"opaque", 6):
+            at = take_json(at + 1, end, header, True)
+        elif is_name(name, stop - name, b"opaque", 6):
             at = take_json_number(at, end, header, SEEN_OPAQUE, &header.opaque)
-        elif is_name(start, stop - start, b"flag", 4):
+        elif is_name(name, stop - name, b"flag", 4):
             at = take_json_number(at, end, header, SEEN_FLAGS, &header.flags)
         else:
             at = skip_value(at, end)
@@ -162,11 +190,11 @@ cdef bint take_binary(Bytes at, Bytes end, Header* header) noexcept nogil:
     cdef Py_ssize_t name_size, position
     cdef uint32_t size
     cdef int letter
-    cdef bint is_short, is_wide
+    cdef bint is_wide
     if end - at < 21:
         return False
-    is_short = at[0] == 1 and at[1] == 54               # code 310; else it must be 10
-    if not is_short and (at[0] != 0 or at[1] != 10):
+    header.is_short = at[0] == 1 and at[1] == 54        # code 310; else it must be 10
+    if not header.is_short and (at[0] != 0 or at[1] != 10):
         return False
     header.opaque, header.flags = <int32_t>read32(at + 5), <int32_t>read32(at + 9)
     if read32(at + 13) != 0 or read32(at + 17) != <uint32_t>(end - at - 21):     # a remark, or bytes after the map
@@ -190,13 +218,17 @@ cdef bint take_binary(Bytes at, Bytes end, Header* header) noexcept nogil:
             if KINDS[value[position]] == WIDE:
                 is_wide = True
                 break
-        letter = letter_of(name, name_size, is_short)
+        letter = letter_of(name, name_size, header.is_short)
         if letter == I_PROPERTIES:
             if header.seen & (1 << I_PROPERTIES):
                 return False
             header.seen |= 1 << I_PROPERTIES
             header.properties.start, header.properties.size, header.is_wide = value, size, is_wide
-        elif is_wide or (letter != UNKNOWN_NAME and (size == 0 or not take_value(header, letter, value, size))):
+        elif is_wide:
+            return False
+        elif letter == UNKNOWN_NAME:
+            take_other(header, name, name_size, value, size)
+        elif size == 0 or not take_value(header, letter, value, size):
             return False
     header.seen |= SEEN_OPAQUE | SEEN_FIELDS
     return True

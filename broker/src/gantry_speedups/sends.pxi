@@ -127,12 +127,13 @@ cdef class SendBatch:
 
     def take(
         self, bytes data, Py_ssize_t position, bytes host, uint32_t host_flag, routes, uint32_t frame_max,
-        Py_ssize_t body_max,
+        Py_ssize_t body_max, permit,
     ):
         """Take the plain sends at the start of ``data[position:]``; return the position of the first other frame.
 
         ``frame_max`` limits the length in a frame's head, ``body_max`` a body. ``routes`` has the routes by topic, the
-        properties that are added, and makes slots and unique ids.
+        properties that are added, and makes slots and unique ids. With ``permit`` it takes only sends that are signed
+        and permitted: that is called with access key, topic, signed content and signature.
         """
         cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
         cdef Bytes at = start + position
@@ -165,16 +166,18 @@ cdef class SendBatch:
             elif kind != 0:
                 break
             elif header_size > 12 and memcmp(header_start, b'{"code":310,', 12) == 0:
-                if take_json(header_start + 12, header_end, &header, True, False) != header_end:
+                header.is_short = True
+                if take_json(header_start + 12, header_end, &header, False) != header_end:
                     break
             elif header_size > 11 and memcmp(header_start, b'{"code":10,', 11) == 0:
-                if take_json(header_start + 11, header_end, &header, False, False) != header_end:
+                if take_json(header_start + 11, header_end, &header, False) != header_end:
                     break
             else:
                 break
             if (
                 header.seen & REQUIRED != REQUIRED or header.flags & REPLY or header.numbers[J_RECONSUMED] != 0
                 or not 0 < body.size <= body_max
+                or (permit is not None and (header.has_others or header.signature.start == NULL))
             ):
                 break
             if slots is None or not is_name(header.topic.start, header.topic.size, <const char*>topic.start, topic.size):
@@ -190,13 +193,13 @@ cdef class SendBatch:
             if item is None:
                 item = routes.create_slot(route, header.numbers[E_QUEUE])
             slot = <QueueSlot?>item
-            if not self.take_send(&header, slot, body, host, host_flag, tail, routes):
+            if not self.take_send(&header, slot, body, host, host_flag, tail, routes, permit):
                 break
             at = body.start + body.size
         return at - start
 
     cdef bint take_send(
-        self, Header* header, QueueSlot slot, Text body, bytes host, uint32_t host_flag, Text tail, routes
+        self, Header* header, QueueSlot slot, Text body, bytes host, uint32_t host_flag, Text tail, routes, permit
     ) except -1:
         """Add one send with a header in the usual form. False if only the Python path can handle its properties."""
         cdef Send* send = self.new_send()
@@ -216,6 +219,12 @@ cdef class SendBatch:
         for number in range(found.unique.size):
             if KINDS[found.unique.start[number]] != PLAIN or found.unique.start[number] == 0x7F:
                 return False
+        header.values[I_PROPERTIES].start, header.values[I_PROPERTIES].size = text, size
+        if permit is not None and not permit(
+            bytes_of(header.access_key).decode(), bytes_of(header.topic).decode(), signed_content(header, body),
+            bytes_of(header.signature),
+        ):
+            return False
         stop = text + size
         if size and text[size - 1] != 2:
             stop[0] = 2
@@ -472,6 +481,24 @@ cdef class SendBatch:
                 (bytes_of(send.unique).decode(), *keys),
             ))
         return drafts
+
+
+cdef bytes signed_content(Header* header, Text body):
+    """Return what a sender has signed: the values in the order of their names, and the body."""
+    cdef int* order = SHORT_ORDER if header.is_short else LONG_ORDER
+    cdef int number, count = LETTERS if header.is_short else LETTERS - 1
+    cdef Py_ssize_t size = header.access_key.size + header.token.size + body.size
+    cdef bytes content
+    cdef uint8_t* at
+    for number in range(count):
+        size += header.values[order[number]].size
+    content = PyBytes_FromStringAndSize(NULL, size)
+    at = put_bytes(<uint8_t*>PyBytes_AS_STRING(content), header.access_key.start, header.access_key.size)
+    at = put_bytes(at, header.token.start, header.token.size)
+    for number in range(count):
+        at = put_bytes(at, header.values[order[number]].start, header.values[order[number]].size)
+    put_bytes(at, body.start, body.size)
+    return content
 
 
 cdef void put_record(uint8_t* at, Send* send, Cursor* cursor, int64_t now_ms, Text store_host) noexcept nogil:

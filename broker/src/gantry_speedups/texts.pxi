@@ -104,7 +104,8 @@ cdef inline uint8_t* put64(uint8_t* at, uint64_t value) noexcept nogil:
     return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 cdef inline uint8_t* put_bytes(uint8_t* at, const void* data, Py_ssize_t size) noexcept nogil:
-    memcpy(at, data, size)
+    if size:
+        memcpy(at, data, size)
     return at + size
 
 cdef uint8_t* put_decimal(uint8_t* at, int64_t value) noexcept nogil:

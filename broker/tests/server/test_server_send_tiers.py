@@ -62,6 +62,7 @@ class Peer:
         self.peer = ("127.0.0.1", 40_000)
         self.account = None
         self.is_backlogged = False
+        self.is_authenticated = False
         self.sent: list[bytes] = []
 
     def send(self, data: bytes) -> None:

@@ -18,7 +18,7 @@ The interface is `handle(data, connection, other) -> (consumed, replies)`.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import msgspec
 
@@ -71,8 +71,15 @@ path."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
 FrameHandler = Callable[[Frame, Connection], bytes | None]
-TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
-"""Called with header, body, host and host flag; returns True if the plain send is permitted and now in the pass."""
+
+
+class Signed(Protocol):
+    """The fast path of signed sends: see `signed_sends`."""
+
+    @property
+    def permit(self) -> Callable[[str, str, bytes, bytes], bool] | None: ...
+
+    def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool: ...
 
 
 @final
@@ -94,11 +101,11 @@ class SendPath:
         loop: asyncio.AbstractEventLoop,
         gate: Gate,
         ack_gate: AckGate,
-        signed_sends: "Callable[[SendPath], TakeSigned] | None" = None,  # None: no access control
+        signed_sends: "Callable[[SendPath], Signed] | None" = None,  # None: no access control
     ) -> None:
-        """With ``signed_sends`` each JSON send of code 310 goes to the function that it returns.
+        """With ``signed_sends`` each JSON send of code 310 goes to `take` of the object that it returns.
 
-        A send for which that function returns False goes to `other`, the slow path.
+        A send for which `take` returns False goes to `other`, the slow path.
         """
         self._store = store
         self._routes = routes
@@ -112,7 +119,9 @@ class SendPath:
 
         self._loop = loop
         self._prefix: Final = SEND_V2_PREFIX if signed_sends is None else NEVER_A_PREFIX
-        self._signed: Final = None if signed_sends is None else signed_sends(self)
+        signed = None if signed_sends is None else signed_sends(self)
+        self._signed: Final = None if signed is None else signed.take
+        self._permit: Final = None if signed is None else signed.permit
 
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
@@ -189,10 +198,15 @@ class SendPath:
         compiled = None
         if not isinstance(batch, SendBatch):
             prefix = NEVER_A_PREFIX
-            compiled = batch if is_fast_path_open else None
+            compiled = batch if is_fast_path_open or (self._permit is not None and self.refusal is None) else None
         while True:
             if compiled is not None:
-                position = compiled.take(data, position, host, host_flag, routes, total_max, body_bytes_max)
+                start = position
+                position = compiled.take(
+                    data, position, host, host_flag, routes, total_max, body_bytes_max, self._permit
+                )
+                if position > start and not connection.is_authenticated:
+                    connection.is_authenticated = True  # without access control it already is
             if end - position < _HEAD_BYTES:
                 break
             total, type_and_header = _unpack_head(data, position)

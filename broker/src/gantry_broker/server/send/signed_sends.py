@@ -14,6 +14,7 @@ fields in the order of their names:
     AccessKey  SecurityToken  a b c d e f g h i j k l m n  body
 """
 
+from collections.abc import Callable
 from hmac import compare_digest
 from typing import final
 
@@ -37,6 +38,11 @@ class SignedSends:
         self._is_enabled = not guard.is_strict
         """Strictly signed sends take the slow path."""
 
+    @property
+    def permit(self) -> Callable[[str, str, bytes, bytes], bool] | None:
+        """The check of a compiled batch: called with access key, topic, signed content and signature; None: no batch."""
+        return self._permit if self._is_enabled else None
+
     def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
         """Put a plain send into the pass if its sender is permitted. False leaves it to the slow path.
 
@@ -57,9 +63,6 @@ class SignedSends:
     def _is_permitted(self, fields: SignedFields, body: bytes) -> bool:
         """Whether the send is signed by an account that may publish to the topic."""
         send = fields
-        account = self._guard.file.accounts.by_key.get(send.access_key)
-        if account is None or not account.may_publish(send.topic):
-            return False
         # In the order of their names on the wire: AccessKey, SecurityToken, a to n.
         text = (
             f"{send.access_key}{send.token}{send.producer_group}{send.topic}{send.default_topic}"
@@ -67,8 +70,15 @@ class SignedSends:
             f"{send.properties}{send.reconsume_times}{send.unit_mode}{send.max_reconsume_times}{send.batch}"
             f"{send.broker_name}"
         )
-        expected = account.keyed.signature(text.encode() + body)
-        return compare_digest(expected, send.signature.encode("utf-8", "replace"))
+        signature = send.signature.encode("utf-8", "replace")
+        return self._permit(send.access_key, send.topic, text.encode() + body, signature)
+
+    def _permit(self, access_key: str, topic: str, content: bytes, signature: bytes) -> bool:
+        """Return whether ``content`` is signed by an account that may publish to the topic."""
+        account = self._guard.file.accounts.by_key.get(access_key)
+        if account is None or not account.may_publish(topic):
+            return False
+        return compare_digest(account.keyed.signature(content), signature)
 
     def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
         """Check the conditions of `SendPath` for a plain send, and call its `put_send`, which takes any properties."""
