@@ -9,6 +9,16 @@ SOURCES_LABEL=dev.gantry.sources
 buildah() {
     command buildah --storage-driver vfs --root "$IMAGE_FOLDER/storage" --runroot "$IMAGE_FOLDER/run" "$@"
 }
+base_arguments() { # base_arguments [BASE [BUILD_BASE]]: print the options of a build on these images
+    [ -n "${1:-}" ] || return 0
+    printf -- '--build-arg BASE=%s ' "$1"
+    build_base=${2:-$1-build}
+    if [ -n "${2:-}" ] || buildah inspect --type image "$build_base" >/dev/null 2>&1; then
+        printf -- '--build-arg BUILD_BASE=%s' "$build_base"
+    else # BASE may have no compiler
+        printf -- '--build-arg BUILD_BASE=%s --build-arg GANTRY_SPEEDUPS=auto' "$1"
+    fi
+}
 write_archive() { # write_archive IMAGE FILE: write the image, and the checksum of its sources next to it
     rm -f "$2.sources" "$2.draft"
     buildah push --quiet "$1" "docker-archive:$2.draft:localhost/$1:latest"

@@ -25,7 +25,7 @@ TESTS: Final = ("broker/tests", "operator/tests", "pipelines/tests", "e2e", "ben
 SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 """The folders below which a path is the name of a module."""
 
-TOOLS: Final = ("scripts", ".ci", "Makefile")
+TOOLS: Final = ("scripts", ".ci", "Makefile", "hatch_build.py")
 """Files and folders that no test imports, and that the tests of the repository run."""
 
 HOUSE: Final = "broker/tests/house"

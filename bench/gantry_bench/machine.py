@@ -18,6 +18,8 @@ from typing import Final
 
 import msgspec
 
+import gantry_speedups
+
 CLOCK_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 BUSY_FIELDS: Final = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal; guest time is inside user
 
@@ -40,6 +42,8 @@ class Machine(msgspec.Struct, frozen=True):
     memory_bytes: int
     kernel: str
     python: str
+    """The version of Python, and which hot path this process and the servers that it starts run."""
+
     uvloop: str
 
 
@@ -99,7 +103,7 @@ def describe_machine() -> Machine:
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         kernel=platform.release(),
-        python=platform.python_version(),
+        python=f"{platform.python_version()}, {gantry_speedups.hot_path} hot path",
         uvloop=version("uvloop"),
     )
 

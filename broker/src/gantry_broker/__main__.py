@@ -18,6 +18,7 @@ from typing import Final, NoReturn, final
 
 import uvloop
 
+import gantry_speedups
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError, describe_disk_error
 from gantry_broker.ports import RealDisk, SystemClock
@@ -238,7 +239,9 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_SETTINGS
     raise_file_limit()
     make_structs_ready()
-    log.info("starting", extra=dict(settings.given))
+    log.info("starting", extra={"hot_path": gantry_speedups.describe(), **settings.given})
+    if gantry_speedups.is_degraded:
+        log.warning("compiled hot path is unusable; using the Python path", extra={"reason": gantry_speedups.reason})
     limit_files(settings)
     left_out = unknown_keys(settings.given)
     if left_out:

@@ -22,13 +22,14 @@ from gantry_status.errors import (
     StatusPageError,
 )
 from gantry_status.page import PageWriter, new_origin
-from gantry_status.page_values import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
+from gantry_status.page_values import HotPath, LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
 from gantry_status.reader import PUBLISH_INTERVAL_MS, STALE_AFTER_MS, PageReader, Reading
 
 __all__ = [
     "PUBLISH_INTERVAL_MS",
     "STALE_AFTER_MS",
     "Clock",
+    "HotPath",
     "LogRange",
     "Medium",
     "Moment",

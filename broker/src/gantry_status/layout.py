@@ -20,13 +20,13 @@ import zlib
 from typing import Any, Final, TypeVar
 
 from gantry_status.errors import PageDamaged, PageForeign, PageTooShort, PageVersionUnknown
-from gantry_status.page_values import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
+from gantry_status.page_values import HotPath, LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
 
 MAGIC: Final = b"GANTRYST"
 MAJOR: Final = 1
-MINOR: Final = 2
+MINOR: Final = 3
 """1.1: certificate_ends_wall_ms. 1.2: refused_requests, damage, scrubbing, missing log data, and rebuilds of queues
-and index."""
+and index. 1.3: hot_path and its reason."""
 
 UNKNOWN: Final = -1
 """An unknown number on the page. Outside of this module it is None."""
@@ -60,7 +60,9 @@ HEADER_FIELDS: Final = (
     ("pid", "q"),
     ("broker_name", "128p"),
     ("version", "32p"),
-    ("reserved", "276x"),
+    ("hot_path", "B"),
+    ("hot_path_reason", "128p"),
+    ("reserved", "147x"),
     ("crc", "I"),
 )
 COPY_FIELDS: Final = (
@@ -177,7 +179,8 @@ def encode_header(origin: Origin) -> bytes:
     data = HEADER.pack(
         MAGIC, MAJOR, origin.minor, COPY_BYTES, origin.boot_id.bytes, _uuid_bytes(origin.machine_boot_id),
         origin.started_wall_ms, origin.started_boottime_ns, origin.pid,
-        bounded_utf8(origin.broker_name, 127), bounded_utf8(origin.version, 31), 0,
+        bounded_utf8(origin.broker_name, 127), bounded_utf8(origin.version, 31),
+        origin.hot_path, bounded_utf8(origin.hot_path_reason, 127), 0,
     )  # fmt: skip
     checked = data[: -_CRC.size]
     return checked + _CRC.pack(zlib.crc32(checked))
@@ -193,7 +196,8 @@ def decode_header(data: bytes) -> tuple[Origin, int]:
     if len(data) < HEADER_BYTES:
         raise PageTooShort(f"it has {len(data)} bytes, a header alone has {HEADER_BYTES}")
     (
-        _, major, minor, copy_bytes, boot_id, machine_boot_id, wall_ms, boottime_ns, pid, name, version, crc,
+        _, major, minor, copy_bytes, boot_id, machine_boot_id, wall_ms, boottime_ns, pid, name, version,
+        hot_path, hot_path_reason, crc,
     ) = HEADER.unpack_from(data)  # fmt: skip
     if major != MAJOR:
         raise PageVersionUnknown(f"it has layout {major}.{minor}, this reader supports {MAJOR}.x")
@@ -210,6 +214,8 @@ def decode_header(data: bytes) -> tuple[Origin, int]:
         broker_name=name.decode(errors="replace"),
         version=version.decode(errors="replace"),
         minor=minor,
+        hot_path=_enum_member(HotPath, hot_path),
+        hot_path_reason=hot_path_reason.decode(errors="replace"),
     )
     return origin, copy_bytes
 

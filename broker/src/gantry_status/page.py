@@ -34,10 +34,17 @@ from gantry_status.layout import (
     encode_copy,
     encode_header,
 )
-from gantry_status.page_values import Origin, Status
+from gantry_status.page_values import HotPath, Origin, Status
 
 
-def new_origin(broker_name: str, version: str, *, clock: Clock = now) -> Origin:
+def new_origin(
+    broker_name: str,
+    version: str,
+    *,
+    hot_path: HotPath = HotPath.UNKNOWN,
+    hot_path_reason: str = "",
+    clock: Clock = now,
+) -> Origin:
     """Return the origin for this process, with a new boot id."""
     started = clock()
     return Origin(
@@ -49,6 +56,8 @@ def new_origin(broker_name: str, version: str, *, clock: Clock = now) -> Origin:
         broker_name=broker_name,
         version=version,
         minor=MINOR,
+        hot_path=hot_path,
+        hot_path_reason=hot_path_reason,
     )
 
 

@@ -101,6 +101,14 @@ class Medium(IntEnum):
     HUGETLBFS = 4
 
 
+class HotPath(IntEnum):
+    """Which implementation of the functions that run for each message a broker uses."""
+
+    UNKNOWN = 0
+    PYTHON = 1
+    COMPILED = 2
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -121,6 +129,11 @@ class Origin:
     """The version of the broker, not of the page."""
     minor: int
     """The page's minor version that the writer implements."""
+    hot_path: HotPath = HotPath.UNKNOWN
+    """The implementation that the broker uses; unknown for a writer of a minor version before 3."""
+
+    hot_path_reason: str = ""
+    """Why the broker uses the Python path; empty for the compiled one."""
 
 
 @final

@@ -28,6 +28,7 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import WorkerController
 
+from gantry_speedups import load_native
 from gantry_testing.programs import helm_program, kubernetes_program, object_store_program
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
@@ -233,6 +234,11 @@ def probe_object_store() -> str | None:
     return None if object_store_program() is not None else "none was built"
 
 
+def probe_speedups() -> str | None:
+    """Check for a compiled hot path, also if GANTRY_SPEEDUPS=off: tests compare both paths in one process."""
+    return load_native()[1] or None
+
+
 NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
@@ -249,6 +255,7 @@ NEEDS: dict[str, Need] = {
             "run as root on a machine; apt-get install containerd runc containernetworking-plugins iptables conntrack",
         ),
         Need("browser", probe_browser, "apt-get install chromium"),
+        Need("speedups", probe_speedups, "apt-get install gcc libc6-dev python3-dev, then scripts/setup dev"),
         Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),

@@ -64,6 +64,9 @@ def write_import(tree: Path, importer: str, imported: str) -> None:
 
 
 ALLOWED = [
+    ("gantry_wire", "gantry_speedups"),
+    ("gantry_broker.store", "gantry_speedups"),
+    ("gantry_store_files", "gantry_speedups"),
     ("gantry_client", "gantry_wire"),
     ("gantry_client", "gantry_remoting"),
     ("gantry_nameserver", "gantry_remoting"),
@@ -99,6 +102,10 @@ ALLOWED = [
 
 FORBIDDEN = [
     ("gantry_wire", "gantry_client"),
+    ("gantry_speedups", "gantry_wire"),
+    ("gantry_speedups", "threading"),
+    ("gantry_status", "gantry_speedups"),
+    ("gantry_spec", "gantry_speedups"),
     ("gantry_wire", "asyncio"),
     ("gantry_wire", "time"),
     ("gantry_wire", "gantry_access"),

@@ -105,7 +105,14 @@ def missing_packages(root: Path) -> list[str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of one recipe, with all that it names; its program needs a package of another folder."""
-    for name in ("pyproject.toml", "README.md", "LICENSE", "pipelines/Dockerfile", "pipelines/Dockerfile.dockerignore"):
+    for name in (
+        "pyproject.toml",
+        "hatch_build.py",
+        "README.md",
+        "LICENSE",
+        "pipelines/Dockerfile",
+        "pipelines/Dockerfile.dockerignore",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("requirements/spark.txt", "requirements/build.txt", "broker/src/gantry_wire/__init__.py"):

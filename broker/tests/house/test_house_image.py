@@ -46,6 +46,7 @@ def test_gantry_runs_in_the_image(in_container: InContainer) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
     assert version in in_container("gantry", "--version")
+    assert in_container("gantry", "--version").endswith(", compiled hot path)\n")
     assert in_container("python", "-c", "import gantry_broker; print(gantry_broker.__file__)").startswith(
         "/opt/gantry/lib/"
     )

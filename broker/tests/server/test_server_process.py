@@ -9,9 +9,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from gantry_status import HotPath, PageReader
 from gantry_testing.local import SMALL_STORE
 from gantry_testing.ports import free_broker_port
 from gantry_testing.tree import PYTHON_PATH
@@ -78,6 +80,25 @@ def test_signal_stops_the_broker_cleanly(tmp_path: Path, number: signal.Signals)
     assert process.returncode == 0
     assert "Traceback" not in errors
     assert not (tmp_path / "abort").exists()
+
+
+def test_log_and_status_page_name_the_hot_path(tmp_path: Path, speedups: ModuleType | None) -> None:
+    """The line `starting` and the status page name the path that the broker runs, and why it is the Python path."""
+    with running(*options(tmp_path)) as (process, _):
+        with PageReader(str(tmp_path / "status")) as reader:
+            origin = reader.read().origin
+        process.terminate()
+        _, log = process.communicate(timeout=120)
+
+    [line] = [line for line in log.splitlines() if " starting " in line]
+    off = "switched off by GANTRY_SPEEDUPS=off"
+    if speedups is None:
+        assert f"Python hot path: {off}" in line
+        assert (origin.hot_path, origin.hot_path_reason) == (HotPath.PYTHON, off)
+    else:
+        assert "compiled hot path" in line
+        assert (origin.hot_path, origin.hot_path_reason) == (HotPath.COMPILED, "")
+    assert "compiled hot path is unusable" not in log
 
 
 BAD_SETTINGS = [

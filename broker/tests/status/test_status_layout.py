@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gantry_status import (
+    HotPath,
     LogRange,
     Medium,
     Origin,
@@ -42,7 +43,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs/status-page.md"
 ROW = re.compile(r"^\| (\d+) \| (\d+) \| (\w+) \|")
 ORIGIN = Origin(
     boot_id=uuid.UUID(int=1), machine_boot_id=uuid.UUID(int=2), started_wall_ms=3, started_boottime_ns=4, pid=5,
-    broker_name="broker-a", version="0.1.0", minor=0,
+    broker_name="broker-a", version="0.1.0", minor=0, hot_path=HotPath.PYTHON, hot_path_reason="not built",
 )  # fmt: skip
 FULL = Status(
     published_boottime_ns=1, published_wall_ms=2, phase=Phase.STOPPING, role=Role.SLAVE,
@@ -92,10 +93,10 @@ def test_document_describes_every_byte(title: str, table: tuple[tuple[str, str],
     assert documented_fields(title) == struct_fields(table)
 
 
-@pytest.mark.parametrize("kind", [Phase, Role, Medium], ids=lambda kind: kind.__name__)
-def test_document_lists_every_value(kind: type[Phase] | type[Role] | type[Medium]) -> None:
-    """The document has each phase, role and medium with its number."""
-    field = {Phase: "phase", Role: "role", Medium: "pool_medium"}[kind]
+@pytest.mark.parametrize("kind", [Phase, Role, Medium, HotPath], ids=lambda kind: kind.__name__)
+def test_document_lists_every_value(kind: type[Phase] | type[Role] | type[Medium] | type[HotPath]) -> None:
+    """The document has each phase, role, medium and hot path with its number."""
+    field = {Phase: "phase", Role: "role", Medium: "pool_medium", HotPath: "hot_path"}[kind]
     [row] = [line for line in DOCUMENT.read_text().splitlines() if f"| {field} |" in line]
 
     named = {int(number): name.upper() for number, name in re.findall(r"(\d+) (\w+)", row.split("|")[4])}
@@ -154,10 +155,11 @@ def test_the_full_example_is_full() -> None:
 def test_texts_are_bounded_and_never_half_a_character() -> None:
     """A long text loses its end only, and no character is split."""
     status = decode_copy(encode_copy(2, replace(EMPTY, last_error="ä" * 300)))
-    origin, _ = decode_header(encode_header(replace(ORIGIN, broker_name="n" * 200, version="v" * 200)))
+    long = replace(ORIGIN, broker_name="n" * 200, version="v" * 200, hot_path_reason="r" * 200)
+    origin, _ = decode_header(encode_header(long))
 
     assert status is not None and status.last_error == "ä" * 127
-    assert (len(origin.broker_name), len(origin.version)) == (127, 31)
+    assert (len(origin.broker_name), len(origin.version), len(origin.hot_path_reason)) == (127, 31, 127)
     assert bounded_utf8("abc", 3) == b"abc" and bounded_utf8("\ud800", 3) == b"?"
 
 
@@ -231,6 +233,15 @@ def test_a_newer_minor_version_is_read() -> None:
 
     assert (origin.minor, copy_bytes) == (7, 2048)
     assert status == replace(FULL, phase=Phase.UNKNOWN, role=Role.UNKNOWN, pool_medium=Medium.UNKNOWN)
+
+
+def test_hot_path_of_an_older_writer_is_unknown() -> None:
+    """A writer of layout 1.2 left zeros there; an unknown value of a newer one is unknown, too."""
+    older, _ = decode_header(changed_header(232, bytes(129)))
+    newer, _ = decode_header(changed_header(232, b"\x09"))
+
+    assert (older.hot_path, older.hot_path_reason) == (HotPath.UNKNOWN, "")
+    assert newer.hot_path is HotPath.UNKNOWN
 
 
 def test_zero_damage_differs_from_unknown_damage() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gantry_admin.at_risk import AtRisk
 from gantry_admin.documents import (
@@ -22,7 +22,7 @@ from gantry_admin.health import describe_loop_state, loop_state_of
 from gantry_admin.lease_renewal import LeaseRenewalStatus
 from gantry_admin.settings import HealthSettings
 from gantry_admin.watch import PageObservation
-from gantry_status import LogRange, Status
+from gantry_status import HotPath, LogRange, Status
 from gantry_status.broker_state import BrokerState, RangeState
 
 IN_ANOTHER_FORM: Final = {"phase", "role", "slaves", "store_uuid", "log_missing_ranges", "last_error"}
@@ -30,6 +30,13 @@ IN_ANOTHER_FORM: Final = {"phase", "role", "slaves", "store_uuid", "log_missing_
 
 PAGE_NAMES: Final = frozenset(StatusDocument.model_fields) & {field.name for field in fields(Status)} - IN_ANOTHER_FORM
 """The fields of a status document that are copied unchanged from the status page."""
+
+HOT_PATHS: Final[dict[HotPath, Literal["compiled", "python"] | None]] = {
+    HotPath.UNKNOWN: None,
+    HotPath.PYTHON: "python",
+    HotPath.COMPILED: "compiled",
+}
+"""The words of a status document for the broker's hot path."""
 
 
 def loop_state_document(observation: PageObservation, now_ns: int, settings: HealthSettings) -> LoopStateDocument:

@@ -199,6 +199,14 @@ class StatusDocument(Document):
 
     broker_name: str | None
     version: str | None
+    hot_path: Literal["compiled", "python"] | None = Field(
+        default=None,
+        description="Which implementation of the functions that run for each message the broker uses; null until its"
+        " status page was read, and from a broker of an older version.",
+    )
+    hot_path_reason: str | None = Field(
+        default=None, description="Why the broker uses the Python path; null if it does not."
+    )
     boot_id: str | None
     store_uuid: str | None
     pid: int | None

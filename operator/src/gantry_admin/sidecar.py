@@ -16,6 +16,7 @@ from gantry_admin.broker_client import BrokerClient
 from gantry_admin.certificates import listener_certificates
 from gantry_admin.dead_letter_resender import DeadLetterResender
 from gantry_admin.describe import (
+    HOT_PATHS,
     buffer_document,
     disk_document,
     lease_document,
@@ -202,6 +203,8 @@ class Sidecar:
             **page_values(status),
             broker_name=origin and origin.broker_name,
             version=origin and origin.version,
+            hot_path=None if origin is None else HOT_PATHS[origin.hot_path],
+            hot_path_reason=origin and (origin.hot_path_reason or None),
             boot_id=None if origin is None else str(origin.boot_id),
             store_uuid=None if status is None or status.store_uuid is None else str(status.store_uuid),
             pid=origin and origin.pid,

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+import gantry_speedups
 from gantry_cli.errors import failures_as_exit_codes
 from gantry_remoting.file_access import limit_new_files
 from gantry_wire.version import VERSION
@@ -125,8 +126,8 @@ class CommandGroup(click.Group):
 
 
 def version_text() -> str:
-    """Return the version of Gantry and of Python: `gantry 0.1.0 (Python 3.11.2)`."""
-    return f"gantry {VERSION} (Python {platform.python_version()})"
+    """Return the versions and the path that runs: `gantry 0.1.0 (Python 3.11.2, compiled hot path)`."""
+    return f"gantry {VERSION} (Python {platform.python_version()}, {gantry_speedups.describe()})"
 
 
 def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_process, read_page_without_checksum, sidecar_process, wait_for
 
+import gantry_speedups
 from gantry_status import PageReader
 from gantry_status.layout import COPY_BYTES, HEADER_BYTES, decode_copy, sequence_of
 
@@ -161,6 +162,16 @@ def test_killing_the_sidecar_does_not_affect_the_broker(tmp_path: Path) -> None:
         with sidecar_process(tmp_path, "--open-reads") as another:
             another.wait_ready()
             assert another.get("/v1/status").json()["wrote"] > 0
+
+
+def test_status_names_the_hot_path(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """The sidecar reports which path its broker runs, and the reason for the Python path."""
+    _, sidecar = pair
+
+    status = sidecar.get("/v1/status").json()
+
+    assert status["hot_path"] == gantry_speedups.hot_path
+    assert status["hot_path_reason"] == (gantry_speedups.reason or None)
 
 
 def test_killed_broker_is_not_ready_and_its_last_report_remains(tmp_path: Path) -> None:

@@ -257,11 +257,13 @@ def test_overview_has_the_summaries_of_commands() -> None:
 
 
 def test_version_shows_gantry_and_python() -> None:
-    """--version prints one line with the versions of Gantry and Python."""
+    """--version prints one line with the versions of Gantry and Python, and which hot path runs."""
     result = CliRunner().invoke(cli, ["--version"])
 
     assert result.exit_code == 0 and result.stdout == version_text() + "\n"
-    assert re.fullmatch(r"gantry \d+\.\d+\.\d+\S* \(Python 3\.\d+\.\d+\S*\)", version_text())
+    assert re.fullmatch(
+        r"gantry \d+\.\d+\.\d+\S* \(Python 3\.\d+\.\d+\S*, (compiled hot path|Python hot path: .+)\)", version_text()
+    )
 
 
 def test_long_examples_are_printed_below_each_other() -> None:

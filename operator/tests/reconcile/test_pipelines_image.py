@@ -35,6 +35,7 @@ def in_container() -> Iterator[InContainer]:
 def test_program_runs_as_user_185(in_container: InContainer) -> None:
     """`gantry pipeline --help` works, the user is not root, and nothing is imported from the working directory."""
     assert "TopicArchive" in in_container("gantry", "pipeline", "--help")
+    assert in_container("gantry", "--version").endswith(", compiled hot path)\n")
     program = "import os, sys; print(os.getuid(), sys.flags.safe_path)"
     assert in_container("python", "-c", program).split() == ["185", "True"]
 

@@ -12,7 +12,17 @@ from rich.console import RenderableType
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.output import OutputFormat, show, table
 from gantry_cli.text import certificate_text, count_text, duration_text, ranges_text, time_text
-from gantry_status import PageNotFound, PageReader, Phase, Reading, RefusalReason, SlaveStatus, Status, StatusPageError
+from gantry_status import (
+    HotPath,
+    PageNotFound,
+    PageReader,
+    Phase,
+    Reading,
+    RefusalReason,
+    SlaveStatus,
+    Status,
+    StatusPageError,
+)
 from gantry_status.text import bytes_text
 
 EXIT_SERVING: Final = 0
@@ -70,6 +80,9 @@ def rows(reading: Reading) -> Iterator[Row]:
     origin, status = reading.origin, reading.status
     yield "published", f"{time_text(status.published_wall_ms)}, {_age_text(reading)}"
     yield "process", f"pid {origin.pid}, version {origin.version}, started {time_text(origin.started_wall_ms)}"
+    if origin.hot_path is not HotPath.UNKNOWN:
+        reason = f": {origin.hot_path_reason}" if origin.hot_path_reason else ""
+        yield "hot path", f"{_enum_text(origin.hot_path)}{reason}"
     yield "boot id", str(origin.boot_id)
     epoch, generation = _optional_count(status.epoch), _optional_count(status.generation)
     yield "role", f"{_enum_text(status.role)}, epoch {epoch}, generation {generation}"

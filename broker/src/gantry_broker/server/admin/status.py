@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, final
 
+import gantry_speedups
 from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
@@ -29,6 +30,7 @@ from gantry_broker.store.loss import missing_bytes
 from gantry_broker.store.message_store import MessageStore
 from gantry_status import (
     PUBLISH_INTERVAL_MS,
+    HotPath,
     LogRange,
     Medium,
     PageWriter,
@@ -121,7 +123,9 @@ class StatusPublisher:
         self._recovery: tuple[int, int] | None = None
         self._min_physical: int | None = None
         self._task: asyncio.Task[None] | None = None
-        self._thread = None if open_page is None else PageThread(path, new_origin(broker_name, VERSION), open_page)
+        hot_path = HotPath.COMPILED if gantry_speedups.is_compiled else HotPath.PYTHON
+        origin = new_origin(broker_name, VERSION, hot_path=hot_path, hot_path_reason=gantry_speedups.reason)
+        self._thread = None if open_page is None else PageThread(path, origin, open_page)
 
     def __repr__(self) -> str:
         return f"<StatusPublisher {self.phase.name}>"

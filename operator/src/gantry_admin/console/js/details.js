@@ -44,7 +44,9 @@ function factGroups(member) {
       ["store", status.store_uuid ?? UNKNOWN], ["generation", count(status.generation)],
     ]),
     section("Process", [
-      ["sidecar", hostOf(member)], ["version", status.version ?? UNKNOWN], ["process", status.pid ?? UNKNOWN],
+      ["sidecar", hostOf(member)], ["version", status.version ?? UNKNOWN],
+      ["hot path", status.hot_path ? `${status.hot_path}${status.hot_path_reason ? `: ${status.hot_path_reason}` : ""}` : UNKNOWN],
+      ["process", status.pid ?? UNKNOWN],
       ["started", exactly(status.started_wall_ms)], ["phase", status.phase ?? UNKNOWN],
       ["last heartbeat", `${moment(status.loop_state.last_heartbeat_wall_ms)} (${isKnown(status.loop_state.since_ms) ? `${duration(status.loop_state.since_ms / 1000)} ago` : "before the boot"})`],
       ["boot", status.boot_id ?? UNKNOWN],

@@ -1,0 +1,251 @@
+"""The build hook: it compiles `gantry_speedups._native` for a wheel or an editable install, where that is possible.
+
+Cython translates `broker/src/gantry_speedups/_native.pyx` to C, and the machine's C compiler compiles it. Both work on
+a copy in a temporary folder, so the source tree gets the finished module only. GANTRY_SPEEDUPS decides about failures:
+
+    auto       without compiler, headers or Cython, and after a failed compilation, install with the Python path
+    require    fail
+    off        compile nothing; a wheel is pure Python
+
+The reason is also written to `build.txt` in the package, where `gantry_speedups.reason` finds it at run time. The
+output of a failed compilation is always printed (pip shows it with --verbose).
+
+`python hatch_build.py` builds the module in the source tree, as an editable install does, and prints the result in one
+line; `scripts/setup` runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PACKAGE: Final = "gantry_speedups"
+SOURCE_FOLDER: Final = Path("broker/src") / PACKAGE
+COMPILERS: Final = ("cc", "gcc", "clang")
+"""The compilers that are tried if neither CC nor the one that Python was built with is there."""
+
+MODES: Final = ("auto", "require", "off")
+WHEN: Final = "when Gantry was built"
+MODULE_FILE: Final = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+COMPILE: Final = "--compile"
+"""The argument with which this file runs itself, to capture the output of the compiler."""
+
+
+class Build(NamedTuple):
+    """The result of one build."""
+
+    reason: str
+    """Why there is no compiled module, in one line; empty if there is one."""
+
+    output: str = ""
+    """The output of a failed compilation."""
+
+    compiler: str = ""
+    """The compiler that was used."""
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        return f"compiled hot path ({self.compiler})" if not self.reason else f"Python hot path: {self.reason}"
+
+
+class RequiredModuleMissing(Exception):
+    """GANTRY_SPEEDUPS=require, and the module could not be built."""
+
+
+def load_build_record(folder: Path) -> ModuleType:
+    """Return the module `gantry_speedups.build_record` of the source tree; the package itself is not imported."""
+    spec = importlib.util.spec_from_file_location("gantry_speedups_build_record", folder / "build_record.py")
+    assert spec is not None and spec.loader is not None, "a path of a Python file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read_mode() -> str:
+    """Return GANTRY_SPEEDUPS, `auto` if it is unset. Raises SystemExit for an invalid value."""
+    mode = os.environ.get("GANTRY_SPEEDUPS") or MODES[0]
+    if mode not in MODES:
+        raise SystemExit(f"GANTRY_SPEEDUPS={mode}: expected auto, require or off")
+    return mode
+
+
+def find_compiler() -> list[str] | None:
+    """Return the command of a C compiler that exists: CC if it is set, else Python's own or a usual one."""
+    given = os.environ.get("CC")
+    candidates = (given,) if given else (sysconfig.get_config_var("CC"), *COMPILERS)
+    for candidate in candidates:
+        words = shlex.split(candidate or "")
+        if words and shutil.which(words[0]):
+            return words
+    return None
+
+
+def what_is_missing(compiler: list[str] | None) -> str:
+    """Return what a compilation lacks, in one line; empty if it can be tried."""
+    if compiler is None:
+        return f"not built: no C compiler {WHEN}"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return f"not built: no Python headers {WHEN}"
+    for package in ("Cython", "setuptools"):
+        if importlib.util.find_spec(package) is None:
+            return f"not built: no {package} {WHEN}"
+    return ""
+
+
+def compile_module(folder: Path, target: Path, sources_hash: str) -> Build:
+    """Compile the sources in a folder into the file ``target``."""
+    compiler = find_compiler()
+    if missing := what_is_missing(compiler):
+        return Build(missing)
+    assert compiler is not None, "a missing compiler has a reason"
+    with tempfile.TemporaryDirectory(prefix="gantry-speedups-") as name:
+        copy = Path(name, PACKAGE)
+        copy.mkdir()
+        for source in load_build_record(folder).sources_in(folder):
+            shutil.copy(source, copy)
+        with (copy / "_native.pyx").open("a", encoding="utf-8") as file:
+            file.write(f'\nSOURCES_HASH = "{sources_hash}"\n')
+        done = subprocess.run(
+            [sys.executable, "-P", str(Path(__file__).resolve()), COMPILE],
+            cwd=name, env={**os.environ, "CC": shlex.join(compiler)}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+        )  # fmt: skip
+        built = copy / MODULE_FILE
+        if done.returncode != 0 or not built.is_file():
+            what = f"build failed: the C compiler or Cython reported an error {WHEN}"
+            return Build(f"{what}; run scripts/setup or pip install --verbose to see it", done.stdout)
+        draft = target.with_name(f"{target.name}.new")
+        shutil.copy(built, draft)
+        draft.replace(target)  # a running process keeps the file that it has mapped
+    return Build("", compiler=compiler[0])
+
+
+def run_compiler() -> None:
+    """Translate and compile the copy of the package in the working directory. This runs in a process of its own."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    flags = ["-O3"] if "CFLAGS" in os.environ else ["-O3", "-g0"]  # CFLAGS="-g -fsanitize=address" must keep its -g
+    extension = Extension(f"{PACKAGE}._native", [f"{PACKAGE}/_native.pyx"], extra_compile_args=flags)
+    extensions = cythonize([extension], quiet=True, language_level=3)
+    command = Distribution({"name": PACKAGE, "ext_modules": extensions}).get_command_obj("build_ext")
+    command.build_lib, command.build_temp = ".", "objects"
+    command.ensure_finalized()
+    command.run()
+
+
+def fingerprint_of(folder: Path, sources_hash: str) -> str:
+    """Return a hash of everything that the result of a build depends on."""
+    compiler = find_compiler()
+    facts = [
+        sources_hash,
+        sys.version,
+        MODULE_FILE,
+        str(compiler),
+        what_is_missing(compiler),
+        Path(__file__).read_text(),
+    ]
+    facts += [os.environ.get(name, "") for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS")]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def build_in_place(root: Path, mode: str) -> Build:
+    """Build the module in the source tree, unless it is up to date.
+
+    The module of an earlier build is removed if there is no new one, since it would be outdated. With `off` nothing is
+    built or removed. Raises RequiredModuleMissing.
+    """
+    folder = root / SOURCE_FOLDER
+    record = load_build_record(folder)
+    target, place = folder / MODULE_FILE, folder / record.RECORD
+    if mode == "off":
+        if not target.exists():
+            place.write_text(record.record_text("", f"not built: GANTRY_SPEEDUPS was off {WHEN}"), encoding="utf-8")
+        return Build("switched off by GANTRY_SPEEDUPS=off")
+    sources_hash = record.hash_sources(folder)
+    fingerprint = fingerprint_of(folder, sources_hash)
+    if target.exists() and record.read_record(folder) == (fingerprint, ""):
+        return Build("", compiler="up to date")
+    build = compile_module(folder, target, sources_hash)
+    if build.reason:
+        target.unlink(missing_ok=True)
+    place.write_text(record.record_text(fingerprint, build.reason), encoding="utf-8")
+    report_failure(build, mode)
+    return build
+
+
+def report_failure(build: Build, mode: str) -> None:
+    """Print the output of a failed compilation. Raises RequiredModuleMissing if the module is required."""
+    if build.output:
+        print(build.output, file=sys.stderr)
+        print(
+            "warning: the compiled hot path could not be built; its output is above, and Gantry is installed with the "
+            "slower Python path", file=sys.stderr,
+        )  # fmt: skip
+    if build.reason and mode == "require":
+        raise RequiredModuleMissing(f"GANTRY_SPEEDUPS=require: {build.reason}")
+
+
+class SpeedupsBuildHook(BuildHookInterface[Any]):
+    """Adds the compiled module to a wheel, or builds it in the source tree for an editable install."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build, before files are collected. A wheel without the module stays pure and contains the reason."""
+        root, mode = Path(self.root), read_mode()
+        if version == "editable":
+            self._show(build_in_place(root, mode))
+            return
+        folder = root / SOURCE_FOLDER
+        record = load_build_record(folder)
+        self._folder = tempfile.TemporaryDirectory(prefix="gantry-wheel-")
+        target, place = Path(self._folder.name, MODULE_FILE), Path(self._folder.name, record.RECORD)
+        build = Build(f"not built: GANTRY_SPEEDUPS was off {WHEN}")
+        if mode != "off":
+            build = compile_module(folder, target, record.hash_sources(folder))
+            report_failure(build, mode)
+        self._show(build)
+        if build.reason:
+            place.write_text(record.record_text("", build.reason), encoding="utf-8")
+            build_data["force_include"][str(place)] = f"{PACKAGE}/{record.RECORD}"
+        else:
+            build_data["force_include"][str(target)] = f"{PACKAGE}/{MODULE_FILE}"
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the temporary files, which are in the wheel now."""
+        if version != "editable":
+            self._folder.cleanup()
+
+    def _show(self, build: Build) -> None:
+        self.app.display_info(f"gantry: {build.summary}")
+
+
+def main(arguments: list[str]) -> int:
+    """Build in the source tree, or compile the working directory for another process."""
+    if arguments == [COMPILE]:
+        run_compiler()
+        return 0
+    try:
+        print(f"setup: {build_in_place(Path(__file__).resolve().parent, read_mode()).summary}")
+    except RequiredModuleMissing as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
