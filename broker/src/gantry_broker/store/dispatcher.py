@@ -55,9 +55,7 @@ class AppendedBatch(NamedTuple):
     """The units if they are not written because dispatch is held; None otherwise."""
 
 
-def release_units_in_python(
-    units: deque[HeldUnit], confirmed: int
-) -> tuple[dict[ConsumeQueue, int], Exception | None]:
+def release_units_in_python(units: deque[HeldUnit], confirmed: int) -> tuple[dict[ConsumeQueue, int], Exception | None]:
     """Write the leading ``units`` whose records end at or before ``confirmed``, and remove them.
 
     Return the queues that have got units, each with the queue offset of its first, and the error that stopped it, or

@@ -181,10 +181,10 @@ def read_messages(
     units_end = offset + (units_max or max(UNITS_SCANNED_MIN, count_max))
     if native is not None and accepts is None and want is None:
         raw = queue.raw(offset, min(units_end, offset + count_max))
-        start = at(UNIT.unpack_from(raw)[0]) if raw else None
-        if start is not None:
+        extent = at(UNIT.unpack_from(raw)[0]) if raw else None
+        if extent is not None:
             copied, count, last_bytes = native.copy_records(
-                raw, start.view, start.base_offset, queue.queue_id, offset, count_max, bytes_max
+                raw, extent.view, extent.base_offset, queue.queue_id, offset, count_max, bytes_max
             )
             if count:
                 body = copied

@@ -179,7 +179,8 @@ class ScanDispatcher:
 
     def _dispatch_compiled(self, run: PlainRun) -> int:
         """Dispatch a run by the compiled scan, and by Python the records before which that stops."""
-        position, base = run.position, run.base_offset
+        position: int = run.position
+        base = run.base_offset
         index_from = -1 if self._index_batch is None else max(0, self._index_end + 1)
         while True:
             scan = CompiledScan(self._find_queue)

@@ -17,7 +17,8 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.refusals import Refused, check_topic_name, store_refusal
 from gantry_broker.server.core.send_routes import json_text
-from gantry_broker.server.send.send_path import NO_ANSWER, SendPath
+from gantry_broker.server.send.send_batch import NO_ANSWER
+from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
 from gantry_remoting.addresses import join_address

@@ -1,12 +1,12 @@
 """The pass: the sends of one turn of the event loop, which are appended together and answered per connection.
 
-Two classes have the same interface. ``SendBatch`` here keeps drafts and answers in lists, which the loop in `send_path`
-fills. The compiled one (`gantry_speedups`) also takes plain sends from the bytes of a read by itself. ``new_batch``
-makes one of the kind that runs.
+Two classes have the same interface, `Batch`. ``SendBatch`` keeps drafts and answers in lists, which the loop in
+`send_path` fills. The compiled one (``gantry_speedups``) also takes plain sends from the bytes of a read by itself.
+``new_batch`` makes one of the kind that runs.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, final
 
 from gantry_broker.store.draft import Draft
 from gantry_speedups import native
@@ -22,9 +22,43 @@ Answer = tuple[bytes, bytes, int]
 """(reply template, unique id, opaque); the template is NO_ANSWER for a one-way send."""
 
 
+class Batch(Protocol):
+    """The sends of one turn, in their order. Owned by the event loop."""
+
+    @property
+    def drafts(self) -> Any:
+        """What the store appends: a list of drafts, or the compiled batch."""
+
+    @property
+    def answers(self) -> list[Answer]:
+        """What the reply to each send consists of."""
+
+    @property
+    def impatient(self) -> set[int]:
+        """The indexes of sends whose senders do not wait until their messages are durable (`WAIT=false`)."""
+
+    @property
+    def has_impatient(self) -> bool:
+        """Whether there are such sends."""
+
+    def __len__(self) -> int: ...
+
+    def to_drafts(self) -> list[Draft]:
+        """Return the sends as a list of drafts."""
+
+    def add(self, draft: Draft, answer: Answer, is_waiting: bool = True) -> None:
+        """Add a send. ``is_waiting`` is False if its sender does not wait until it is durable."""
+
+    def set_offsets(self, physical_offsets: Sequence[int], queue_offsets: Sequence[int]) -> None:
+        """Take the offsets that the append has returned; the replies contain them."""
+
+    def encode_answers(self, first: int, end: int, with_waiting: bool, with_impatient: bool) -> tuple[bytes, int]:
+        """Return the replies to the sends ``[first, end)`` of the two kinds of senders, as frames, and their number."""
+
+
 @final
 class SendBatch:
-    """The sends of one turn, in their order. Owned by the event loop."""
+    """The batch of the Python path; see `Batch`."""
 
     __slots__ = ("_placed", "answers", "drafts", "impatient")
 
@@ -32,7 +66,6 @@ class SendBatch:
         self.drafts: Final[list[Draft]] = []
         self.answers: Final[list[Answer]] = []
         self.impatient: Final[set[int]] = set()
-        """The indexes of sends whose senders do not wait until their messages are durable (`WAIT=false`)."""
         self._placed: tuple[Sequence[int], Sequence[int]] = ((), ())
 
     def __len__(self) -> int:
@@ -42,11 +75,9 @@ class SendBatch:
         return f"<SendBatch sends={len(self)}>"
 
     def to_drafts(self) -> list[Draft]:
-        """Return the sends as a list of drafts."""
         return self.drafts[:]
 
     def add(self, draft: Draft, answer: Answer, is_waiting: bool = True) -> None:
-        """Add a send. ``is_waiting`` is False if its sender does not wait until it is durable."""
         if not is_waiting:
             self.impatient.add(len(self.drafts))
         self.drafts.append(draft)
@@ -54,15 +85,12 @@ class SendBatch:
 
     @property
     def has_impatient(self) -> bool:
-        """Whether a sender does not wait until its message is durable."""
         return bool(self.impatient)
 
     def set_offsets(self, physical_offsets: Sequence[int], queue_offsets: Sequence[int]) -> None:
-        """Take the offsets that the append has returned; the replies contain them."""
         self._placed = physical_offsets, queue_offsets
 
     def encode_answers(self, first: int, end: int, with_waiting: bool, with_impatient: bool) -> tuple[bytes, int]:
-        """Return the replies to the sends ``[first, end)`` of the two kinds of senders, as frames, and their number."""
         physical_offsets, queue_offsets = self._placed
         heads, impatient = _HEADS, self.impatient
         is_whole = with_waiting and with_impatient
@@ -78,11 +106,12 @@ class SendBatch:
 
 
 CompiledSendBatch: Final[Any] = None if native is None else native.SendBatch
+"""The class of the compiled path; None if that is not loaded."""
 
 
-def new_batch() -> Any:
+def new_batch() -> Batch:
     """Return an empty batch, of the compiled kind if that is loaded."""
-    return SendBatch() if CompiledSendBatch is None else CompiledSendBatch(Draft, sealable_properties)
-
-
-NewBatch = Callable[[], Any]
+    if CompiledSendBatch is None:
+        return SendBatch()
+    batch: Batch = CompiledSendBatch(Draft, sealable_properties)
+    return batch

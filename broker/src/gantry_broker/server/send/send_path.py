@@ -3,14 +3,15 @@
     bytes of each read -> frames -> drafts -> ONE append at the end of the turn -> replies -> ONE write per connection
 
 A connection with many outstanding sends fills a pass by itself; many connections with one send each fill it together,
-so that neither costs an append of its own. A plain message is handled here without a `Command`, in one of two tiers:
+so that neither costs an append of its own. A plain message is handled here without a `Command`. The compiled batch
+(`send_batch`) takes those of any usual form from the bytes of a read. In Python there are two tiers:
 
     first     code 310, JSON, a known topic, properties as in an earlier send but for the unique id (a *shape*)
     second    codes 10 and 310, JSON or binary, a known topic, any properties that are stored nearly as they came:
               Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first, Java's usual sends
 
 All other sends take the slow path, `send.handlers`, which puts its drafts into the same pass, so that the order
-within a connection is the order of its frames. All three paths store and answer the same, byte for byte. Before a
+within a connection is the order of its frames. All paths store and answer the same, byte for byte. Before a
 batch, or a frame that is not a send, is handled, the pass is appended: a pull sees the sends before it.
 
 The interface is `handle(data, connection, other) -> (consumed, replies)`.
@@ -18,7 +19,7 @@ The interface is `handle(data, connection, other) -> (consumed, replies)`.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import msgspec
 
@@ -46,8 +47,7 @@ from gantry_broker.server.send.headers import (
     decode_send,
     decode_send_v1,
 )
-from gantry_broker.server.send.send_batch import NO_ANSWER, Answer, SendBatch, new_batch
-from gantry_broker.store.draft import Draft
+from gantry_broker.server.send.send_batch import NO_ANSWER, Batch, SendBatch, new_batch
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command, RequestCode
@@ -66,8 +66,7 @@ NEVER_A_PREFIX: Final = b"\0"
 UNHANDLED: Final = b"not handled yet"
 """The result of a `FrameHandler` for a request that must wait; compared by identity, and never sent."""
 CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
-"""Flags that a producer cannot set on a plain message: the broker knows the hosts, and half messages take the slow
-path."""
+"""Flags that a producer cannot set on a plain message."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
 FrameHandler = Callable[[Frame, Connection], bytes | None]
@@ -122,7 +121,6 @@ class SendPath:
         signed = None if signed_sends is None else signed_sends(self)
         self._signed: Final = None if signed is None else signed.take
         self._permit: Final = None if signed is None else signed.permit
-
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
         self._runs: list[tuple[Connection, int]] = []
@@ -184,7 +182,7 @@ class SendPath:
     def _take_frames(self, data: bytes, connection: Connection, other: FrameHandler, replies: list[bytes]) -> int:
         """Handle frames in the hot loop; return the end of the last frame that was handled.
 
-        One long function on purpose: every line runs for each message. Frames that are no plain sends go to `other`.
+        One long function on purpose: in Python, every line runs for each message.
         """
         position, end, reply_bytes = 0, len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
@@ -195,7 +193,7 @@ class SendPath:
         is_fast_path_open = prefix is SEND_V2_PREFIX
         batch = self.batch
         drafts, answers = batch.drafts, batch.answers
-        compiled = None
+        compiled: Any = None
         if not isinstance(batch, SendBatch):
             prefix = NEVER_A_PREFIX
             compiled = batch if is_fast_path_open or (self._permit is not None and self.refusal is None) else None
@@ -242,7 +240,7 @@ class SendPath:
                             if len(unique) == 32 and unique.isalnum():
                                 slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
                                 drafts.append(
-                                    (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
+                                    (  # a plain tuple of Draft's fields: half the cost
                                         slot.queue,
                                         data[header_end:frame_end],
                                         UNIQUE_PREFIX_BYTES + unique + shape.tail,
@@ -358,7 +356,7 @@ class SendPath:
         slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
         template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.reply_template
         self.batch.add(
-            (  # a plain tuple of Draft's fields: half the cost
+            (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
                 slot.queue,
                 body,
                 data,
@@ -412,7 +410,7 @@ class SendPath:
             if replies:
                 connection.send(replies)
 
-    def _hold(self, batch: SendBatch, runs: list[tuple[Connection, int]]) -> None:
+    def _hold(self, batch: Batch, runs: list[tuple[Connection, int]]) -> None:
         """Hold the answers of an appended pass, except those whose producers do not want to wait."""
         has_impatient = batch.has_impatient
         if has_impatient:
@@ -440,7 +438,7 @@ class SendPath:
         if not self._runs or self._runs[-1][1] != end:
             self._runs.append((connection, end))
 
-    def _refuse(self, batch: SendBatch, runs: list[tuple[Connection, int]], error: Exception) -> None:
+    def _refuse(self, batch: Batch, runs: list[tuple[Connection, int]], error: Exception) -> None:
         code, remark, _ = refusal = store_refusal(error)
         answers = batch.answers
         self._stats.refusals.count(refusal, len(answers))

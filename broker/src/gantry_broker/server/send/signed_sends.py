@@ -40,7 +40,10 @@ class SignedSends:
 
     @property
     def permit(self) -> Callable[[str, str, bytes, bytes], bool] | None:
-        """The check of a compiled batch: called with access key, topic, signed content and signature; None: no batch."""
+        """The check for a compiled batch, called with access key, topic, signed content and signature.
+
+        None: all signed sends take the slow path.
+        """
         return self._permit if self._is_enabled else None
 
     def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
