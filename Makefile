@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ damage: ## Damage every kind of file of a store in every way, some 2,500 times, 
 
 exactly-once: ## Archive a million messages while driver, workers and brokers are killed, and compare with the log (needs Java).
 	@scripts/exactly-once $(EXACTLY_ONCE)
+
+test-speedups: ## Test the compiled hot path with sanitizers, then the broker with the Python path (needs a C compiler).
+	@scripts/test-speedups
 
 fuzz: ## Send two million mutated frames to a broker and a name server, and check that both still serve.
 	@scripts/fuzz

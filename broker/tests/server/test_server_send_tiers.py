@@ -252,7 +252,7 @@ def plain_frame(code: int, serialization: int, text: str) -> bytes:
     if serialization:
         return encode_frame(encode_binary_header(Header(code=code, opaque=1, version=317, ext=ext)), b"x", 1)
     document = {"code": code, "language": "GO", "opaque": 1, "flag": 0, "extFields": ext}
-    return encode_frame(json.dumps(document, separators=(",", ":")).encode(), b"x")
+    return encode_frame(json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode(), b"x")
 
 
 @pytest.mark.parametrize("serialization", [0, 1], ids=["json", "binary"])
@@ -295,6 +295,31 @@ async def test_shape_is_cached_by_the_second_tier_for_the_first(
 
     assert first == second
     assert broker.send_path.put_send.calls == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind_of_batch", ["compiled"], indirect=True)
+@pytest.mark.parametrize("serialization", [0, 1], ids=["json", "binary"])
+@pytest.mark.parametrize("code", [10, 310])
+async def test_usual_forms_never_leave_the_compiled_path(
+    broker: Broker, code: int, serialization: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys, names of one's own, wide characters, any order, no id: no frame comes to the Python path."""
+    monkeypatch.setattr(broker.send_path, "put_send", count_calls(broker.send_path.put_send))
+    texts = (
+        properties_text(UNIQ_KEY=UNIQUE, WAIT="true", TAGS="t"),
+        properties_text(colour="grün", KEYS="key-1 key-2", UNIQ_KEY=UNIQUE, WAIT="false", TAGS="größe"),
+        properties_text(UNIQ_KEY="not-32-letters", PGROUP="g"),
+        properties_text(TAGS="t"),
+        "",
+    )
+    data = b"".join(plain_frame(code, serialization, text) for text in texts)
+    # Escapes of characters outside of ASCII are not usual: Java, Go, C++ and Rust write these as they are.
+    assert b"\\u00fc" not in data
+
+    drafts, _, impatient, _ = run_by_tiers(broker, data)
+
+    assert (len(drafts), impatient) == (5, {1})
+    assert broker.send_path.put_send.calls == 0  # type: ignore[attr-defined]
 
 
 def count_calls(call: Callable[..., Any]) -> Any:
