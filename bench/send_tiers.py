@@ -77,8 +77,11 @@ async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]
     """Return microseconds per message, by kind."""
     body = b"x" * body_bytes
     with tempfile.TemporaryDirectory() as folder:
-        files = {"mappedFileSizeCommitLog": str(64 << 20), "mappedFileSizeConsumeQueue": "6000000"}
-        async with running_broker(folder, **files) as broker, dialogue(broker) as client:
+        segment, queue_file = str(64 << 20), "6000000"
+        async with (
+            running_broker(folder, mappedFileSizeCommitLog=segment, mappedFileSizeConsumeQueue=queue_file) as broker,
+            dialogue(broker) as client,
+        ):
             await client.send_ok(queueId="3")
             took: dict[str, list[float]] = {kind: [] for kind in KINDS}
             number = 0

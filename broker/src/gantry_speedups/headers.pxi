@@ -33,7 +33,7 @@ cdef enum:
     SEEN_FIELDS = 1 << 18
     TEXTS = (1 << 0) | (1 << 1) | (1 << 2) | (1 << 13)
     BOOLEANS = (1 << 10) | (1 << 12)
-    HEADER_BYTES_MAX = 6144  # as PLAIN_HEADER_BYTES_MAX in `send_path`
+    HEADER_BYTES_MAX = 6144  # as PLAIN_HEADER_BYTES_MAX in `gantry_broker.server.send.headers`
 
 # The names of code 10, which code 310 writes as letters from a to m; n, the broker's name, is in code 310 only.
 cdef const char** LONG_NAMES = [

@@ -11,7 +11,7 @@ import pytest
 from gantry_access import signer
 from gantry_broker.app import Broker
 from gantry_broker.server.send.handlers import SendHandlers
-from gantry_broker.server.send.send_path import SEND_V2_PREFIX
+from gantry_broker.server.send.headers import SEND_V2_PREFIX
 from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, raw_dialogue, signed_dialogue
 from gantry_testing.local import UNIQUE_ID, Dialogue, dialogue, properties_text, send_ext
 from gantry_wire import Command, ResponseCode

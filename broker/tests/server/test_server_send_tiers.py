@@ -21,7 +21,7 @@ from gantry_broker.server.core import send_routes
 from gantry_broker.server.core.refusals import Refusal
 from gantry_broker.server.send import send_batch
 from gantry_broker.server.send.handlers import SendHandlers
-from gantry_broker.server.send.send_path import SEND_V2_PREFIX
+from gantry_broker.server.send.headers import SEND_V2_PREFIX
 from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext

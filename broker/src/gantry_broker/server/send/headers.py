@@ -15,7 +15,15 @@ import msgspec
 from gantry_wire import RequestCode
 from gantry_wire.commands.fields import Int32
 from gantry_wire.commands.send import SendMessage, SendMessageV2
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.header import decode_binary_parts
+from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
 from gantry_wire.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+
+SEND_V2_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
+SEND_V1_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE
+PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
+"""A longer JSON header may exceed the limit of fields, which only the slow path counts: `"":"",` has 6 bytes."""
 
 
 class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
@@ -126,3 +134,23 @@ BINARY_SENDS: Final[dict[bytes, type[SendMessage] | type[SendMessageV2]]] = {
 }
 """The type of the fields of a binary send, by the code at the beginning of its header."""
 decode_signed: Final = msgspec.json.Decoder(SignedHeader, strict=False).decode
+
+
+def decode_any_send(
+    serialization: int, header: bytes, limits: WireLimits
+) -> SendV2Header | SendV1Header | BinaryHeader | None:
+    """Return the decoded header of a send of any form; None if it is no send, or does not fit its type."""
+    try:
+        if serialization:
+            kind = BINARY_SENDS.get(header[:2])
+            if kind is None:
+                return None
+            _, _, _, opaque, flag, _, ext = decode_binary_parts(header, limits)
+            return BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
+        if len(header) > PLAIN_HEADER_BYTES_MAX:
+            return None
+        if header.startswith(SEND_V1_PREFIX):
+            return decode_send_v1(header)
+        return decode_send(header) if header.startswith(SEND_V2_PREFIX) else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RemoteProtocolError):
+        return None

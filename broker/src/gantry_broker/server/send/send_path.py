@@ -39,28 +39,23 @@ from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.flow_control import FlowControl
 from gantry_broker.server.send.headers import (
-    BINARY_SENDS,
-    BinaryHeader,
+    PLAIN_HEADER_BYTES_MAX,
+    SEND_V2_PREFIX,
     PlainRequest,
-    SendV1Header,
-    SendV2Header,
+    decode_any_send,
     decode_send,
-    decode_send_v1,
 )
-from gantry_broker.server.send.send_batch import NO_ANSWER, Batch, SendBatch, new_batch
+from gantry_broker.server.send.send_batch import NO_ANSWER, Answer, Batch, SendBatch, new_batch
+from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
-from gantry_wire import Command, RequestCode
+from gantry_wire import Command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, check_frame_head
-from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, decode_binary_parts
-from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
+from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE
+from gantry_wire.limits import WireLimits
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
 
-SEND_V2_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
-SEND_V1_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE
-PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
-"""A longer JSON header may exceed the limit of fields, which only the slow path counts: `"":"",` has 6 bytes."""
 NEVER_A_PREFIX: Final = b"\0"
 """A prefix that no JSON header has, which switches the fast path off."""
 UNHANDLED: Final = b"not handled yet"
@@ -192,11 +187,15 @@ class SendPath:
         prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
         is_fast_path_open = prefix is SEND_V2_PREFIX
         batch = self.batch
-        drafts, answers = batch.drafts, batch.answers
+        drafts: list[Draft] = []
+        answers: list[Answer] = []
         compiled: Any = None
-        if not isinstance(batch, SendBatch):
+        if isinstance(batch, SendBatch):
+            drafts, answers = batch.drafts, batch.answers
+        else:
             prefix = NEVER_A_PREFIX
-            compiled = batch if is_fast_path_open or (self._permit is not None and self.refusal is None) else None
+            if is_fast_path_open or (self._permit is not None and self.refusal is None):
+                compiled = batch
         while True:
             if compiled is not None:
                 start = position
@@ -240,7 +239,7 @@ class SendPath:
                             if len(unique) == 32 and unique.isalnum():
                                 slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
                                 drafts.append(
-                                    (  # a plain tuple of Draft's fields: half the cost
+                                    (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
                                         slot.queue,
                                         data[header_end:frame_end],
                                         UNIQUE_PREFIX_BYTES + unique + shape.tail,
@@ -276,8 +275,10 @@ class SendPath:
                     break
             if self.batch is not batch:  # the request had to see the sends before it, which are appended now
                 batch = self.batch
-                drafts, answers = batch.drafts, batch.answers
-                compiled = batch if compiled is not None else None
+                if isinstance(batch, SendBatch):
+                    drafts, answers = batch.drafts, batch.answers
+                elif compiled is not None:
+                    compiled = batch
         return position
 
     def _handle_other(
@@ -294,23 +295,8 @@ class SendPath:
 
     def _take_unusual_send(self, serialization: int, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
         """Put a plain send of any other form into the pass. False leaves it to the slow path."""
-        request: SendV2Header | SendV1Header | BinaryHeader
-        try:
-            if serialization:
-                kind = BINARY_SENDS.get(header[:2])
-                if kind is None:
-                    return False
-                _, _, _, opaque, flag, _, ext = decode_binary_parts(header, self._limits)
-                request = BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
-            elif len(header) > PLAIN_HEADER_BYTES_MAX:
-                return False
-            elif header.startswith(SEND_V1_PREFIX):
-                request = decode_send_v1(header)
-            elif header.startswith(SEND_V2_PREFIX):
-                request = decode_send(header)
-            else:
-                return False
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RemoteProtocolError):
+        request = decode_any_send(serialization, header, self._limits)
+        if request is None:
             return False
         send = request.fields
         route = self._routes.by_topic.get(send.topic)
