@@ -36,6 +36,9 @@ PutBatch = Callable[[Sequence[Draft], Sequence[int], int], None]
 CompiledScan: Final[Any] = None if native is None else native.LogScan
 """The compiled scan of plain records; None if it is not loaded."""
 
+COMPILED_BYTES: Final = 1 << 20
+"""How much of the log a compiled scan reads at a time, in about a millisecond, since no other thread of Python runs."""
+
 PROGRESS_RECORDS: Final = 10_000
 """Progress is reported after so many records."""
 PLAUSIBLE_QUEUE_OFFSET_MAX: Final = 1 << 56
@@ -183,10 +186,12 @@ class ScanDispatcher:
         base = run.base_offset
         index_from = -1 if self._index_batch is None else max(0, self._index_end + 1)
         while True:
-            scan = CompiledScan(self._find_queue)
-            position = scan.dispatch(run.view, position, run.stop, base, run.is_sealed, run.verify_crc, index_from)
+            scan, stop = CompiledScan(self._find_queue), min(run.stop, position + COMPILED_BYTES)
+            position = scan.dispatch(run.view, position, stop, base, run.is_sealed, run.verify_crc, index_from)
             if scan.count:
                 self._note_scan(scan)
+            if stop <= position < run.stop:
+                continue
             record = next(run.records_from(position), None)
             if record is None:
                 return base + position
