@@ -54,5 +54,6 @@ def crc32(data, uint32_t value=0):
 include "texts.pxi"
 include "headers.pxi"
 include "keys.pxi"
+include "records.pxi"
 include "sends.pxi"
 include "scan.pxi"
