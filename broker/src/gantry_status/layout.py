@@ -340,7 +340,7 @@ def _uuid_bytes(value: uuid.UUID | None) -> bytes:
     return _NO_UUID if value is None else value.bytes
 
 
-E = TypeVar("E", Phase, Role, Medium)
+E = TypeVar("E", Phase, Role, Medium, HotPath)
 
 
 def _enum_member(kind: type[E], value: int) -> E:
