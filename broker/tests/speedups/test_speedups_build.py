@@ -174,6 +174,7 @@ def test_module_is_compiled_once(tree: Path) -> None:
 
 
 @pytest.mark.needs_speedups
+@pytest.mark.verify
 def test_outdated_module_is_removed_where_no_new_one_can_be_built(tree: Path) -> None:
     """The reason is the missing compiler, and not a module that would have to be built again."""
     assert build(tree).returncode == 0
@@ -185,6 +186,7 @@ def test_outdated_module_is_removed_where_no_new_one_can_be_built(tree: Path) ->
 
 
 @pytest.mark.needs_speedups
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
     ("source", "expected"),
     [(BROKEN_C, "error:"), ("cdef int broken(:\n", "Error compiling Cython file")],

@@ -9,9 +9,13 @@ path that is required and missing, ends the command with one line and exit code 
 
 import importlib
 import sys
+from typing import Final
+
+EXIT_USAGE: Final = 2
+"""The code of invalid usage, as in `gantry_cli.errors`, which cannot be imported before this check."""
 
 try:
     importlib.import_module("gantry_speedups")
 except ImportError as error:
     sys.stderr.write(f"gantry: {error}\n")
-    sys.exit(2)
+    sys.exit(EXIT_USAGE)
