@@ -78,7 +78,7 @@ class RoleOrders:
             if roles.role in (HaRole.MASTER, HaRole.COMPARING):
                 roles.stop_leading("this broker becomes the master of another epoch")
             await roles.become_master(epoch, [number for number in electable if number != roles.settings.broker_id])
-            await roles.record_caught_up()  # The election has chosen this log.
+            await roles.recorder.record_caught_up()  # The election has chosen this log.
             return roles.report()
 
     async def accept_loss(self, by: str) -> HaStatus:
@@ -98,7 +98,7 @@ class RoleOrders:
             await roles.accept_loss(by)
             if was_awaiting and roles.settings.ha.role_at_start is RoleAtStart.CONFIGURED:
                 await roles.become_master(roles.store.identity.epoch + 1, roles.electable())
-                await roles.record_caught_up()
+                await roles.recorder.record_caught_up()
             elif was_awaiting:
                 await roles.lose_role("the loss was accepted; waiting for a promotion")
             return roles.report()
