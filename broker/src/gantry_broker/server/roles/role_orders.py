@@ -53,7 +53,8 @@ class RoleOrders:
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
         """Become the master of ``epoch``.
 
-        A broker that lacks log data refuses it without ``force``. If it is the only member, it then serves reads.
+        A broker that lacks log data refuses it without ``force``. If it is the only member, it then serves reads. One
+        whose disk has no space to continue the queues refuses it also with ``force``, and follows no master then.
         """
         roles = self.roles
         async with roles.lock:
@@ -73,6 +74,7 @@ class RoleOrders:
                 raise OrderRefused(describe_loss(roles.store.losses.record))
             await self._give_promise(epoch, "this broker")
             await roles.replication.slave.finish()
+            await roles.adopt_queue_ends()
             if roles.store.losses.record.missing:
                 await roles.accept_loss("promote with force")
             if roles.role in (HaRole.MASTER, HaRole.COMPARING):

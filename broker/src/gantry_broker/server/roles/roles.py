@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-from gantry_broker.errors import BrokerError, is_disk_full
+from gantry_broker.errors import BrokerError, StoreFull, is_disk_full
 from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
@@ -295,8 +295,6 @@ class Roles:
             slave_store.promote([*history, Epoch(epoch, store.log.wrote)] if is_new else list(history))
 
         await self._host.run_exclusively(change)
-        # Adopt queue ends before offsets are clamped: a valid offset must not count as beyond its queue.
-        self.replication.tables.queue_ends.adopt()
         self._tables.begin_epoch()
         self.role, self.epoch, self.problem, self.is_regained = HaRole.MASTER, epoch, "", is_regained
         self.replication.master.lead(epoch, electable)
@@ -304,6 +302,20 @@ class Roles:
         self._stop_awaiting_acceptance()
         self._host.register(0)
         log.info("became master", extra={"epoch": epoch, "start": store.log.wrote, "electable": electable})
+
+    async def adopt_queue_ends(self) -> None:
+        """Let queues continue where the last master's do, before this broker becomes the master.
+
+        It no longer follows. Offsets of consumers are clamped later: a valid one must not count as beyond its queue.
+        Raises ``OrderRefused`` if the disk has no space for that: the role stays as it is.
+        """
+        await self._dispatch_all()
+        try:
+            self.replication.tables.queue_ends.adopt()
+        except StoreFull as error:
+            effect = "new messages would get queue offsets of lost messages, which consumers have passed"
+            self.problem = f"cannot become master: {error}; {effect}; make room on the disk and try again"
+            raise OrderRefused(self.problem) from error
 
     async def _dispatch_all(self) -> None:
         """Make visible everything that needs no ack. A promotion waits for it before it appends anything."""
