@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,11 @@ from test_server_healing import damage_at, running_master, running_slave, wait_u
 
 from gantry_broker.app import Broker
 from gantry_broker.ha.healing import Healer
+from gantry_broker.ports import SystemClock
+from gantry_broker.store import offline
 from gantry_broker.store.damage import Damage
-from gantry_testing.local import TOPIC, running_broker, wait_until
+from gantry_testing.local import TOPIC, dialogue, running_broker, wait_until
+from gantry_testing.store_world import make_world
 
 
 def forget_what_was_verified(broker: Broker) -> None:
@@ -112,3 +117,78 @@ async def test_range_inside_another_record_is_not_damage(tmp_path: Path) -> None
         await recorder.record_caught_up()
         assert completeness.is_complete is True
         assert slave.store.guard.damage.counters.found == 0
+
+
+SMALL = {"mappedFileSizeCommitLog": "131072", "maxMessageSize": "16384"}
+
+
+@asynccontextmanager
+async def single(folder: Path) -> AsyncIterator[Broker]:
+    async with running_broker(folder, disk=None, clock=None, **SMALL) as broker:
+        yield broker
+
+
+async def stopped_store(folder: Path) -> str:
+    """Return the folder of a store with three log files, whose broker has stopped cleanly."""
+    async with single(folder) as broker, dialogue(broker) as client:
+        for _ in range(20):
+            await client.send_ok(bytes(16_000))
+        assert broker.roles.completeness.is_complete is True
+    return broker.store.root
+
+
+async def completeness_after_next_start(folder: Path) -> tuple[bool | None, int]:
+    """Return completeness, and the number of damaged ranges, as the next start has recorded them."""
+    async with single(folder) as broker:
+        return broker.roles.completeness.is_complete, len(broker.roles.completeness.damaged)
+
+
+async def test_loss_that_is_accepted_without_a_broker_costs_the_vote(tmp_path: Path) -> None:
+    """The next start finds a clean store from which nothing is missing any more, and its acknowledged messages are."""
+    root = await stopped_store(tmp_path)
+    (Path(root) / "commitlog" / f"{131_072:020d}").unlink()
+
+    offline.accept_loss(root, "a test")
+
+    assert await completeness_after_next_start(tmp_path) == (False, 0)
+
+
+async def test_damage_that_is_found_without_a_broker_costs_the_vote(tmp_path: Path) -> None:
+    """The next start does not read that part of the log again."""
+    root = Path(await stopped_store(tmp_path))
+    for name in ("recovery-point.json", "checkpoint"):
+        (root / name).unlink()
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(5_000)
+        file.write(b"XXXX")
+
+    assert len(offline.recover(str(root)).damaged) == 1
+
+    assert await completeness_after_next_start(tmp_path) == (False, 1)
+
+
+@pytest.mark.parametrize("is_same_boot", [True, False])
+async def test_recovery_without_a_broker_after_a_crash_is_recorded_like_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same_boot: bool
+) -> None:
+    """A crash of the process loses nothing; one of the machine may have lost the end of the log."""
+    root = await stopped_store(tmp_path)
+    (Path(root) / "abort").write_bytes(b"")
+    if not is_same_boot:
+        monkeypatch.setattr(SystemClock, "boot_id", lambda self: "another boot")
+
+    offline.recover(root)
+
+    assert await completeness_after_next_start(tmp_path) == (is_same_boot, 0)
+
+
+def test_recovery_of_a_store_of_rocketmq_records_nothing(tmp_path: Path) -> None:
+    """Completeness is unknown there, and stays so."""
+    world = make_world("real", tmp_path)
+    world.open()
+    world.send()
+    world.close()
+
+    offline.recover(world.root)
+
+    assert not Path(world.path("completeness.json")).exists()

@@ -17,10 +17,10 @@ import logging
 from typing import Final, final
 
 from gantry_broker.errors import StoreError
-from gantry_broker.ha.data_completeness import ByteRange, DataCompleteness
 from gantry_broker.ha.role_files import RoleFile
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.store.damage import Damage, DamageState
+from gantry_broker.store.data_completeness import ByteRange, DataCompleteness
 from gantry_broker.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from gantry_broker.errors import BrokerError, StoreFull, is_disk_full
-from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import PromiseFile, RoleFile, RoleRecord
@@ -32,6 +31,7 @@ from gantry_broker.server.roles.role_status import RoleStatus, count_slaves_to_c
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.data_completeness import DataCompleteness
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recovery_report import RecoveryReport

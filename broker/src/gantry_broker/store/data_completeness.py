@@ -15,6 +15,9 @@ found are in the record, over any number of starts, until they are resolved (``s
 the whole log was copied again. Only such a copy is enough if the present start has set a file aside, or follows a run
 that a failed write or sync ended; and while files before the log's end are missing, unless their loss was accepted.
 
+A recovery without a broker (``offline``) leaves a store that the next start finds clean. So it records what it has
+found, too.
+
 The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
 
 Earlier versions named the file ``whole.json`` and its field ``is_whole``. Every write removes that file first. So one
@@ -156,7 +159,7 @@ class DataCompleteness:
         """Create an empty record. ``machine`` is the boot id, empty where the kernel reports none.
 
         ``scope`` names what keeps the machine's memory alive, such as a pod; ``broker`` is the cluster and the name of
-        the broker that starts.
+        the broker that starts, empty for a recovery without one.
         """
         self.is_complete: bool | None = None
         """Whether no data is missing; None if that is unknown."""
@@ -194,6 +197,11 @@ class DataCompleteness:
             )
             self._record = CompletenessRecord(is_complete=None)
 
+    @property
+    def has_record(self) -> bool:
+        """Whether an earlier start has recorded completeness; false for a store of RocketMQ."""
+        return self._record is not None
+
     def record_start(self, report: RecoveryReport, pool: PoolStatus) -> None:
         """Decide and record completeness before this start acknowledges anything.
 
@@ -202,10 +210,11 @@ class DataCompleteness:
         found = recovery_findings(report)
         self._is_corrupt, self._has_holes = found.is_corrupt, found.has_holes
         self.is_complete = decide_completeness(self._record, found, self._machine)
-        known = () if self._record is None else self._record.damaged
-        self.damaged = join_ranges((*known, *found.damaged), report.end)
+        last = self._record or CompletenessRecord(is_complete=None)
+        self.damaged = join_ranges((*last.damaged, *found.damaged), report.end)
+        broker = self._broker or last.broker
         record = CompletenessRecord(
-            self.is_complete, self._machine, pool.is_crash_safe, pool.total, self._broker, self.damaged
+            self.is_complete, self._machine, pool.is_crash_safe, pool.total, broker, self.damaged
         )
         self._report_other_broker()
         if self._is_missing and self.is_complete is None:
@@ -237,7 +246,7 @@ class DataCompleteness:
     def _report_other_broker(self) -> None:
         """Warn if another broker used the store: its volume may be mounted here by mistake."""
         last = self._record.broker if self._record is not None else ""
-        if last in ("", self._broker):
+        if last in ("", self._broker) or not self._broker:
             return
         log.warning(
             "store was last used by another broker; its messages are served under the new name",

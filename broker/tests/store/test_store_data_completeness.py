@@ -15,17 +15,18 @@ from typing import Final
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.ha.data_completeness import (
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server.roles.replication import PEAK_WINDOWS, PeakRate
+from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.data_completeness import (
     DAMAGED_MAX,
+    ByteRange,
     CompletenessRecord,
     DataCompleteness,
     RecoveryFindings,
     decide_completeness,
     join_ranges,
 )
-from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.roles.replication import PEAK_WINDOWS, PeakRate
-from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus
@@ -184,12 +185,11 @@ def test_damage_survives_clean_restarts() -> None:
     one = started(disk, "a", report(is_clean=True))
     assert one.damaged == ((10, 30), (40, 50))
 
-    one.record_caught_up()
-    assert one.is_complete is False
-    one.record_caught_up(damaged=((40, 50),))
-    assert (one.is_complete, one.damaged) == (False, ((40, 50),))
-    one.record_caught_up(damaged=())
-    assert one.is_complete is True
+    found: list[tuple[bool | None, tuple[ByteRange, ...]]] = []
+    for unresolved in (None, ((40, 50),), ()):
+        one.record_caught_up(damaged=unresolved)
+        found.append((one.is_complete, one.damaged))
+    assert found == [(False, ((10, 30), (40, 50))), (False, ((40, 50),)), (True, ())]
 
     again = started(disk, "a", report(is_clean=True))
     assert (again.is_complete, again.damaged) == (True, ())
@@ -265,14 +265,14 @@ def test_following_restores_a_lost_tail(cause: LossCause) -> None:
 @pytest.mark.parametrize("cause", [LossCause.HEAD, LossCause.MIDDLE])
 def test_hole_is_resolved_by_a_new_copy_or_an_accepted_loss(cause: LossCause) -> None:
     """Following at the end restores nothing in the middle; the doubt survives the next start, too."""
-    for change in ({"is_copied_anew": True}, {"is_loss_accepted": True}):
+    for is_anew in (True, False):
         disk = known_disk()
         one = started(disk, "a", missing(cause))
         one.record_caught_up()
         assert one.is_complete is False
         assert started(disk, "a", report(is_clean=True)).is_complete is False
 
-        one.record_caught_up(**change)
+        one.record_caught_up(is_copied_anew=is_anew, is_loss_accepted=not is_anew)
         assert one.is_complete is True
 
 
