@@ -11,7 +11,6 @@ from typing import Protocol
 
 from gantry_access import Guard, OwnAccount
 from gantry_broker.control.server import ControlServer
-from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.role_files import PromiseFile, RoleFile
 from gantry_broker.listeners import BrokerListeners
 from gantry_broker.ports import Clock, Disk
@@ -65,6 +64,7 @@ from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.data_completeness import DataCompleteness
 from gantry_broker.store.existing_sizes import with_existing_file_sizes
 from gantry_broker.store.message_store import MessageStore
 from gantry_status.orders import HaRole

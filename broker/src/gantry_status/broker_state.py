@@ -148,9 +148,10 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     is_complete: bool | None = None
     """Whether its log has everything that it ever acknowledged to clients or to a master. A clean stop, or a crash
     without loss, leaves it as it was. False after a start that may have lost bytes, until it has followed a Gantry
-    master again and has all of its log, or is promoted; where the last start found damage or missing files, not
-    until it has copied the whole log again. False while a broker without electable slaves has damage; null while
-    unknown."""
+    master again and has all of its log, or is promoted; where a start found damage, not until that is healed, or no
+    other member has the message, either; where the last start found missing files, set a file aside, or followed a
+    failed sync, not until it has copied the whole log again. False while a broker without electable slaves has
+    damage; null while unknown."""
     is_crash_safe: bool | None = None
     """Whether what it acknowledges survives a crash of its process."""
     is_draining: bool = False

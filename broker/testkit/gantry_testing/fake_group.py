@@ -38,6 +38,7 @@ class FakeMember:
     electable: list[int] = field(default_factory=list)
     """The numbers of the electable slaves of the term, as its master has them."""
     is_answering: bool = True
+    is_complete: bool | None = True
     """Whether the sender of orders can reach it."""
     is_linked: bool = True
     """Whether the other members can reach it."""
@@ -77,7 +78,7 @@ class FakeMember:
             master=self._master_address,
             slaves=tuple(self._slaves()),
             granted_ms=self._granted_ms(),
-            is_complete=True,
+            is_complete=self.is_complete,
             is_draining=self.is_draining,
             may_acknowledge=self.role is HaRole.MASTER,
         )

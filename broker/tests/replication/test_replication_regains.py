@@ -15,8 +15,8 @@ from replication.plans import Plan
 from replication.seeded_run import start_scene
 from replication.supervisor import PATIENCE_S
 
-from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ports import RealDisk
+from gantry_broker.store.data_completeness import CompletenessRecord
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import Drain, Fence, HaRole, OrderRefused, PromiseRequest, Regain
 

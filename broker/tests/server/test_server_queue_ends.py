@@ -13,11 +13,13 @@ from gantry_broker.errors import StoreFull
 from gantry_broker.server.roles.table_sync import QueueEnds, QueueEndsDocument
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.inspect.findings import Harm, Kind
-from gantry_broker.store.queue_table import QUEUE_OFFSET_MAX
+from gantry_broker.store.queue_table import QUEUE_OFFSET_MAX, QueueTable
+from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import GROUP, TOPIC, dialogue, expire
 from gantry_testing.store_world import TINY, StoreWorld
 from gantry_testing.verifying import kinds, verify
+from gantry_wire import ResponseCode
 
 SMALL = {"mappedFileSizeCommitLog": "131072", "maxMessageSize": "16384"}
 IDLE, BUSY = 1, 0
@@ -220,6 +222,38 @@ def test_file_of_a_queue_end_is_created_as_soon_as_there_is_space(
     assert next_number(world) == 7
 
 
+def test_new_master_needs_space_for_the_offsets_of_lost_messages(queue_ends: QueueEnds, world: StoreWorld) -> None:
+    """Without it no end is applied; with it all are, and no offset is assigned twice."""
+    world.send("lost", 2)
+    world.send("idle", 2)
+    queue_ends.receive(QueueEndsDocument({"empty": {0: 7}, "idle": {0: 5}, "lost": {0: 40}}), 1 << 40)
+    assert isinstance(world.disk, FaultyDisk)
+    world.disk.capacity = world.disk.space("/").used
+    with pytest.raises(StoreFull):
+        queue_ends.adopt()
+    assert [next_number(world, topic) for topic in ("lost", "idle", "empty")] == [2, 2, 0]
+
+    world.disk.capacity *= 2
+    queue_ends.adopt()
+
+    assert [next_number(world, topic) for topic in ("lost", "idle", "empty")] == [40, 5, 7]
+
+
+def test_new_master_needs_space_for_further_files_of_a_queue(queue_ends: QueueEnds, world: StoreWorld) -> None:
+    """That is noticed only when the files are created."""
+    world.send("lost", 2)
+    queue_ends.receive(report_end(500, "lost"), 1 << 40)
+    assert isinstance(world.disk, FaultyDisk)
+    world.disk.capacity = world.disk.space("/").used + TINY.mapped_file_size_consume_queue
+    with pytest.raises(StoreFull, match="topic lost, queue 0"):
+        queue_ends.adopt()
+
+    world.disk.capacity *= 2
+    queue_ends.adopt()
+
+    assert next_number(world, "lost") == 500
+
+
 # ------- real brokers
 
 
@@ -270,3 +304,38 @@ async def test_empty_slave_continues_offsets_as_the_next_master(
 
         assert await send(second, IDLE, 2) == ([5, 6] if is_reported else [0, 1])
         assert (second.core.offsets.find(GROUP, TOPIC, IDLE) == 5) is is_reported
+
+
+async def test_promotion_without_space_for_fillers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slave stays one, serves reads, and takes no sends; with space it becomes master, after the lost messages."""
+    conf = {**SYNC, **UNASSIGNED, **SMALL}
+    async with running_group(tmp_path) as members:
+        first = await members.start("one", **conf, brokerId="1")
+        await first.orders.promote(1 << 8, [2], False)
+        second = await members.start("two", **conf, brokerId="2")
+        await second.orders.follow(1 << 8, first.settings.ha_address)
+        await wait_until_following(first, 2)
+        assert await send(first, IDLE, 5) == [0, 1, 2, 3, 4]
+        await wait_until_copied(first, second)
+        second.replication.tables.queue_ends.receive(QueueEndsDocument({TOPIC: {IDLE: 50_000}}), 1 << 40)
+
+        def full(*_: object) -> None:
+            raise StoreFull("no room for a file: No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueTable, "reserve_to", full)
+            for force in (False, True):
+                with pytest.raises(OrderRefused, match=r"cannot become master: no room .* make room on the disk"):
+                    await second.orders.promote(300, [1], force)
+        status = await second.orders.status()
+        assert (status.role, status.epoch, status.promised_epoch) == (HaRole.SLAVE, 1 << 8, 300)
+        assert "queue offsets of lost messages" in status.problem
+        async with dialogue(second) as client:
+            assert len(await client.read(0, queueId=str(IDLE))) == 5
+            assert (await client.send(b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+        await second.orders.promote(300, [1], False)
+        await first.orders.follow(300, second.settings.ha_address)
+        await wait_until_following(second, 1)
+        assert await send(second, IDLE, 1) == [50_000]
+        assert (await second.orders.status()).problem == ""

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.app import Broker
-from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.roles.role_status import RoleStatus, explain_no_regain
 from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.data_completeness import CompletenessRecord
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import dialogue, local_conf, wait_until

@@ -13,7 +13,6 @@ from typing import final
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
@@ -21,6 +20,7 @@ from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
 from gantry_broker.server.roles.role_status import count_slaves_to_compare
 from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.data_completeness import CompletenessRecord
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until

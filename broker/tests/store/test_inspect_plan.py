@@ -62,7 +62,7 @@ def assert_agreement(plan: RepairPlan, report: RecoveryReport) -> None:
     assert plan.refusal == ""
     assert (plan.is_clean, plan.read_from, plan.end) == (report.is_clean, report.start, report.end)
     assert plan.records == report.records
-    assert plan.cut_bytes == report.cut_bytes
+    assert (plan.cut_bytes, plan.cut_records) == (report.cut_bytes, report.cut_records)
     assert plan.damaged == report.damaged
     assert plan.lost_flushed_bytes == report.lost_flushed_bytes
     assert plan.missing == report.missing

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.store.checkpoint import CheckpointContent, encode_checkpoint
+from gantry_broker.store.data_completeness import DataCompleteness
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
 

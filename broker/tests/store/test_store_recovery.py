@@ -179,8 +179,9 @@ def test_torn_record_ends_the_log_and_the_rest_is_cut(world: StoreWorld, caplog:
 
     assert report.end == torn
     assert report.cut_bytes > 0
+    assert (report.cut_records, report.is_lossless) == (1, False), "expected the last record, which is whole"
     warnings = [record for record in caplog.records if "cut off" in record.getMessage()]
-    assert [vars(record)["cut_bytes"] for record in warnings] == [report.cut_bytes]
+    assert [(vars(one)["cut_bytes"], vars(one)["cut_records"]) for one in warnings] == [(report.cut_bytes, 1)]
     world.forget_after(torn)
     assert_all_messages_present(world)
     data = world.files("commitlog")["commitlog/00000000000000000000"]
@@ -210,14 +211,13 @@ def test_cut_tail_never_returns(world: StoreWorld) -> None:
 def test_without_zeroing_the_cut_tail_would_return(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the zeroing the lost message returns after the new one."""
 
-    def cut_only_the_first_header(
-        self: recovery_execution.Recovery, result: ScanResult, *_: object, **__: object
-    ) -> None:
+    def cut_only_the_first_header(self: recovery_execution.Recovery, result: ScanResult, *_: object) -> tuple[int, int]:
         file = self._log.files.at(result.end)
         assert file is not None
         position = result.end - file.base_offset
         file.file.reserve(file.size)
         file.file.pwrite(bytes(8), position)
+        return 0, 0
 
     monkeypatch.setattr(recovery_execution.Recovery, "_zero_tail", cut_only_the_first_header)
 

@@ -65,7 +65,9 @@ def event_of(action: act.Action) -> Event | None:
     reason = REASONS.get(type(action))
     if isinstance(action, act.ClearRequest) and action.is_dropped:
         reason = REQUEST_DROPPED
-    return None if reason is None else Event(reason, line_of(action))
+    newest = action.record.newest if isinstance(action, act.RecordMaster) else None
+    is_warning = newest is not None and newest.is_loss_unknown
+    return None if reason is None else Event(reason, line_of(action), is_warning=is_warning)
 
 
 @final

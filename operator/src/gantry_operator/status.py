@@ -207,6 +207,7 @@ def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -
         epoch=0 if record is None else record.epoch,
         in_sync=len(ledger.in_sync) if is_led else 0,
         lag=_lag(spec, shard, ledger) if is_led else "unknown",
+        election_loss="" if record is None or record.newest is None else record.newest.election_loss,
         fence=_fence(facts.decision.fences, shard.number),
         durability=DurabilityStatus(
             at_risk=ledger.risk(Fault.MACHINE).band if is_led else "unknown",

@@ -10,7 +10,9 @@ k the number of their acks that a send waited for:
     all members     every member of the term has promised, so no other member can have more
 
 Then, where k is not 0, the longest log among the members that have promised contains everything that was acknowledged;
-after the proof by all members, everything of it that any store still has.
+after the proof by all members, everything of it that any store still has. If too few of them are known to be complete,
+as after a power cut of all machines, more may be lost. No election waits for that, since no other member can have it,
+but the loss is recorded as unknown.
 
 A voter is a store, not a member number: an emptied disk is another store, and a store that may have lost its tail, or
 whose completeness is unknown, has no vote until it has caught up. A new store is complete.
@@ -77,8 +79,13 @@ class Loss(NamedTuple):
     at_most: int | None
     """The upper bound; None if it is unknown."""
 
+    is_unproven: bool = False
+    """Whether more may be lost than any store can show: those that could have more may have lost data themselves. That
+    blocks no election, since no other member can have more."""
+
 
 NO_LOSS = Loss(0, 0)
+UNPROVEN_LOSS = Loss(0, 0, is_unproven=True)
 UNOBSERVED_BYTES_PER_S: Final = 1 << 20
 """The assumed rate at which a master acknowledged while it was not observed, unless its reported peak is higher."""
 
@@ -255,7 +262,7 @@ def loss_of(
 ) -> Loss:
     """Return how much of a term the winner lacks. The term's master had stopped acknowledging by ``silent_by_ms``."""
     if term.acks_needed > 0:
-        return NO_LOSS
+        return NO_LOSS if _is_kept(term, ballots) else UNPROVEN_LOSS
     master = next((one for one in ballots if one.number == term.master), None)
     if master is not None and never_began(term, master):
         return NO_LOSS
@@ -273,6 +280,12 @@ def loss_of(
     # That the winner has more than the last report proves nothing about what came later, and the peak may be too low: a
     # higher load may have begun after that report.
     return Loss(known.at_least, max(0, last_report.wrote - winner.end) + unobserved)
+
+
+def _is_kept(term: Term, ballots: Sequence[Ballot]) -> bool:
+    """Return whether the longest log among these ballots has all that was acknowledged with acks in a term."""
+    is_master_complete = any(one.number == term.master and has_complete_log(term, one) for one in ballots)
+    return is_master_complete or len(voters_of(term, ballots)) >= votes_needed(term)
 
 
 def _log_difference(winner: Ballot, epoch: int, end: int, epoch_start: int | None) -> Loss:

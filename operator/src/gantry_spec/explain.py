@@ -68,6 +68,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     loss_at_most: int | None = None
     """The most bytes that could be lost; None if unknown."""
 
+    election_loss: str = ""
+    """The statement that the election of the newest master has an unknown loss; empty if the loss was limited."""
+
     blocked_by: tuple[str, ...] = ()
     """Why there would be no automatic failover; empty if there would be one."""
 
@@ -82,6 +85,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         if self.master is None:
             head = f"shard {self.shard}: no master"
         lines = [f"{head}, {self._outcome()}"]
+        lines += [f"  {self.election_loss}"] if self.election_loss else []
         for one in self.candidates:
             what = "unknown" if one.gap_bytes is None else f"{bytes_text(one.gap_bytes)} behind"
             why = f": {one.blocked_by}" if one.blocked_by else ""
@@ -138,7 +142,8 @@ def _outlook(view: ShardView, observed: ObservedGroup) -> Outlook:
         ),
         winner=None if outcome.winner is None else outcome.winner.number,
         loss_at_least=loss.at_least,
-        loss_at_most=loss.at_most,
+        loss_at_most=None if loss.is_unproven else loss.at_most,
+        election_loss=term.election_loss,
         blocked_by=tuple(blocked),
         can_be_requested=can_be_requested,
     )

@@ -85,6 +85,17 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
     loss: int = 0
     """How many bytes could be lost at most when it was elected; -1 if a person accepted an unknown loss."""
 
+    is_loss_unknown: bool = False
+    """Whether acknowledged messages may be lost beyond ``loss``, how many is unknown. When it was elected too few
+    members were known to have everything that they acknowledged, as after a power cut of all machines, and all had
+    promised, so that no other member could have more. False in records of earlier versions."""
+
+    @property
+    def election_loss(self) -> str:
+        """The statement that its election has an unknown loss, for people; empty if the loss was limited."""
+        text = f"the election of epoch {self.epoch} may have lost acknowledged messages; how many is unknown"
+        return text if self.is_loss_unknown or self.loss < 0 else ""
+
     @property
     def numbers(self) -> tuple[int, ...]:
         """S as the member numbers that an order contains."""

@@ -279,6 +279,18 @@ def test_asynchronous_promotion_reports_an_unknown_loss() -> None:
     assert promoted.loss == "the old master's records beyond 1: an asynchronous group has no other copy of them"
 
 
+def test_promotion_after_a_power_cut_of_all_members_reports_an_unknown_loss() -> None:
+    """No member is known to have everything that it acknowledged, so the loss is not reported as none."""
+    group = group_of(2)
+    for member in group.members.values():
+        member.role, member.is_complete = HaRole.UNASSIGNED, False
+
+    promoted = promote(group)
+
+    assert promoted.loss.startswith("acknowledged messages, how many is unknown")
+    assert group.masters == [group.members[promoted.number]]
+
+
 def test_promotion_waits_for_grants_to_expire() -> None:
     """Until then the old master may acknowledge, despite all promises."""
     group = group_of(2, acks_needed=0)

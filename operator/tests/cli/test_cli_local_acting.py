@@ -34,6 +34,8 @@ from gantry_cli.stack import StackDirectory
 from gantry_client import QueueOffsets
 from gantry_spec.decide import Condition, decide
 from gantry_spec.executor import Expected, check_promotion
+from gantry_spec.explain import Outlook
+from gantry_spec.lease import Term
 from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest import BrokerGroup
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
@@ -228,6 +230,16 @@ def status_text(one: LocalGroupStatus, *, with_events: bool = False) -> str:
         for part in status_screen(one, with_events=with_events):
             out.print(part)
     return capture.get()
+
+
+def test_status_shows_an_unknown_loss_of_an_election() -> None:
+    """It is shown until the next election, since a person may have missed the event."""
+    term = Term(epoch=3000, master=1, identity="a", is_loss_unknown=True)
+    status = group_status(outlook=(Outlook(shard=0, election_loss=term.election_loss), Outlook(shard=1)))
+
+    shown = "shard 0: the election of epoch 3000 may have lost acknowledged messages; how many is unknown"
+    assert shown in " ".join(status_text(status).split())
+    assert "shard 1" not in status_text(status)
 
 
 def test_status_shows_lost_and_damaged_log_data() -> None:

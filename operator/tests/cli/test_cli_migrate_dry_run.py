@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from gantry_cli.main import cli
 from gantry_cli.migrate.migrator import MigrationOptions, Migrator
-from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase
-from gantry_cli.migrate.source import STOP_WRITES_SETTINGS
+from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase, master_conf
+from gantry_cli.migrate.source import STOP_WRITES_SETTINGS, MigrationError
 from gantry_cli.migrate.target import TargetBroker
 from gantry_testing.java_broker import JavaBroker
 from gantry_testing.ports import free_broker_port
@@ -102,6 +105,69 @@ async def test_dry_run_does_not_continue_a_promotion(
     assert {path.name: path.read_bytes() for path in files(tmp_path)} == before
     assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
     assert "a run without --dry-run promotes the new broker" in capsys.readouterr().out
+
+
+CONF = {"brokerRole": "SLAVE", "brokerId": "1", "brokerIP1": "192.0.2.7", "listenPort": "20911", "haListenPort": "-1"}
+"""The settings that an earlier run has written."""
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (
+            {"host": "192.0.2.8"},
+            "--host 192.0.2.8 has no effect: {conf} was written by an earlier run, and has ",
+        ),
+        ({"port": 20921}, "--port 20921 has no effect: {conf} was written by an earlier run, and has listenPort=20911"),
+        ({"settings": {"haListenPort": "1"}}, "-o haListenPort=1 has no effect: {conf} was"),
+        ({"settings": {"haListenPort": "-1", "aclEnable": "true"}}, "-o aclEnable=true has no effect: {conf} was"),
+    ],
+    ids=["host", "port", "option", "new option"],
+)
+@pytest.mark.parametrize("phase", [None, Phase.ATTACHED, Phase.DONE])
+async def test_option_that_differs_from_the_settings_of_an_earlier_run_is_refused(
+    tmp_path: Path, options: dict[str, Any], error: str, phase: Phase | None
+) -> None:
+    """It would be ignored, as the new broker has its own file of settings already; the error names that file."""
+    directory = MigrationDirectory(tmp_path)
+    directory.write_conf(CONF, "a test")
+    if phase is not None:
+        directory.save_record(MigrationRecord(old_address="127.0.0.1:1", broker_name="broker-a", phase=phase))
+    values: dict[str, Any] = {"name_server": "127.0.0.1:1", "directory": directory, "settings": {}} | options
+    given = MigrationOptions(**values)
+
+    async with Migrator(given, quiet=False) as migrator:
+        with pytest.raises(MigrationError, match=re.escape(error.format(conf=directory.conf))):
+            await migrator.run()
+
+
+async def test_same_options_as_in_an_earlier_run_are_accepted(tmp_path: Path) -> None:
+    """The same command continues the migration, also after the switch, which changes some of these settings."""
+    directory = MigrationDirectory(tmp_path)
+    settings = {"haListenPort": "-1", "brokerIP1": "192.0.2.7", "haMasterAddress": "192.0.2.9:10912"}
+    options = MigrationOptions(
+        name_server="127.0.0.1:1", directory=directory, settings=settings, host="ignored", port=20911
+    )
+    directory.write_conf(master_conf(CONF | settings), "a test")
+    directory.save_record(MigrationRecord(old_address="127.0.0.1:1", broker_name="broker-a", phase=Phase.DONE))
+
+    async with Migrator(options, quiet=False) as migrator:
+        assert (await migrator.run()).phase == Phase.DONE
+
+
+def test_default_port_does_not_conflict_with_an_earlier_run(tmp_path: Path) -> None:
+    """Only a port on the command line is compared; what blocks the run here is that no old broker answers."""
+    directory = MigrationDirectory(tmp_path)
+    directory.write_conf(CONF, "a test")
+    directory.save_record(MigrationRecord(old_address="127.0.0.1:1", broker_name="broker-a"))
+
+    command = ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--dry-run"]
+
+    result = CliRunner().invoke(cli, command)
+
+    assert (result.exit_code, "127.0.0.1:1" in result.output) == (1, True)
+    assert "has no effect" not in result.output
+    assert "--port 10911 has no effect" in CliRunner().invoke(cli, [*command, "--port", "10911"]).output
 
 
 @pytest.mark.verify

@@ -67,6 +67,25 @@ def test_recover_reports_corrupt_range(tmp_path: Path) -> None:
     assert "corrupt range skipped" in result.output
 
 
+def test_recover_reports_whole_records_that_it_cuts_off(tmp_path: Path) -> None:
+    """They were not known to be flushed, but may have been acknowledged: a loss, as `repair-plan` predicts it."""
+    world = fill_store(tmp_path)
+    torn = world.sent[-4].end
+    world.kill()
+    world.overwrite(f"commitlog/{torn - torn % 16384:020d}", torn % 16384 + 90, b"XXXX")
+    plan = gantry_store("repair-plan", world.root)
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+
+    result = gantry_store("recover", world.root, "--yes")
+    report = json.loads(gantry_store("recover", str(tmp_path / "copy"), "--yes", "--json").output)
+
+    assert (plan.exit_code, result.exit_code) == (1, 1)
+    assert "2 whole records among them" in plan.output and "2 whole records among them" in result.output
+    assert "lost: 2 messages after the torn record; they may have been acknowledged" in result.output
+    assert (report["end"], report["cut_records"], report["lost_flushed_bytes"]) == (torn, 2, 0)
+    assert gantry_store("recover", world.root, "--yes").exit_code == 0, "expected that nothing is left to cut off"
+
+
 def test_recover_refuses_while_a_broker_runs(tmp_path: Path) -> None:
     """A store that a broker has open is not changed."""
     make_killed_store(tmp_path)

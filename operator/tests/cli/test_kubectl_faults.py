@@ -197,7 +197,8 @@ def test_control_characters_from_the_cluster_are_replaced(server: Answering, tmp
     condition = {"type": "Available", "status": "False", "reason": "NoMaster", "message": evil}
     event = {"reason": "Said", "message": evil, "type": "Normal", "lastTimestamp": "2026-01-01T00:00:00Z"}
     metadata = GROUP["metadata"] | {"annotations": {"gantry.dev/promote": evil}}
-    shard = {"number": 0, "master": evil, "decision": {"action": evil, "blockedBy": [evil], "ifMasterDies": [evil]}}
+    shard = {"number": 0, "master": evil, "decision": {"action": evil, "blockedBy": [evil], "ifMasterDies": [evil]},
+             "electionLoss": evil}  # fmt: skip
     status = {"phase": evil, "conditions": [condition], "eachShard": [shard]}
 
     def answer(method: str, path: str, body: bytes) -> Answer:
@@ -213,6 +214,7 @@ def test_control_characters_from_the_cluster_are_replaced(server: Answering, tmp
     for text in (*screens, refused.output):
         assert "\x1b" not in text and "\x07" not in text
     assert screens[0].count("[/bold] [red]text[/red]") >= 4
+    assert any(line.startswith("shard 0: ") and "]0;owned" in line for line in screens[0].splitlines())
     assert "[/bold] [red]text[/red]" in screens[1]
 
 

@@ -15,7 +15,10 @@ from charts_scene import ROOT
 from objects_scene import facts, group
 from test_charts_fresh import metrics_in
 
+from gantry_operator.objects.configuration import startup_conf
 from gantry_operator.objects.monitoring import ALERTS, monitors, rule_group
+from gantry_spec.manifest.errors import ManifestError
+from gantry_spec.manifest.parts import Medium
 
 S = 'namespace="shop",gantry_dev_group="orders",gantry_dev_shard="0"'
 MIB = 1 << 20
@@ -55,7 +58,6 @@ WELL = [
     series("gantry_disk_bytes", "orders-0-master-0", f"100+0{LONG}", state="total"),
     series("gantry_write_buffers", "orders-0-master-0", f"1+0{LONG}", state="free"),
     series("gantry_write_buffers", "orders-0-master-0", f"3+0{LONG}", state="total"),
-    series("gantry_write_buffer_crash_safe", "orders-0-master-0", f"1+0{LONG}"),
     series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{10**9}+0{LONG}"),
 ]
 """A healthy group; the clock of a test starts at 0."""
@@ -79,7 +81,6 @@ CHANGES: dict[str, list[dict[str, str]]] = {
     "GantryMessagesDamaged": [series("gantry_damaged_messages", "orders-0-slave-0", f"2+0{LONG}")],
     "GantryDiskFillsUp": [series("gantry_disk_bytes", "orders-0-master-0", f"81+0{LONG}", state="used")],
     "GantryBufferExhausted": [series("gantry_write_buffers", "orders-0-master-0", f"0+0{LONG}", state="free")],
-    "GantryBufferNotCrashSafe": [series("gantry_write_buffer_crash_safe", "orders-0-master-0", f"0+0{LONG}")],
     "GantryCertificateEnds": [
         series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{6 * 86400}+0x300")
     ],
@@ -171,6 +172,20 @@ def test_every_alert_is_tested_and_documented() -> None:
     assert re.findall(r"^## (Gantry\w+)$", page, re.MULTILINE) == [*names, "GantryOperatorAbsent"]
     for alert in ALERTS:
         assert metrics_in(alert.expression) <= known, alert.name
+
+
+def test_write_buffers_of_a_group_need_no_alert() -> None:
+    """They are never in anonymous memory, in which a crash of the broker loses them.
+
+    Every medium has a directory, whose key a group cannot set; a broker refuses to start with an unusable one.
+    """
+    for medium in Medium:
+        conf = startup_conf(group(writeBuffer={"medium": str(medium)}), 0)
+        assert ("transientStorePoolEnable=true" in conf) is ("transientStorePoolPath=/" in conf) is (medium != "Off")
+    for key in ("transientStorePoolEnable", "transientStorePoolPath"):
+        with pytest.raises(ManifestError, match=key):
+            group(broker={key: ""})
+    assert not any("gantry_write_buffer_crash_safe" in alert.expression for alert in ALERTS)
 
 
 def test_alert_of_data_at_risk_names_what_waits() -> None:

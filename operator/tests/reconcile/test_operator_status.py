@@ -8,7 +8,15 @@ import msgspec
 import pytest
 from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
-from spec_world.observations import NOW_MS, healthy_shard, observed_group, spec_with, with_member, with_report
+from spec_world.observations import (
+    NOW_MS,
+    healthy_shard,
+    observed_group,
+    spec_with,
+    with_member,
+    with_record,
+    with_report,
+)
 
 from gantry_operator.api import EVENTS, Object, ObjectRef
 from gantry_operator.cache import Cache
@@ -64,6 +72,24 @@ def test_status_of_a_healthy_group_has_master_and_risk() -> None:
     assert (shard["inSync"], shard["durability"]["isMet"]) == (1, True)
     assert "member 2 would take over" in shard["decision"]["ifMasterDies"][0]
     assert {one["observedGeneration"] for one in status["conditions"]} == {4}
+
+
+@pytest.mark.parametrize("is_unknown", [False, True])
+def test_unknown_loss_of_an_election_is_in_status_and_event(is_unknown: bool) -> None:
+    """The status has it until the next election, and the event of the election is a warning."""
+    shard = healthy_shard()
+    assert shard.lease is not None and shard.lease.record is not None
+    [term] = shard.lease.record.terms
+    record = msgspec.structs.replace(
+        shard.lease.record, terms=(msgspec.structs.replace(term, is_loss_unknown=is_unknown),)
+    )
+
+    [written] = status_with(with_record(shard, record))["eachShard"]
+    named = event_of(act.RecordMaster(shard=0, expected="7", record=record, why="member 1 is the master"))
+
+    unknown = "the election of epoch 3000 may have lost acknowledged messages; how many is unknown"
+    assert written["electionLoss"] == (unknown if is_unknown else "")
+    assert named is not None and named.is_warning is is_unknown
 
 
 def test_status_matches_the_schema_of_the_resource() -> None:

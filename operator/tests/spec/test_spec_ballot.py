@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gantry_spec.ballot import (
     UNOBSERVED_BYTES_PER_S,
     Ballot,
+    Loss,
     count_ballots,
     loss_of,
     necessary_terms,
@@ -228,6 +229,23 @@ def test_all_members_of_unknown_completeness_elect_a_master() -> None:
 
     assert count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots).winner == ballots[2]
     assert count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots[1:]).winner is None
+
+
+@pytest.mark.parametrize(
+    ("complete", "is_unproven"),
+    [((), True), ((2,), True), ((2, 3), False), ((1,), False), ((1, 2, 3), False)],
+    ids=["none", "one-of-two-voters", "quorum", "its-master", "all"],
+)
+def test_a_loss_that_no_store_can_exclude_is_unknown(complete: tuple[int, ...], is_unproven: bool) -> None:
+    """After a power cut of all machines all members elect a master, though each may have lost what it acknowledged.
+
+    That is not a loss of zero bytes. It blocks nothing: no other member could have more.
+    """
+    ballots = [voter(number, 10 * number)._replace(is_complete=number in complete) for number in (1, 2, 3)]
+    winner = count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots).winner
+    assert winner == ballots[2]
+
+    assert loss_of(SYNC_TERM, winner, ballots, None, 0) == Loss(0, 0, is_unproven)
 
 
 # -- full records ------------------------------------------------------------------------------------------------------

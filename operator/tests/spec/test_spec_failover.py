@@ -22,6 +22,7 @@ from spec_world.observations import (
 from gantry_spec import actions as act
 from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S
 from gantry_spec.decide import decide
+from gantry_spec.explain import explain
 from gantry_spec.lease import EPOCH_STRIDE, TERMS_MAX, Goal
 from gantry_spec.observed import LastReport, ObservedShard, Process, PromotionRequest, Role
 
@@ -128,6 +129,27 @@ def test_a_damaged_master_hands_over_to_an_equal_slave_only_where_the_role_may_m
         assert isinstance(record_action, act.RecordMaster), mode
         assert record_action.record.newest is not None
         assert record_action.record.newest.master == expected, mode
+
+
+@pytest.mark.parametrize(("is_complete", "is_unknown"), [(True, False), (False, True), (None, True)])
+def test_an_unknown_loss_of_all_members_is_disclosed_and_waits_for_nothing(
+    is_complete: bool | None, is_unknown: bool
+) -> None:
+    """The record, the reason of the action and the forecast state it; the master is recorded in the same round."""
+    shard = with_promises(with_taken_epoch(healthy_shard()), 1, 2, is_complete=is_complete)
+    record_action = decided_actions(shard)[0]
+
+    assert isinstance(record_action, act.RecordMaster)
+    term = record_action.record.newest
+    assert term is not None
+    assert (term.loss, term.is_loss_unknown) == (0, is_unknown)
+    assert ("the loss is unknown" in record_action.why) is is_unknown
+    assert ("0 B lost at most" in record_action.why) is not is_unknown
+
+    [outlook] = explain(spec_with(), observed_group(with_record(shard, record_action.record)), NOW_MS)
+    unknown = f"the election of epoch {NEXT} may have lost acknowledged messages; how many is unknown"
+    assert outlook.election_loss == (unknown if is_unknown else "")
+    assert (f"  {unknown}" in outlook.lines) is is_unknown
 
 
 def test_a_master_that_may_have_lost_its_tail_waits_for_its_slaves() -> None:

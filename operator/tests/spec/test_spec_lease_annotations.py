@@ -54,6 +54,15 @@ def test_fields_have_stable_names() -> None:
     )
 
 
+def test_a_record_without_the_field_for_an_unknown_loss_is_read() -> None:
+    """An earlier version has written it: then nothing is known to be lost. Its readers ignore the field."""
+    written = lease_annotations(RECORD_OF_TWO)
+    former = written[RECORD].replace(',"is_loss_unknown":false', "")
+    assert former != written[RECORD]
+
+    assert record_of(written | {RECORD: former}) == record_of(written)
+
+
 def test_a_record_of_an_earlier_version_is_read() -> None:
     """It names the terms `reigns` and the promotion request `wish`; the next replacement has the present names."""
     written = lease_annotations(RECORD_OF_TWO)

@@ -154,6 +154,10 @@ class DamageTable:
         """Return whether the record at ``offset`` is known to be damaged."""
         return offset in self._damage
 
+    def at(self, offset: int) -> Damage | None:
+        """Return the damaged range that begins at ``offset``; None if there is none."""
+        return self._damage.get(offset)
+
     @property
     def integrity(self) -> Integrity:
         """The present damage and the counters since the start."""

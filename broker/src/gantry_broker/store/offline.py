@@ -4,7 +4,8 @@ This makes a store usable by RocketMQ again after a crash with write buffers: wh
 the log, the buffers are released, and ``abort`` is removed. The decisions are those of a start without settings: the
 sizes of files are those of the store, and all else has its default, such as the delay levels. The ``memoryScope`` is
 the one of the last start, also in another pod: what that start had written and the log lacks is lost, and this is the
-last recovery that can detect it, since the store is stopped cleanly afterwards.
+last recovery that can detect it, since the store is stopped cleanly afterwards. So it also records whether data may be
+lost (``data_completeness``): the store would vote in elections otherwise, as if it had everything.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_buffers import open_volume
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.ports.real_reading import RealReadingDisk
+from gantry_broker.store.data_completeness import DataCompleteness
 from gantry_broker.store.existing_sizes import with_existing_file_sizes
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.log_end import read_memory_scope
@@ -80,21 +82,25 @@ def accept_loss(
 def _open_and_close(
     root: str, buffers_path: str | None, progress: Progress | None, change: Callable[[MessageStore], None]
 ) -> RecoveryReport:
-    disk = RealDisk()
+    disk, clock = RealDisk(), SystemClock()
     failures: list[Exception] = []
+    scope = read_memory_scope(disk, root)
+    completeness = DataCompleteness(disk, root, clock.boot_id(), scope=scope)
     store = MessageStore(
         root,
         detect_settings(root, disk),
         disk=disk,
-        clock=SystemClock(),
+        clock=clock,
         store_host=encode_host("127.0.0.1", 0),
         on_fatal=failures.append,
         open_volume=lambda path: open_volume(buffers_path or path),
-        memory_scope=read_memory_scope(disk, root),
+        memory_scope=scope,
     )
     try:
-        report = store.open(progress, is_flushing=False)
+        report = store.open(progress, is_flushing=False, on_locked=completeness.load)
         try:
+            if completeness.has_record:
+                completeness.record_start(report, store.pools.status)
             change(store)
         finally:
             store.close()

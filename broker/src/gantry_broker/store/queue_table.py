@@ -176,6 +176,17 @@ class QueueTable:
             queue.set_start_offset(max(queue.end, offset))
         return is_less
 
+    def reserve_to(self, topic: str, queue_id: int, offset: int) -> None:
+        """Reserve blocks of a queue's newest file for fillers before ``offset``. Nothing that is read changes.
+
+        Raises ``StoreFull``.
+        """
+        queue = self.get(topic, queue_id)
+        if queue is not None and queue.files.files and queue.readable_end < offset <= QUEUE_OFFSET_MAX:
+            file = queue.files.mapped_at(queue.readable_end * CONSUME_UNIT_BYTES)
+            if file is not None:
+                file.reserve(min(file.size, offset * CONSUME_UNIT_BYTES - file.base_offset))
+
     def fill_to(self, ends: Mapping[str, Mapping[str, int]], physical_offset: int) -> None:
         """Fill queues up to ``ends``, so that no queue offset of a lost message is used again.
 

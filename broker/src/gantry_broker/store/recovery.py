@@ -238,6 +238,18 @@ def _next_record(files: Sequence[LogFile], damaged: int, complete_mark: int, sea
     return None
 
 
+def count_whole_records(file: LogRange, start: int, stop: int, seals: Seals) -> int:
+    """Return how many whole records ``file`` has in ``[start, stop)``; damage between them is skipped."""
+    count, end = 0, start
+    for offset in record_candidates(file, start, stop):
+        if offset >= end:
+            is_sealed = seals(offset).is_ours
+            check = check_record(file.view, offset - file.base_offset, physical_offset=offset, is_sealed=is_sealed)
+            if check.is_good:
+                count, end = count + 1, offset + check.size
+    return count
+
+
 def record_candidates(file: LogRange, start: int, stop: int) -> Iterator[int]:
     """Yield the offsets of ``file`` in ``[start, stop)`` where a record seems to begin."""
     for chunk in range(start, stop, SEARCH_BYTES):

@@ -20,7 +20,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.key_index import KeyIndex
-from gantry_broker.store.mapped_file import MappedFile, find_used_end, rewrite
+from gantry_broker.store.mapped_file import CHUNK_BYTES, MappedFile, find_used_end, rewrite
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery import (
     INFINITE,
@@ -29,6 +29,7 @@ from gantry_broker.store.recovery import (
     Seals,
     StartFacts,
     StartPlan,
+    count_whole_records,
     is_point_proved,
     no_seals,
     plan_start,
@@ -153,12 +154,13 @@ class Recovery:
         derived.restore_ends(point, is_trusted=trusted is not None)
         if damaged:
             self._queues.fill_to(derived.ends_found, max(result.end - 1, 0))
-        cut_bytes = self._zero_tail(result, plan, is_clean=is_clean)
+        cut_bytes, cut_records = self._zero_tail(result, plan, found)
         self._make_durable(plan, found, result.end)
         crash_points.hit(crash_points.MID_RECOVERY)
         return RecoveryReport(
             is_clean=is_clean, start=plan.start, end=result.end, records=scan_dispatcher.records, cut_bytes=cut_bytes,
-            damaged=damaged, lost_flushed_bytes=result.lost_flushed, queue_ends=derived.ends_found,
+            cut_records=cut_records, damaged=damaged, lost_flushed_bytes=result.lost_flushed,
+            queue_ends=derived.ends_found,
             queues_rebuilt=sorted((queue.topic, queue.queue_id) for queue in derived.rebuilt),
             is_index_rebuilt=derived.is_index_rebuilt,
             replayed_bytes=sum(step.end - step.start for step in self._replayed),
@@ -241,19 +243,30 @@ class Recovery:
 
     # -- after the log is read -----------------------------------------------------------------------------------------
 
-    def _zero_tail(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> int:
-        """Remove everything after the end of the log, durably. Return the size of the torn tail in its last file.
+    def _zero_tail(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> tuple[int, int]:
+        """Remove everything after the end of the log, durably. Return the size of the torn tail, and its whole records.
 
-        That is the number of bytes from the end to the last one that is not zero.
+        The size is that in the last file: the number of bytes from the end to the last one that is not zero. Records
+        are counted in later files, too. Such a file is read only if it begins with data, or if there is a torn tail:
+        after a kill it is the next file, which is allocated and has no data.
         """
-        if is_clean and not plan.is_full and result.end == plan.start:
-            return 0
-        file, cut_bytes = self._log.files.at(result.end), 0
-        if file is not None:
-            position = result.end - file.base_offset
-            cut_bytes = find_used_end(file.file, position) - position
+        if found.is_clean and not plan.is_full and result.end == plan.start:
+            return 0, 0
+        cut_bytes = cut_records = 0
+        for file in self._log.files.files:
+            if file.end_offset <= result.end:
+                continue
+            start = max(result.end, file.base_offset)
+            if start == result.end:
+                cut_bytes = find_used_end(file.file, start - file.base_offset) - (start - file.base_offset)
+                used_end = start + cut_bytes
+            elif cut_bytes or any(file.file.pread(min(CHUNK_BYTES, file.size), 0)):
+                used_end = file.base_offset + find_used_end(file.file, 0)
+            else:
+                continue
+            cut_records += count_whole_records(file, start, used_end, found.seals)
         self._log.truncate(result.end)
-        return cut_bytes
+        return cut_bytes, cut_records
 
     def _make_durable(self, plan: StartPlan, found: FoundStore, end: int) -> None:
         """Rewrite what may be in the page cache only, and sync, so that everything before ``end`` is flushed."""

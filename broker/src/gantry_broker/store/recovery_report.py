@@ -33,6 +33,12 @@ class RecoveryReport:
     cut_bytes: int = 0
     """The size of the torn tail: the bytes after the end, in its file, up to the last one that was not zero."""
 
+    cut_records: int = 0
+    """Number of whole records after the end, in any file, that were cut off with the torn tail.
+
+    They were not known to be flushed; with asynchronous flush they may have been acknowledged.
+    """
+
     damaged: list[tuple[int, int]] = field(default_factory=list)
     """Half-open ranges of damaged bytes that were skipped."""
 
@@ -71,6 +77,11 @@ class RecoveryReport:
     unknown_topics: int = 0
     """Records whose topic cannot be the name of a directory; they are only in the log."""
 
+    @property
+    def is_lossless(self) -> bool:
+        """Whether nothing was lost or set aside: the same rule as that of ``RepairPlan``, for what was done."""
+        return not (self.damaged or self.lost_flushed_bytes or self.missing or self.set_aside or self.cut_records)
+
     def log_summary(self) -> None:
         """Log the report: damage first, then losses and a torn tail, then the rest in one line."""
         for damage_start, damage_end in self.damaged[:DAMAGE_LOGGED_MAX]:
@@ -89,8 +100,9 @@ class RecoveryReport:
                     "remedy": "restore the files, follow a master that has them, or run `gantry ha accept-loss`",
                 },
             )
-        if self.cut_bytes or (self.lost_flushed_bytes and not self.missing):
+        if self.cut_bytes or self.cut_records or (self.lost_flushed_bytes and not self.missing):
             lost = {"end": self.end, "cut_bytes": self.cut_bytes, "lost_flushed_bytes": self.lost_flushed_bytes}
+            lost |= {"cut_records": self.cut_records}
             log.warning("commit log had a torn tail, which was cut off", extra=lost)
         extra = {"start": self.start, "end": self.end, "records": self.records}
         if self.replayed_bytes:

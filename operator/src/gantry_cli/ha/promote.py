@@ -360,6 +360,8 @@ class Promotion:
             return f"{end - term.end} bytes, from {term.end} on, that another member has{known}"
         if any(view.missing_votes(one, ballots) for one in past):
             return f"acknowledged messages beyond {term.end} that only unreachable members have"
+        if term.is_loss_unknown:
+            return "acknowledged messages, how many is unknown: too few members are known to have all that they had"
         if not has_acks and view.electable_members - {one.number for one in ballots}:
             return f"the old master's records beyond {term.end}: an asynchronous group has no other copy of them"
         return ""

@@ -345,7 +345,7 @@ def shard_of(document: Object, number: int) -> ClusterShardStatus:
 
 
 NO_SHARD: Final = ClusterShardStatus(
-    number=0, master="", epoch=0, in_sync=0, lag="unknown", fence=None, at_risk="unknown", bottleneck="",
-    is_durability_met=False, action="", blocked_by=[], if_master_dies=[],
+    number=0, master="", epoch=0, in_sync=0, lag="unknown", election_loss="", fence=None, at_risk="unknown",
+    bottleneck="", is_durability_met=False, action="", blocked_by=[], if_master_dies=[],
 )  # fmt: skip
 """The status of a shard that the status of the group does not have."""

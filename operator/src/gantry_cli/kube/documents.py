@@ -36,6 +36,9 @@ class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How many slaves are in sync with the master."""
     lag: str
     """The band of bytes that the slave with the largest lag lacks."""
+    election_loss: str
+    """The statement that the election of the newest master has an unknown loss; empty if the loss was limited.
+    Empty, too, if the operator does not report it."""
     fence: str | None
     """The state of the fence: `Fenced`, `Fencing` while a member may still take sends, or empty without a fence.
     Null if the operator has not reported it."""

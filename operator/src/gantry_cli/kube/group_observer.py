@@ -170,6 +170,7 @@ def shards_of(status: Mapping[str, Any]) -> list[ClusterShardStatus]:
                 epoch=int(one.get("epoch") or 0),
                 in_sync=int(one.get("inSync") or 0),
                 lag=str(one.get("lag") or "unknown"),
+                election_loss=str(one.get("electionLoss") or ""),
                 fence=None if one.get("fence") is None else str(one["fence"]),
                 at_risk=str(durability.get("atRisk") or "unknown"),
                 bottleneck=str(durability.get("bottleneck") or durability.get("bound") or ""),

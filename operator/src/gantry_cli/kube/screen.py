@@ -63,6 +63,7 @@ def _lines(status: ClusterGroupStatus) -> Iterator[str]:
     for one in status.conditions:
         if is_shown_in_status(one.type, STATUSES.get(one.status), one.message):
             yield f"{one.type} is {one.status}: {one.reason}{f' ({one.message})' if one.message else ''}"
+    yield from (f"shard {shard.number}: {shard.election_loss}" for shard in status.shards if shard.election_loss)
     yield from (f"annotation: {name}={text}" for name, text in status.orders.items())
     yield from (f"shard {shard.number}: waiting: {reason}" for shard in status.shards for reason in shard.blocked_by)
 

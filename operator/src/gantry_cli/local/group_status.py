@@ -195,6 +195,7 @@ def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Ite
     for one in status.conditions:
         if is_shown_in_status(one.type, one.is_true, one.message):
             yield f"{one.type}: {one.reason}{f' ({one.message})' if one.message else ''}"
+    yield from (f"shard {one.shard}: {one.election_loss}" for one in status.outlook if one.election_loss)
     yield from status.decision
     if with_events and status.events:
         rows = ((time_text(one.at_ms)[11:], one.text) for one in status.events[-EVENTS_SHOWN:])

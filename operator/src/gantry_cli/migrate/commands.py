@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
@@ -88,14 +89,17 @@ def migrate(
     is measured and printed. Clients need no restart and no new settings.
 
     Until the promotion of the new broker begins, a failure or Ctrl-C restores the settings of the old broker. The
-    command can be run again at any time and continues where the last run ended. The new broker keeps running when the
-    command has ended; add its broker.conf to the service manager of this machine.
+    command can be run again at any time and continues where the last run ended. The first run writes broker.conf with
+    --host, --port and -o; a later run refuses values of these options that differ from that file. The new broker keeps
+    running when the command has ended; add its broker.conf to the service manager of this machine.
 
     Exit codes: 0 success, 1 failure with the present state, 2 invalid usage, 130 interrupted: the old broker continues,
     unless the new one was being promoted.
     """
     if abort:
         refuse_ignored("with --abort, which restores the old broker", ignored={"dry_run"})
+    if click.get_current_context().get_parameter_source("port") is not ParameterSource.COMMANDLINE:
+        typed["port"] = None
     request = MigrationOptions(name_server=name_server, directory=MigrationDirectory(data), settings=options, **typed)
     try:
         result = asyncio.run(_until_signal(_migrate(request, abort=abort, quiet=form.is_document)))

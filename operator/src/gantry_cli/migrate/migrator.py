@@ -15,7 +15,14 @@ import click
 from gantry_cli.account import credentials, credentials_path
 from gantry_cli.migrate.checks import ACCESS_CONTROL_KEYS, Finding, MigrationFacts, Severity, check_migration
 from gantry_cli.migrate.procedure import Migration, SwitchResult
-from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase, replication_address, slave_conf
+from gantry_cli.migrate.record import (
+    CHANGED_BY_SWITCH,
+    MigrationDirectory,
+    MigrationRecord,
+    Phase,
+    replication_address,
+    slave_conf,
+)
 from gantry_cli.migrate.source import (
     ApacheBroker,
     BrokerRegistration,
@@ -171,7 +178,9 @@ class MigrationOptions:
     host: str | None = None
     """The address that the new broker advertises; None to determine it."""
 
-    port: int = BROKER_PORT
+    port: int | None = None
+    """The port of the new broker; None for RocketMQ's default, or that of an earlier run."""
+
     no_start: bool = False
     """Whether the user starts the new broker, and the command waits for it."""
 
@@ -237,6 +246,7 @@ class Migrator:
     async def run(self) -> MigrationResult:
         """Run the migration, or only its checks with --dry-run. Raises ``MigrationError``."""
         record = self._directory.load_record()
+        self._require_same_settings(record)
         if record is not None and record.phase is Phase.DONE:
             return self._result(record, None, 0)
         if record is not None and record.phase is Phase.PROMOTING and self._options.dry_run:
@@ -307,6 +317,32 @@ class Migrator:
             report_step=self._print, report_progress=self.line, timeout_s=self._options.timeout_s,
         )  # fmt: skip
 
+    def _require_same_settings(self, record: MigrationRecord | None) -> None:
+        """Raise ``MigrationError`` if an option differs from broker.conf, which an earlier run has written.
+
+        The same command can be run again: the switch itself changes some settings.
+        """
+        options, directory = self._options, self._directory
+        if not directory.conf.exists():
+            return
+        conf = directory.read_conf()
+        own = {"--host": ("brokerIP1", options.host), "--port": ("listenPort", options.port)}
+        wanted = {
+            f"{option} {value}": (key, str(value))
+            for option, (key, value) in own.items()
+            if value is not None and key not in options.settings
+        }
+        wanted |= {f"-o {key}={value}": (key, value) for key, value in options.settings.items()}
+        is_switched = record is not None and record.phase in (Phase.PROMOTING, Phase.DONE)
+        for option, (key, value) in wanted.items():
+            if conf.get(key) == value or (is_switched and key in CHANGED_BY_SWITCH):
+                continue
+            present = f"{key}={conf[key]}" if key in conf else f"no {key}"
+            raise MigrationError(
+                f"{option} has no effect: {directory.conf} was written by an earlier run, and has {present}",
+                "remove the option; to change the setting, stop the new broker and edit this file",
+            )
+
     async def _target_settings(self, old: ApacheBroker, registrations: Sequence[BrokerRegistration]) -> dict[str, str]:
         """Return the settings of the new broker: from its broker.conf, or derived from the old broker."""
         if self._directory.conf.exists():
@@ -314,7 +350,7 @@ class Migrator:
         options = self._options
         target = TargetAddress(
             host=options.host or local_address(options.name_server.split(";")[0]),
-            port=options.port,
+            port=BROKER_PORT if options.port is None else options.port,
             name_server=options.name_server,
             broker_id=unused_broker_id(registrations),
         )

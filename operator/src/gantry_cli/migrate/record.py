@@ -31,6 +31,8 @@ COPIED: Final = (
 """The settings that the new broker copies from the old one: those that affect clients or the format of files."""
 SLAVE_ONLY: Final = ("haMasterIsClassic", "haMasterAddress", "haMasterBrokerAddress")
 """The settings that the new broker has only as a slave."""
+CHANGED_BY_SWITCH: Final = (*SLAVE_ONLY, "brokerRole", "brokerId")
+"""The settings of the new broker that the switch changes."""
 
 
 @final

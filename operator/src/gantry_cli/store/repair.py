@@ -81,8 +81,11 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Output
     removed. Afterwards Gantry or RocketMQ can open the store. The command refuses while a broker has the store open. If
     it is interrupted, it can be run again.
 
-    Exit codes: 0 recovered, no flushed data lost, 1 recovered, data was lost or set aside, 2 invalid usage, 3 no store
-    found, 4 not recovered, 130 interrupted.
+    Whole records in the torn tail count as lost, as in `repair-plan`: with asynchronous flush they may have been
+    acknowledged.
+
+    Exit codes: 0 recovered, no acknowledged data lost, 1 recovered, data was lost or set aside, 2 invalid usage, 3 no
+    store found, 4 not recovered, 130 interrupted.
     """
     with open_store_root(directory) as root:
         summary = inspect_stopped_store(root, buffers, "stop it first")
@@ -90,7 +93,7 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Output
             _confirm(summary.next_start, "Recover now?")
         report = _run_with_progress(lambda report_progress: recover(root, absolute_path(buffers), report_progress))
     show(form, report, lambda: recovery_text(root, report))
-    if report.damaged or report.lost_flushed_bytes or report.set_aside:
+    if not report.is_lossless:
         raise click.exceptions.Exit(EXIT_DAMAGED)
 
 

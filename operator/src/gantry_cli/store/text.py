@@ -191,8 +191,9 @@ def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]
         )
     for path in report.set_aside:
         yield f"set aside: {path}, with the reason in a file next to it"
-    if report.cut_bytes:
-        yield f"truncated: {report.cut_bytes} bytes of a torn tail"
+    if report.cut_bytes or report.cut_records:
+        inside = f", {plural(report.cut_records, 'whole record')} among them" if report.cut_records else ""
+        yield f"truncated: {report.cut_bytes} bytes of a torn tail{inside}"
     for lost in report.missing:
         yield f"missing: [{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
     for begin, end in report.damaged:
@@ -203,6 +204,9 @@ def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]
         yield "rebuilt: the index"
     if report.lost_flushed_bytes:
         yield Text(f"lost: {report.lost_flushed_bytes} bytes that had been flushed", style="bold")
+    if report.cut_records:
+        text = f"lost: {plural(report.cut_records, 'message')} after the torn record; they may have been acknowledged"
+        yield Text(text, style="bold")
     yield Text("the store is cleanly stopped: a broker of Gantry or RocketMQ can open it", style="bold")
 
 

@@ -162,15 +162,6 @@ ALERTS: Final = (
         "The disk is slower than the incoming messages; producers are asked to retry.",
     ),
     Alert(
-        "GantryBufferNotCrashSafe",
-        "gantry_write_buffer_crash_safe{{{s}}} == 0"
-        ' and on (namespace, pod) gantry_write_buffers{{{s},state="total"}} > 0',
-        "5m",
-        "warning",
-        "The write buffer of {{ $labels.pod }} does not survive a crash of the broker",
-        "The buffers are in anonymous memory: the broker runs without transientStorePoolPath, which the operator sets.",
-    ),
-    Alert(
         "GantryCertificateEnds",
         "gantry_certificate_ends_timestamp_seconds{{{s}}} - time() < 7 * 86400",
         "1h",

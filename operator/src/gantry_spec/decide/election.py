@@ -145,11 +145,15 @@ def _remedy(view: ShardView) -> str:
 def record_master(view: ShardView, winner: Ballot, goal: Goal, loss: Loss) -> RecordMaster:
     """Return the action that records the winner as the master of the epoch."""
     term = new_term(view, winner.number, winner.identity, view.record.epoch, (winner.last_epoch, winner.end))
-    term = msgspec.structs.replace(term, loss=-1 if loss.at_most is None else loss.at_most)
+    most = -1 if loss.at_most is None else loss.at_most
+    term = msgspec.structs.replace(term, loss=most, is_loss_unknown=loss.is_unproven)
     record = msgspec.structs.replace(
         view.record, terms=(*necessary_terms(view.record.terms), term), goal=goal, version=""
     )
-    why = f"member {winner.number} is the master of epoch {term.epoch}; {bytes_text(loss.at_most)} lost at most"
+    lost = f"{bytes_text(loss.at_most)} lost at most"
+    if loss.is_unproven:
+        lost = "the loss is unknown, since too few members are known to have everything that they acknowledged"
+    why = f"member {winner.number} is the master of epoch {term.epoch}; {lost}"
     return RecordMaster(shard=view.shard.number, expected=view.record.version, record=record, why=why)
 
 

@@ -196,7 +196,8 @@ class ShardView:
             losses.append(loss_of(term, winner, ballots, self.last_report(term), silent_ms))
         known = [loss.at_most for loss in losses if loss.at_most is not None]
         at_most = max(known, default=0) if len(known) == len(losses) else None
-        return Loss(max((loss.at_least for loss in losses), default=0), at_most)
+        at_least = max((loss.at_least for loss in losses), default=0)
+        return Loss(at_least, at_most, any(loss.is_unproven for loss in losses))
 
     def last_report(self, term: Term) -> LastReport | None:
         """Return the newest report of a term's master from its time as master, kept or current; None if unknown."""

@@ -87,6 +87,9 @@ class ShardStatus(StatusPart, frozen=True):
     lag: str = "unknown"
     """The band of bytes by which the slowest slave lags behind."""
 
+    election_loss: str = ""
+    """The statement that the election of the newest master has an unknown loss; empty if the loss was limited."""
+
     fence: str = ""
     """Whether the shard takes no sends by order: `Fenced`, or `Fencing` while a member may take some; else empty."""
 

@@ -11,7 +11,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, final
 
@@ -148,6 +148,8 @@ class Replication:
         """The highest growth of the log in one second lately."""
         self.speeds: Final = StreamSpeeds(self.master.server, store)
         self.healer: Final = Healer(store, self._replicas, pause_retention, count_expected=self._count_replicas)
+        self.on_tick: Final[list[Callable[[], Awaitable[None]]]] = []
+        """Awaited about once a second, after new replicas were asked for damaged ranges."""
         self._settings: Final = settings
         self._message_store: Final = store
         self._server: Final = self.master.server
@@ -220,6 +222,8 @@ class Replication:
             self.healer.retry_damaged(now)
             await self.slave.tick()
             self.master.tick()
+            for listener in self.on_tick:
+                await listener()
 
     def _replicas(self) -> list[RangeSource]:
         """Return the replicas that can be asked for a damaged range."""

@@ -53,7 +53,8 @@ class RoleOrders:
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
         """Become the master of ``epoch``.
 
-        A broker that lacks log data refuses it without ``force``. If it is the only member, it then serves reads.
+        A broker that lacks log data refuses it without ``force``. If it is the only member, it then serves reads. One
+        whose disk has no space to continue the queues refuses it also with ``force``, and follows no master then.
         """
         roles = self.roles
         async with roles.lock:
@@ -73,12 +74,13 @@ class RoleOrders:
                 raise OrderRefused(describe_loss(roles.store.losses.record))
             await self._give_promise(epoch, "this broker")
             await roles.replication.slave.finish()
+            await roles.adopt_queue_ends()
             if roles.store.losses.record.missing:
                 await roles.accept_loss("promote with force")
             if roles.role in (HaRole.MASTER, HaRole.COMPARING):
                 roles.stop_leading("this broker becomes the master of another epoch")
             await roles.become_master(epoch, [number for number in electable if number != roles.settings.broker_id])
-            await roles.record_caught_up()  # The election has chosen this log.
+            await roles.recorder.record_caught_up()  # The election has chosen this log.
             return roles.report()
 
     async def accept_loss(self, by: str) -> HaStatus:
@@ -98,7 +100,7 @@ class RoleOrders:
             await roles.accept_loss(by)
             if was_awaiting and roles.settings.ha.role_at_start is RoleAtStart.CONFIGURED:
                 await roles.become_master(roles.store.identity.epoch + 1, roles.electable())
-                await roles.record_caught_up()
+                await roles.recorder.record_caught_up()
             elif was_awaiting:
                 await roles.lose_role("the loss was accepted; waiting for a promotion")
             return roles.report()

@@ -45,7 +45,7 @@ class RoleStatus(NamedTuple):
     """Epoch below which this broker follows no master, nor is one."""
 
     is_complete: bool | None
-    """Whether no data is missing here (`ha.data_completeness`); None if unknown."""
+    """Whether no data is missing here (`store.data_completeness`); None if unknown."""
 
     acks_needed: int
     """Number of slaves that this process would wait for as a master."""

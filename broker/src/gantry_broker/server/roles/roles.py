@@ -18,19 +18,20 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-from gantry_broker.errors import BrokerError, is_disk_full
-from gantry_broker.ha.data_completeness import DataCompleteness
+from gantry_broker.errors import BrokerError, StoreFull, is_disk_full
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import PromiseFile, RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
 from gantry_broker.registration import Registration
 from gantry_broker.server.core.gate import Gate
+from gantry_broker.server.roles.completeness_recorder import CompletenessRecorder
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_status import RoleStatus, count_slaves_to_compare, describe_loss, report_role
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.data_completeness import DataCompleteness
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recovery_report import RecoveryReport
@@ -95,6 +96,7 @@ class Roles:
         self.role_file: Final = role_file
         self.promises: Final = promises
         self.completeness: Final = completeness
+        self.recorder: Final = CompletenessRecorder(completeness, store, replication, role_file, settings.broker_id)
         self.settings: Final = settings
         self.store: Final = store
         self._gate: Final = gate
@@ -104,7 +106,6 @@ class Roles:
         self.lock: Final = asyncio.Lock()
         """Held during each change of the role, except at the start and in `_on_slave_refused`, which awaits nothing."""
         self._compared: set[int] = set()
-        self._is_loss_accepted = False
         self._role_change_task: asyncio.Task[None] | None = None
         """A change of the role that runs by itself: the end of a comparison, or following a master that was found."""
 
@@ -181,7 +182,7 @@ class Roles:
             log.warning("disk is full; continuing in the last epoch", extra={"epoch": epoch, "reason": str(error)})
             await self.become_master(epoch, self.role_file.record.electable)
         else:
-            await self.record_caught_up()  # A slave that has more is truncated to this log.
+            await self.recorder.record_caught_up()  # A slave that has more is truncated to this log.
 
     async def close(self) -> None:
         """Begin no further change, and wait for the end of one in progress.
@@ -243,7 +244,7 @@ class Roles:
                         await self.await_acceptance()
                     else:
                         await self.become_master(self.store.identity.epoch + 1, self.electable())
-                        await self.record_caught_up()  # The compared slaves have nothing that this log lacks.
+                        await self.recorder.record_caught_up()  # The compared slaves have nothing that this log lacks.
         except (BrokerError, OSError) as error:
             log.error("failed to become master; comparing again", extra={"reason": str(error)})
             self.problem = f"failed to become master: {error}; the log is compared with slaves again"
@@ -294,8 +295,6 @@ class Roles:
             slave_store.promote([*history, Epoch(epoch, store.log.wrote)] if is_new else list(history))
 
         await self._host.run_exclusively(change)
-        # Adopt queue ends before offsets are clamped: a valid offset must not count as beyond its queue.
-        self.replication.tables.queue_ends.adopt()
         self._tables.begin_epoch()
         self.role, self.epoch, self.problem, self.is_regained = HaRole.MASTER, epoch, "", is_regained
         self.replication.master.lead(epoch, electable)
@@ -303,6 +302,20 @@ class Roles:
         self._stop_awaiting_acceptance()
         self._host.register(0)
         log.info("became master", extra={"epoch": epoch, "start": store.log.wrote, "electable": electable})
+
+    async def adopt_queue_ends(self) -> None:
+        """Let queues continue where the last master's do, before this broker becomes the master.
+
+        It no longer follows. Offsets of consumers are clamped later: a valid one must not count as beyond its queue.
+        Raises ``OrderRefused`` if the disk has no space for that: the role stays as it is.
+        """
+        await self._dispatch_all()
+        try:
+            self.replication.tables.queue_ends.adopt()
+        except StoreFull as error:
+            effect = "new messages would get queue offsets of lost messages, which consumers have passed"
+            self.problem = f"cannot become master: {error}; {effect}; make room on the disk and try again"
+            raise OrderRefused(self.problem) from error
 
     async def _dispatch_all(self) -> None:
         """Make visible everything that needs no ack. A promotion waits for it before it appends anything."""
@@ -328,7 +341,7 @@ class Roles:
         self.problem = "" if master else "no name server knows the master yet"
         self._gate.refuse_changes("this broker is a slave")
         if master:
-            self.replication.slave.follow(master, self._record_welcome, self.record_caught_up)
+            self.replication.slave.follow(master, self._record_welcome, self.recorder.record_caught_up)
         self._host.register(self.settings.broker_id)
         log.info("became slave", extra={"epoch": epoch, "master": master or "unknown"})
 
@@ -343,20 +356,6 @@ class Roles:
         if record != last:
             await self._host.run_exclusively(lambda: self.role_file.write(record))
         self.epoch = max(self.epoch, welcome.epoch)
-
-    async def record_caught_up(self) -> None:
-        """Record that no data is missing: any data in doubt was copied, or exists on no member."""
-        store = self.store
-        try:
-            if store.losses.record.missing:
-                await asyncio.to_thread(store.losses.forget_missing_end)
-            if not store.losses.record.missing:
-                is_anew, is_accepted = store.is_log_discarded, self._is_loss_accepted
-                await asyncio.to_thread(
-                    self.completeness.record_caught_up, is_copied_anew=is_anew, is_loss_accepted=is_accepted
-                )
-        except OSError as error:
-            log.warning("could not record data completeness", extra={"reason": str(error)})
 
     def follow_found_master(self, address: str) -> None:
         """Follow the master that a name server has reported, if this is a fixed slave without a configured master."""
@@ -438,7 +437,7 @@ class Roles:
             raise OrderRefused("no room on the disk to make the existing messages visible; make room and try again")
         await self._host.run_exclusively(lambda: slave_store.accept_loss(by))
         self._stop_awaiting_acceptance()
-        self._is_loss_accepted = True
+        self.recorder.is_loss_accepted = True
         log.warning("loss of log data accepted", extra={"ranges": ranges, "by": by, "end": self.store.log.wrote})
 
     def close_clients_later(self) -> None:

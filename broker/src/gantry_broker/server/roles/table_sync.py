@@ -104,8 +104,18 @@ class QueueEnds:
         """Apply all ends, because this broker becomes the master and continues the last master's queues.
 
         Without space for the file of an empty queue its end is kept in memory until its first message creates the file.
+        Raises ``StoreFull`` if a queue with files needs fillers, units without a message, and the disk has no space for
+        them: new messages would get the offsets of lost ones. Then this broker must not become the master, and the ends
+        are kept for the next attempt. Space is reserved for all such queues before any end is applied.
         """
+        queues = self._store.queues
+        for (topic, number), end in self._reported.items():
+            queues.reserve_to(topic, number, end)
         self._raise_ends(len(self._reported))
+        for topic, number in self._reported:
+            queue = queues.get(topic, number)
+            if queue is None or queue.end < self._reported[topic, number]:
+                raise StoreFull(f"no room for queue entries of lost messages: topic {topic}, queue {number}")
         self._reported = {}
 
     def _raise_ends(self, count: int) -> None:

@@ -8,9 +8,15 @@ been mounted again without the page cache. So every start records on which boot 
 runs, before anything is acknowledged. After a crash the next start compares: nothing was lost if the boot and the pod
 are the same, the last run was crash-safe, and all of its write buffers were found; otherwise something may have been
 lost. Doubt survives clean stops, until the broker has followed a Gantry master and has everything that the master had
-at that time, or becomes the master of a new epoch: then its log is the valid one. If the present start has found
-damage, has set a file aside, or follows a run that a failed write or sync ended, that is not enough: the whole log must
-be copied again. The same is true while files before the log's end are missing, unless their loss was accepted.
+at that time, or becomes the master of a new epoch: then its log is the valid one.
+
+For damage before the log's end that is not enough, since it is not copied again. So the damaged ranges that starts have
+found are in the record, over any number of starts, until they are resolved (``server/roles/completeness_recorder``) or
+the whole log was copied again. Only such a copy is enough if the present start has set a file aside, or follows a run
+that a failed write or sync ended; and while files before the log's end are missing, unless their loss was accepted.
+
+A recovery without a broker (``offline``) leaves a store that the next start finds clean. So it records what it has
+found, too.
 
 The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
 
@@ -21,6 +27,7 @@ that exists was written by an earlier version after our last write, or there is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final, NamedTuple, final
 
 import msgspec
@@ -31,6 +38,12 @@ from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_broker.store.write_pool import PoolStatus
 
 log = logging.getLogger(__name__)
+
+DAMAGED_MAX: Final = 1_000
+"""How many damaged ranges the record has at most. The last one contains all further ones, and what is between them."""
+
+ByteRange = tuple[int, int]
+"""A half-open range of the log."""
 
 
 class CompletenessRecord(msgspec.Struct, frozen=True):
@@ -50,6 +63,9 @@ class CompletenessRecord(msgspec.Struct, frozen=True):
 
     broker: str = ""
     """Cluster and name of the broker that used the store; empty from an earlier version."""
+
+    damaged: tuple[ByteRange, ...] = ()
+    """Damaged ranges of the log that starts have found and that were not resolved; empty from an earlier version."""
 
 
 class FormerRecord(msgspec.Struct, frozen=True):
@@ -80,7 +96,7 @@ class RecoveryFindings(NamedTuple):
     """Number of write buffers that were found."""
 
     is_corrupt: bool = False
-    """Whether the log has damage, a file was set aside, or the last run ended because a write or sync failed.
+    """Whether a file was set aside, or the last run ended because a write or sync failed.
 
     Following a master does not repair that.
     """
@@ -88,14 +104,33 @@ class RecoveryFindings(NamedTuple):
     has_holes: bool = False
     """Whether the log lacks its first files or files in the middle: following a master does not restore them."""
 
+    damaged: tuple[ByteRange, ...] = ()
+    """The damaged ranges of the log. Following a master does not repair them."""
+
 
 def recovery_findings(report: RecoveryReport) -> RecoveryFindings:
     """Return the findings of a recovery that matter for completeness."""
-    is_corrupt = bool(report.damaged or report.set_aside or report.had_failed_flush)
-    is_damaged = is_corrupt or bool(report.lost_flushed_bytes or report.missing)
+    is_corrupt = bool(report.set_aside or report.had_failed_flush)
+    is_damaged = is_corrupt or bool(report.damaged or report.lost_flushed_bytes or report.missing)
     has_holes = any(not lost.is_at_end for lost in report.missing)
     is_empty = report.end == 0 and not report.missing
-    return RecoveryFindings(report.is_clean, is_empty, is_damaged, report.buffers_present, is_corrupt, has_holes)
+    return RecoveryFindings(
+        report.is_clean, is_empty, is_damaged, report.buffers_present, is_corrupt, has_holes, tuple(report.damaged)
+    )
+
+
+def join_ranges(ranges: Iterable[ByteRange], end: int) -> tuple[ByteRange, ...]:
+    """Return the parts of the ranges before ``end``, in order, overlapping and adjacent ones joined.
+
+    At most ``DAMAGED_MAX``.
+    """
+    joined: list[ByteRange] = []
+    for start, stop in sorted((start, min(stop, end)) for start, stop in ranges if start < end):
+        if joined and (start <= joined[-1][1] or len(joined) == DAMAGED_MAX):
+            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+        else:
+            joined.append((start, stop))
+    return tuple(joined)
 
 
 def decide_completeness(last: CompletenessRecord | None, found: RecoveryFindings, machine: str) -> bool | None:
@@ -124,10 +159,13 @@ class DataCompleteness:
         """Create an empty record. ``machine`` is the boot id, empty where the kernel reports none.
 
         ``scope`` names what keeps the machine's memory alive, such as a pod; ``broker`` is the cluster and the name of
-        the broker that starts.
+        the broker that starts, empty for a recovery without one.
         """
         self.is_complete: bool | None = None
         """Whether no data is missing; None if that is unknown."""
+        self.damaged: tuple[ByteRange, ...] = ()
+        """Damaged ranges that this start or an earlier one has found, and that are not resolved so far."""
+
         self._is_corrupt = self._has_holes = False
         self._disk: Final = disk
         self._path: Final = f"{root}/completeness.json"
@@ -159,6 +197,11 @@ class DataCompleteness:
             )
             self._record = CompletenessRecord(is_complete=None)
 
+    @property
+    def has_record(self) -> bool:
+        """Whether an earlier start has recorded completeness; false for a store of RocketMQ."""
+        return self._record is not None
+
     def record_start(self, report: RecoveryReport, pool: PoolStatus) -> None:
         """Decide and record completeness before this start acknowledges anything.
 
@@ -167,7 +210,12 @@ class DataCompleteness:
         found = recovery_findings(report)
         self._is_corrupt, self._has_holes = found.is_corrupt, found.has_holes
         self.is_complete = decide_completeness(self._record, found, self._machine)
-        record = CompletenessRecord(self.is_complete, self._machine, pool.is_crash_safe, pool.total, self._broker)
+        last = self._record or CompletenessRecord(is_complete=None)
+        self.damaged = join_ranges((*last.damaged, *found.damaged), report.end)
+        broker = self._broker or last.broker
+        record = CompletenessRecord(
+            self.is_complete, self._machine, pool.is_crash_safe, pool.total, broker, self.damaged
+        )
         self._report_other_broker()
         if self._is_missing and self.is_complete is None:
             log.warning(
@@ -198,7 +246,7 @@ class DataCompleteness:
     def _report_other_broker(self) -> None:
         """Warn if another broker used the store: its volume may be mounted here by mistake."""
         last = self._record.broker if self._record is not None else ""
-        if last in ("", self._broker):
+        if last in ("", self._broker) or not self._broker:
             return
         log.warning(
             "store was last used by another broker; its messages are served under the new name",
@@ -210,18 +258,29 @@ class DataCompleteness:
             },
         )
 
-    def record_caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
+    def record_caught_up(
+        self,
+        *,
+        is_copied_anew: bool = False,
+        is_loss_accepted: bool = False,
+        damaged: tuple[ByteRange, ...] | None = None,
+    ) -> None:
         """Record that this broker's data is complete: it has caught up with its master, or it is the master.
 
-        Nothing is recorded if this start has found damage or holes, unless the whole log was copied again since; holes
-        do not count after their loss was accepted. Raises OSError.
+        ``damaged`` replaces ``self.damaged``: what is not resolved now. Nothing is recorded while there is such damage,
+        or if this start has found a hole, or anything else that following does not repair, unless the whole log was
+        copied again since; holes do not count after their loss was accepted. Raises OSError.
         """
-        is_incomplete = self._is_corrupt or (self._has_holes and not is_loss_accepted)
-        if self.is_complete is True or (is_incomplete and not is_copied_anew):
+        if self.is_complete is True:
+            return
+        if damaged is not None:
+            self.damaged = damaged
+        is_incomplete = bool(self.damaged) or self._is_corrupt or (self._has_holes and not is_loss_accepted)
+        if is_incomplete and not is_copied_anew:
             return
         last = self._record or CompletenessRecord(is_complete=None, machine=self._machine)
-        self._write(msgspec.structs.replace(last, is_complete=True))
-        self.is_complete = True
+        self._write(msgspec.structs.replace(last, is_complete=True, damaged=()))
+        self.is_complete, self.damaged = True, ()
 
     def _write(self, record: CompletenessRecord) -> None:
         if self._disk.exists(self._former_path):

@@ -15,15 +15,18 @@ from typing import Final
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.ha.data_completeness import (
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server.roles.replication import PEAK_WINDOWS, PeakRate
+from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.data_completeness import (
+    DAMAGED_MAX,
+    ByteRange,
     CompletenessRecord,
     DataCompleteness,
     RecoveryFindings,
     decide_completeness,
+    join_ranges,
 )
-from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.roles.replication import PEAK_WINDOWS, PeakRate
-from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus
@@ -166,6 +169,80 @@ def test_following_does_not_repair_damage() -> None:
     assert one.is_complete is False
 
 
+def damaged_report(*ranges: tuple[int, int], is_clean: bool = False) -> RecoveryReport:
+    """Return the report of a start that has found these damaged ranges."""
+    found = report(is_clean=is_clean)
+    found.damaged.extend(ranges)
+    return found
+
+
+def test_damage_survives_clean_restarts() -> None:
+    """A clean start reads only the end of the log: that it finds no damage does not mean that the log has none."""
+    disk = known_disk()
+    started(disk, "a", damaged_report((10, 20), (40, 50)))
+    started(disk, "a", damaged_report((20, 30)))
+    disk.lose_unsynced()
+    one = started(disk, "a", report(is_clean=True))
+    assert one.damaged == ((10, 30), (40, 50))
+
+    found: list[tuple[bool | None, tuple[ByteRange, ...]]] = []
+    for unresolved in (None, ((40, 50),), ()):
+        one.record_caught_up(damaged=unresolved)
+        found.append((one.is_complete, one.damaged))
+    assert found == [(False, ((10, 30), (40, 50))), (False, ((40, 50),)), (True, ())]
+
+    again = started(disk, "a", report(is_clean=True))
+    assert (again.is_complete, again.damaged) == (True, ())
+
+
+def test_new_copy_of_the_log_resolves_damage() -> None:
+    """The damaged bytes were thrown away; the next start does not look for them."""
+    disk = known_disk()
+    started(disk, "a", damaged_report((10, 20)))
+    started(disk, "a", report(is_clean=True)).record_caught_up(is_copied_anew=True)
+
+    again = started(disk, "a", report(is_clean=True))
+    assert (again.is_complete, again.damaged) == (True, ())
+
+
+def test_record_without_damaged_ranges_is_read() -> None:
+    """An earlier version has recorded doubt and no ranges: then catching up is enough, as it was there."""
+    disk = FaultyDisk()
+    disk.make_directory("/store")
+    content = {"is_complete": False, "machine": "a", "is_crash_safe": True, "buffers": 0, "broker": "c/b"}
+    disk.write_file("/store/completeness.json", encode_sealed(content))
+    one = started(disk, "a", report(is_clean=True))
+    assert (one.is_complete, one.damaged) == (False, ())
+
+    one.record_caught_up()
+
+    assert one.is_complete is True
+
+
+@pytest.mark.parametrize(
+    ("ranges", "end", "expected"),
+    [
+        pytest.param([], 100, (), id="nothing"),
+        pytest.param([(40, 50), (10, 20)], 100, ((10, 20), (40, 50)), id="in order"),
+        pytest.param([(10, 20), (20, 30), (15, 18)], 100, ((10, 30),), id="adjacent and overlapping"),
+        pytest.param([(10, 20), (90, 120), (100, 110)], 100, ((10, 20), (90, 100)), id="after the end"),
+    ],
+)
+def test_damaged_ranges_are_joined(
+    ranges: list[tuple[int, int]], end: int, expected: tuple[tuple[int, int], ...]
+) -> None:
+    """Each byte is in one range, and none is after the end of the log, where other records will be."""
+    assert join_ranges(ranges, end) == expected
+
+
+def test_number_of_damaged_ranges_is_limited() -> None:
+    """No damage is left out: the last range contains the rest."""
+    joined = join_ranges([(start, start + 1) for start in range(0, 3 * DAMAGED_MAX, 2)], 3 * DAMAGED_MAX)
+
+    assert len(joined) == DAMAGED_MAX
+    assert joined[-1] == (2 * (DAMAGED_MAX - 1), 3 * DAMAGED_MAX - 1)
+
+
 def missing(cause: LossCause) -> RecoveryReport:
     """Return the report of a start that misses a range of the log."""
     found = report(is_clean=True)
@@ -188,14 +265,14 @@ def test_following_restores_a_lost_tail(cause: LossCause) -> None:
 @pytest.mark.parametrize("cause", [LossCause.HEAD, LossCause.MIDDLE])
 def test_hole_is_resolved_by_a_new_copy_or_an_accepted_loss(cause: LossCause) -> None:
     """Following at the end restores nothing in the middle; the doubt survives the next start, too."""
-    for change in ({"is_copied_anew": True}, {"is_loss_accepted": True}):
+    for is_anew in (True, False):
         disk = known_disk()
         one = started(disk, "a", missing(cause))
         one.record_caught_up()
         assert one.is_complete is False
         assert started(disk, "a", report(is_clean=True)).is_complete is False
 
-        one.record_caught_up(**change)
+        one.record_caught_up(is_copied_anew=is_anew, is_loss_accepted=not is_anew)
         assert one.is_complete is True
 
 
