@@ -55,7 +55,7 @@ def test_relay_returns_every_frame_unchanged(tmp_path: Path, level: int) -> None
     load = loadgen.LoadGenerator(loadgen.build(), core=None)
 
     with processes.start_relay(tmp_path, core=None) as relay:
-        report = load.run(ha_pair.load_of(level), 1024, header="json", target=relay, timing=TIMING).report
+        report = load.run(ha_pair.load_of(level), 1024, target=relay, timing=TIMING).report
 
     assert report.errors == 0
     assert report.messages > 0
