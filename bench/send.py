@@ -118,6 +118,7 @@ class Results(msgspec.Struct, frozen=True):
     idle_memory: list[ResidentMemory]
     runs: list[Run]
     errors: int
+    """Wrong answers and refusals of all servers but Apache's, which refuses sends when it is overloaded."""
 
 
 @final
@@ -215,11 +216,16 @@ class Session:
                     runs[name].append(self._load.run(mode, body_bytes, target=target, timing=self._plan.timing))
         all_runs = [run for of_server in runs.values() for run in of_server]
         self.runs += all_runs
+        reports = {name: [run.report for run in of_server] for name, of_server in runs.items()}
+        if not all(report.messages for report in reports.get("apache", [])):
+            self.missing["apache"] = (
+                f"it stored nothing in a run; first refusal: {first_refusal(reports.pop('apache'))}"
+            )
         self.cells.append(
             Cell(
                 mode=mode,
                 body_bytes=body_bytes,
-                servers={name: summarise([run.report for run in of_server]) for name, of_server in runs.items()},
+                servers={name: summarise(of_server) for name, of_server in reports.items()},
                 other_cores=max(run.other_cores for run in all_runs),
             )
         )
@@ -268,7 +274,13 @@ class Session:
             goals=goals,
             idle_memory=self.idle_memory,
             runs=self.runs,
-            errors=sum(run.report.errors for run in self.runs),
+            errors=sum(
+                summary.errors
+                for servers in [cell.servers for cell in self.cells]
+                for name, summary in servers.items()
+                if name != "apache"
+            )
+            + sum(run.usual.errors + run.sender.errors for cell in self.sender_cells for run in cell.servers.values()),
         )
 
 
