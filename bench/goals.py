@@ -36,8 +36,8 @@ STOP_SECONDS_MAX: Final = 90.0
 """The time that an interrupted part has to end its servers before it is killed."""
 TIMEOUT_FACTOR: Final = 3
 """A part may take so many times the estimate, and is then stopped."""
-TIMEOUT_MINUTES_MIN: Final = 5
-"""Starting and building take this long even in a quick run."""
+TIMEOUT_MINUTES_MIN: Final = 15
+"""The limit of short parts, since the first run also builds Apache's programs."""
 EXIT_INTERRUPTED: Final = 130
 SETTINGS_FILE: Final = "run.json"
 
@@ -123,9 +123,11 @@ def run_part(command: Sequence[str], log_path: Path, *, seconds_max: float, repo
     """
     last_line, is_late = "", False
     with log_path.open("w") as log:
+        # In a session of its own, so that Ctrl-C reaches it once, from here: a second one would stop its clean-up.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
-        )
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+            start_new_session=True,
+        )  # fmt: skip
 
         def stop_late() -> None:
             nonlocal is_late
@@ -158,7 +160,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
         return
     process.send_signal(signal.SIGINT)
     try:
-        process.wait(STOP_SECONDS_MAX)
+        process.communicate(timeout=STOP_SECONDS_MAX)  # reads its output, or it could wait for a full pipe
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

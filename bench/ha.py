@@ -170,14 +170,17 @@ def main(
         path = probe()
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
+    without = "not requested"
     try:
-        without = apache_missing_reason() if needs_apache else "not requested"
+        without = apache_missing_reason() if needs_apache else without
         if is_publishing and without:
             raise click.ClickException(f"a page without Apache RocketMQ is not published: {without}")
         with interrupt_on_sigterm():
             measure(names, scale, console, without=without, outcomes=outcomes)
     except BenchmarkFailed as error:
         failure = error
+    except KeyboardInterrupt:
+        failure = BenchmarkFailed("interrupted; finished parts are kept")
     results = Results(
         started_at=started_at, machine=describe_machine(), scale=scale, without_apache=without, path=path,
         outcomes=outcomes,

@@ -5,7 +5,7 @@ and with its compiled path, and with `--apache` Apache's broker. For every mode 
 turn, several times; the figures are medians. A second part compares the requests of different clients. A path that is
 not available is left out with the reason, and never measured under its name.
 Goals are printed as met or not met. The exit code is 1 when a run had errors, or when a goal was missed and
-`--assert-goals` was given.
+`--assert-goals` was given. If a run fails or is interrupted, the finished cells are kept.
 """
 
 from __future__ import annotations
@@ -362,14 +362,21 @@ def main(
     )
     console = Console(width=None if sys.stdout.isatty() else 170)
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    failure = ""
     try:
         session = Session(plan, console)
-        with working_folder(FREE_BYTES_NEEDED) as folder:
-            session.run(folder)
-        results = session.results(started_at)
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
-    report(console, results, json_path)
+    try:
+        with working_folder(FREE_BYTES_NEEDED) as folder:
+            session.run(folder)
+    except (BenchmarkFailed, KeyboardInterrupt) as error:
+        failure = str(error) or "interrupted"
+    results = session.results(started_at)
+    if results.cells or results.sender_cells:
+        report(console, results, json_path)
+    if failure:
+        raise click.ClickException(failure)
     sys.exit(exit_code(results, assert_goals=assert_goals))
 
 
