@@ -78,7 +78,7 @@ def plan_parts(*, is_quick: bool, has_compiled: bool, before: str | None) -> lis
         ),
         Part(
             "ha", "replication beside Apache's, with the load generator and with Apache's producer",
-            ("ha.py", "--only", "table", "--only", "producer", *size), 2.5 if is_quick else 32, own,
+            ("ha.py", "--only", "table", "--only", "producer", *size), 3 if is_quick else 32, own,
         ),
         Part("backlog", "pulls of a backlog", ("backlog.py", *quick), 1 if is_quick else 2),
         Part(
@@ -90,7 +90,7 @@ def plan_parts(*, is_quick: bool, has_compiled: bool, before: str | None) -> lis
         parts += [
             Part(
                 "ha-python", "replication, Python", ("ha.py", "--only", "table", "--without-apache", *size),
-                0.7 if is_quick else 5, "off",
+                1 if is_quick else 5, "off",
             ),
             Part(
                 "recovery-compiled", "recovery, compiled", ("store.py", "--only", "recovery", *quick),

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from gantry_bench.ha_cells import PLAIN, SETUPS, SYNC_BUFFERED, Setup
+from gantry_bench.ha_cells import PLAIN, SETUPS, SYNC_BUFFERED, SYNC_PLAIN, Setup
 from gantry_bench.ha_slow import BOUND_LEVEL, SATURATION_LEVEL
 from gantry_bench.ha_table import LEVELS
 from gantry_bench.loadgen import Timing
@@ -69,7 +69,7 @@ SHORT: Final = msgspec.structs.replace(
 """The cells of the full run with shorter loads, for `make bench`, which has an hour for everything."""
 QUICK: Final = HaScale(
     name="quick",
-    setups=(PLAIN, SYNC_BUFFERED),
+    setups=(PLAIN, SYNC_PLAIN, SYNC_BUFFERED),
     levels=(1, 64),
     repetitions=1,
     timing=Timing(warm_up_ms=100, duration_ms=300),
