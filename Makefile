@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,8 +71,14 @@ audit-faults: ## Inject 100 faults into the stores of a master and its slave; th
 exactly-once-sink: ## Kill driver, workers and brokers under a transactional Spark sink: each row must exist exactly once (needs Java).
 	@scripts/exactly-once-sink
 
-bench-send: ## Measure sends: rate, latency, and broker CPU per message, compared with an echo server.
-	@scripts/bench-send
+bench: ## Measure every performance goal and print one table: both code paths, Apache and a C server (under an hour).
+	@scripts/bench $(BENCH)
+
+bench-send: ## Measure sends: rate, latency, and broker CPU per message, compared with an echo and a C server.
+	@scripts/bench-send $(BENCH_SEND)
+
+bench-backlog: ## Measure pulls of a backlog on both code paths, compared with Apache's broker.
+	@scripts/bench-backlog $(BENCH_BACKLOG)
 
 bench-burst: ## Measure bursts, compared with Apache's broker: refused and stored messages, p99 of a normal client.
 	@scripts/bench-burst $(BENCH_BURST)

@@ -13,7 +13,6 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, get_args
 
 import click
@@ -22,14 +21,14 @@ from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
 from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import MODES, Goal, Mode, ModeName, Summary, cpu_ratio, summarise
-from gantry_bench.processes import start_broker, start_name_server
+from gantry_bench.processes import ACCESS_KEY, access_control_keys, start_broker, start_name_server
 from gantry_bench.table import print_goals
 from rich.console import Console
 from rich.table import Table
 from send import RESULTS, working_folder
 
 RATIO_MAX: Final = 1.5
-ACCESS_KEY: Final = "bench-key"
+FREE_BYTES_NEEDED: Final = 6 * 1024**3
 PROBE: Final = Timing(warm_up_ms=0, duration_ms=100)
 
 
@@ -59,16 +58,10 @@ class Results(msgspec.Struct, frozen=True):
     goals: list[Goal]
 
 
-def write_accounts(path: Path, secret: str) -> Path:
-    """Write an account that may publish to every topic."""
-    path.write_text(f"accounts:\n  - accessKey: {ACCESS_KEY}\n    secretKey: {secret}\n    defaultTopicPerm: PUB\n")
-    return path
-
-
 def expect_refusal(load: LoadGenerator, mode: Mode, target: Target) -> None:
     """Raise BenchmarkFailed if the guarded broker accepts unsigned requests."""
     unsigned = msgspec.structs.replace(target, account=None)
-    report = load.run(mode, 128, header="json", target=unsigned, timing=PROBE).report
+    report = load.run(mode, 128, target=unsigned, timing=PROBE).report
     if report.messages or set(report.refused_by_code) != {"16"}:
         raise BenchmarkFailed(f"unsigned requests were not all refused with 16: {report.refused_by_code}")
 
@@ -79,9 +72,8 @@ def measure(modes: Sequence[Mode], bodies_bytes: Sequence[int], repetitions: int
     load = LoadGenerator(build(), core=cores.load)
     secret = secrets.token_hex(16)
     pairs: list[Pair] = []
-    with working_folder() as folder, start_name_server(folder) as name_server:
-        accounts = write_accounts(folder / "plain_acl.yml", secret)
-        guarded = {"aclEnable": "true", "aclFile": str(accounts), "haListenPort": "-1", "brokerName": "broker-on"}
+    with working_folder(FREE_BYTES_NEEDED) as folder, start_name_server(folder) as name_server:
+        guarded = {**access_control_keys(folder, secret), "brokerName": "broker-on"}
         with (
             start_broker(folder / "off", name_server=name_server, core=cores.server) as off,
             start_broker(folder / "on", name_server=name_server, core=cores.server, extra=guarded) as on,
@@ -93,7 +85,7 @@ def measure(modes: Sequence[Mode], bodies_bytes: Sequence[int], repetitions: int
                     runs: dict[bool, list[Run]] = {False: [], True: []}
                     for _ in range(repetitions):
                         for is_on, target in ((False, off.target), (True, signed)):
-                            runs[is_on].append(load.run(mode, body_bytes, header="json", target=target, timing=timing))
+                            runs[is_on].append(load.run(mode, body_bytes, target=target, timing=timing))
                     both = (summarise([run.report for run in runs[is_on]]) for is_on in (False, True))
                     pairs.append(Pair(mode, body_bytes, *both))
     return pairs

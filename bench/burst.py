@@ -47,6 +47,7 @@ PAGE: Final = ROOT / "docs" / "benchmarks.md"
 BENCHMARK: Final = "bench-burst"
 LOADS: Final = (0, 8, 20)
 REPETITIONS: Final = 5
+FREE_BYTES_NEEDED: Final = 6 * 1024**3
 BUSY_SECONDS_MAX: Final = 600
 """A busy process ends by itself after this time, even if the benchmark has failed."""
 BUSY_PROGRAM: Final = (
@@ -126,7 +127,7 @@ def both_brokers(folder: Path, *, has_apache: bool) -> Iterator[dict[SystemName,
         gantry = stack.enter_context(start_broker(folder / "ours", name_server=name_server, core=None))
         addresses: dict[SystemName, str] = {"Gantry": gantry.target.address}
         if has_apache:
-            addresses["Apache"] = stack.enter_context(start_apache_broker(folder / "theirs"))
+            addresses["Apache"] = stack.enter_context(start_apache_broker(folder / "theirs")).address
         yield addresses
 
 
@@ -190,7 +191,7 @@ def main(
             raise click.ClickException(f"a page without Apache RocketMQ is not published: {without}")
         with (
             interrupt_on_sigterm(),
-            working_folder() as folder,
+            working_folder(FREE_BYTES_NEEDED) as folder,
             both_brokers(folder, has_apache=not without) as addresses,
         ):
             for cell in measure(plan, addresses, lambda text: console.print(f"  {text} ...", style="dim")):

@@ -46,6 +46,7 @@ from gantry_bench.measurement import MODES, Goal, Mode
 from gantry_bench.media import buffer_place
 from gantry_bench.parts import ROOM_FOR_HEADERS_BYTES
 from gantry_bench.processes import ROOT, start_broker, start_name_server
+from gantry_bench.results import json_option, shown_path, write_results
 from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
 from rich.console import Console
 from rich.table import Table
@@ -209,7 +210,7 @@ class Comparison:
             self._measure(name, partial(self._load_broker, targets, mode, body_bytes))
 
     def _load_broker(self, targets: dict[Side, Target], mode: Mode, body_bytes: int, side: Side, timing: Timing) -> Run:
-        return self._pinned.run(mode, body_bytes, header="json", target=targets[side], timing=timing)
+        return self._pinned.run(mode, body_bytes, target=targets[side], timing=timing)
 
     def ha(self) -> None:
         """Measure setups of `make bench-ha`: two masters, each with its slave."""
@@ -221,7 +222,7 @@ class Comparison:
 
     def _load_pair(self, pairs: dict[Side, Pair], level: int, side: Side, timing: Timing) -> Run:
         wait_until_caught_up(pairs[side])
-        return self._free.run(load_of(level), BODY_BYTES, header="json", target=pairs[side].master, timing=timing)
+        return self._free.run(load_of(level), BODY_BYTES, target=pairs[side].master, timing=timing)
 
     def _pairs(self, stack: ExitStack, setup: Setup) -> dict[Side, Pair]:
         plans = {
@@ -278,8 +279,11 @@ def print_cells(console: Console, cells: Sequence[Cell]) -> None:
     "--rounds", type=click.IntRange(1, 100), default=10, show_default=True, help="Loads of each cell and side."
 )
 @click.option("--duration-ms", type=click.IntRange(100, 60_000), default=1000, show_default=True)
+@json_option
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
-def main(before: str, names: Sequence[PartName], *, rounds: int, duration_ms: int, assert_goals: bool) -> None:
+def main(
+    before: str, names: Sequence[PartName], *, rounds: int, duration_ms: int, json_path: Path | None, assert_goals: bool
+) -> None:
     """Compare this tree with the commit REV in sends and replication. About 12 minutes.
 
     The tree may have uncommitted changes: `bench-compare HEAD` measures those, or the noise of the machine if
@@ -318,9 +322,8 @@ def main(before: str, names: Sequence[PartName], *, rounds: int, duration_ms: in
         started_at=started_at, before=before, rounds=rounds, timing=timing, machine=describe_machine(), cells=cells,
         runs=comparison.runs,
     )  # fmt: skip
-    path = RESULTS / f"compare-{started_at.replace(':', '').replace('-', '')}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
+    path = write_results(results, started_at, folder=RESULTS, name="compare", json_path=json_path)
+    console.print(f"written to {shown_path(path, ROOT)}", highlight=False)
     for problem in problems:
         console.print(problem, style="red", highlight=False)
     errors = sum(cell.errors for cell in cells)

@@ -29,12 +29,14 @@ from gantry_bench.figures import print_figures, publish
 from gantry_bench.ha_apache import apache_missing_reason
 from gantry_bench.ha_parts import HaOutcome, HaParts, PartName
 from gantry_bench.ha_run import Runner
-from gantry_bench.ha_scale import FULL, QUICK, HaScale
+from gantry_bench.ha_scale import FULL, QUICK, SHORT, HaScale
 from gantry_bench.loadgen import LoadGenerator, build
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
 from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.processes import ROOT
+from gantry_bench.results import json_option, shown_path, write_results
+from gantry_bench.speedups import CodePath, probe
 from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
 from rich.console import Console
 
@@ -52,6 +54,8 @@ class Results(msgspec.Struct, frozen=True):
     machine: Machine
     scale: HaScale
     without_apache: str
+    path: CodePath
+    """The code path of Gantry's brokers."""
     outcomes: dict[PartName, HaOutcome]
 
     @property
@@ -96,15 +100,14 @@ def warn_if_busy(console: Console) -> None:
         console.print(f"other programs use {others.cores:.1f} cores: the figures will mean little", style="yellow")
 
 
-def report(console: Console, results: Results, *, is_publishing: bool) -> None:
+def report(console: Console, results: Results, *, json_path: Path | None, is_publishing: bool) -> None:
     """Print tables and goals, write the results file, and publish the tables if requested."""
     tables = [figures for outcome in results.outcomes.values() for figures in outcome.figures]
     for figures in tables:
         print_figures(console, figures)
     print_goals(console, results.goals)
-    path = RESULTS / f"ha-{results.started_at.replace(':', '').replace('-', '')}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
+    path = write_results(results, results.started_at, folder=RESULTS, name="ha", json_path=json_path)
+    console.print(f"written to {shown_path(path, ROOT)}", highlight=False)
     if results.errors:
         console.print(f"{results.errors} answers of Gantry were wrong or refusals", style="red")
     elif is_publishing:
@@ -139,6 +142,7 @@ def measure(
     show_default=True, help="Part to run; may be given several times.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Run for minutes to check the benchmark itself; the figures mean nothing.")
+@click.option("--short", is_flag=True, help="Run all cells with shorter loads, as make bench does.")
 @click.option(
     "--without-apache",
     "is_alone",
@@ -146,31 +150,43 @@ def measure(
     help="Measure only Gantry's brokers; needs no Java and a third of the time.",
 )
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/benchmarks.md.")
+@json_option
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
-def main(names: Sequence[PartName], *, quick: bool, is_alone: bool, is_publishing: bool, assert_goals: bool) -> None:
+def main(
+    names: Sequence[PartName], *, quick: bool, short: bool, is_alone: bool, is_publishing: bool,
+    json_path: Path | None, assert_goals: bool,
+) -> None:  # fmt: skip
     """Measure replication: eight setups compared with Apache RocketMQ's, little memory, a slow slave. About an hour."""
     names = tuple(dict.fromkeys(names))
-    if is_publishing and (quick or is_alone or set(names) != set(get_args(PartName))):
-        raise click.UsageError("--publish needs a complete run, without --quick, --only and --without-apache")
+    if is_publishing and (quick or short or is_alone or set(names) != set(get_args(PartName))):
+        raise click.UsageError("--publish needs a complete run, without --quick, --short, --only and --without-apache")
     console = Console(width=None if sys.stdout.isatty() else 200)
-    scale = QUICK if quick else FULL
+    scale = QUICK if quick else SHORT if short else FULL
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     outcomes: dict[PartName, HaOutcome] = {}
     failure: BenchmarkFailed | None = None
     needs_apache = not is_alone and bool(APACHE_PARTS & set(names))
     try:
-        without = apache_missing_reason() if needs_apache else "not requested"
+        path = probe()
+    except BenchmarkFailed as error:
+        raise click.ClickException(str(error)) from error
+    without = "not requested"
+    try:
+        without = apache_missing_reason() if needs_apache else without
         if is_publishing and without:
             raise click.ClickException(f"a page without Apache RocketMQ is not published: {without}")
         with interrupt_on_sigterm():
             measure(names, scale, console, without=without, outcomes=outcomes)
     except BenchmarkFailed as error:
         failure = error
+    except KeyboardInterrupt:
+        failure = BenchmarkFailed("interrupted; finished parts are kept")
     results = Results(
-        started_at=started_at, machine=describe_machine(), scale=scale, without_apache=without, outcomes=outcomes
-    )
+        started_at=started_at, machine=describe_machine(), scale=scale, without_apache=without, path=path,
+        outcomes=outcomes,
+    )  # fmt: skip
     if outcomes:
-        report(console, results, is_publishing=is_publishing and failure is None)
+        report(console, results, json_path=json_path, is_publishing=is_publishing and failure is None)
     if failure is not None:
         raise click.ClickException(str(failure)) from failure
     is_missed = any(not goal.is_met for goal in results.goals)

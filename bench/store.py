@@ -26,7 +26,9 @@ from gantry_bench.measurement import Goal
 from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.parts import Outcome, PartName, StoreParts
 from gantry_bench.processes import ROOT
+from gantry_bench.results import json_option, shown_path, write_results
 from gantry_bench.scale import FULL, QUICK, Scale
+from gantry_bench.speedups import CodePath, probe
 from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
 from rich.console import Console
 
@@ -41,6 +43,8 @@ class Results(msgspec.Struct, frozen=True):
     started_at: str
     machine: Machine
     scale: Scale
+    path: CodePath
+    """The code path of stores and brokers."""
     outcomes: dict[PartName, Outcome]
 
     @property
@@ -71,14 +75,13 @@ def warn_if_busy(console: Console) -> None:
         )
 
 
-def report(console: Console, results: Results, *, is_publishing: bool) -> None:
+def report(console: Console, results: Results, *, json_path: Path | None, is_publishing: bool) -> None:
     """Print tables and goals, and write the results file. If requested and all answers were right, publish."""
     for outcome in results.outcomes.values():
         print_figures(console, outcome.figures)
     print_goals(console, results.goals)
-    path = RESULTS / f"store-{results.started_at.replace(':', '').replace('-', '')}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
+    path = write_results(results, results.started_at, folder=RESULTS, name="store", json_path=json_path)
+    console.print(f"written to {shown_path(path, ROOT)}", highlight=False)
     if results.errors:
         console.print(f"{results.errors} answers were wrong or refusals", style="red")
     elif is_publishing:
@@ -95,8 +98,11 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Run for a minute to check the benchmark itself; the figures mean nothing.")
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/promises.md.")
+@json_option
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
-def main(names: Sequence[PartName], quick: bool, is_publishing: bool, assert_goals: bool) -> None:
+def main(
+    names: Sequence[PartName], *, quick: bool, is_publishing: bool, json_path: Path | None, assert_goals: bool
+) -> None:
     """Measure the store: append tail, synchronous flush, recovery speed, resident memory."""
     names = tuple(dict.fromkeys(names))
     if is_publishing and (quick or set(names) != set(get_args(PartName))):
@@ -110,8 +116,10 @@ def main(names: Sequence[PartName], quick: bool, is_publishing: bool, assert_goa
             parts = StoreParts(scale, folder, lambda text: console.print(f"  {text} ...", style="dim", highlight=False))
             outcomes: dict[PartName, Outcome] = {name: parts.by_name[name]() for name in names}
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", started)
-        results = Results(started_at=started_at, machine=describe_machine(), scale=scale, outcomes=outcomes)
-        report(console, results, is_publishing=is_publishing)
+        results = Results(
+            started_at=started_at, machine=describe_machine(), scale=scale, path=probe(), outcomes=outcomes
+        )
+        report(console, results, json_path=json_path, is_publishing=is_publishing)
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
     is_missed = any(not goal.is_met for goal in results.goals)

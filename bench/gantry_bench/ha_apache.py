@@ -56,9 +56,8 @@ def start_apache_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
 
 
 @contextmanager
-def start_apache_broker(folder: Path) -> Iterator[str]:
-    """Start one master of Apache's with an empty store below ``folder``, which is removed at the end; yield its
-    address."""
+def start_apache_broker(folder: Path) -> Iterator[Target]:
+    """Start one master of Apache's with an empty store below ``folder``, which is removed at the end."""
     folder.mkdir()
     port = free_broker_port()
     try:
@@ -74,7 +73,8 @@ def start_apache_broker(folder: Path) -> Iterator[str]:
                 "the broker's registration", lambda: probe.has_route(name_server, peers.AUTO_CREATE_TOPIC),
                 READY_SECONDS_MAX, broker,
             )  # fmt: skip
-            yield f"127.0.0.1:{port}"
+            pid = broker.process.pid
+            yield Target(address=f"127.0.0.1:{port}", process_id=pid, is_echo=False, broker_name="theirs")
     except (InteropError, OSError) as error:
         raise BenchmarkFailed(f"Apache's broker: {error}") from error
     finally:

@@ -140,7 +140,7 @@ def wait_until_attached(pair: Pair, load: LoadGenerator) -> None:
     problem = ""
     while time.monotonic() < deadline:
         try:
-            report = load.run(load_of(1), BODY_BYTES, header="json", target=pair.master, timing=FIRST_SENDS).report
+            report = load.run(load_of(1), BODY_BYTES, target=pair.master, timing=FIRST_SENDS).report
             if report.errors == 0 and _is_caught_up(pair):
                 return
             problem = report.first_refusal or "the slave has not caught up with its master"

@@ -112,7 +112,7 @@ class Runner:
         """Attach the slave, and run a first load to warm up."""
         wait_until_attached(pair, self._load)
         timing = Timing(warm_up_ms=0, duration_ms=self._scale.first_load_ms)
-        self._load.run(load_of(FIRST_LEVEL), BODY_BYTES, header="json", target=pair.master, timing=timing)
+        self._load.run(load_of(FIRST_LEVEL), BODY_BYTES, target=pair.master, timing=timing)
 
     def _plan(self, setup: Setup, stack: ExitStack) -> PairPlan:
         plan = PairPlan(
@@ -143,7 +143,7 @@ class Runner:
         return HaRun(system=pair.system, setup=pair.setup, level=level, run=run)
 
     def _send(self, target: Target, level: int) -> Run:
-        return self._load.run(load_of(level), BODY_BYTES, header="json", target=target, timing=self._scale.timing)
+        return self._load.run(load_of(level), BODY_BYTES, target=target, timing=self._scale.timing)
 
     # -- Apache's producer ---------------------------------------------------------------------------------------------
 

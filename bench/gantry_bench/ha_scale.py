@@ -1,4 +1,4 @@
-"""The sizes of `make bench-ha`: the full run, and a smoke test."""
+"""The sizes of `make bench-ha`: the full run, one with shorter loads, and a smoke test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from gantry_bench.ha_cells import PLAIN, SETUPS, SYNC_BUFFERED, Setup
+from gantry_bench.ha_cells import PLAIN, SETUPS, SYNC_BUFFERED, SYNC_PLAIN, Setup
 from gantry_bench.ha_slow import BOUND_LEVEL, SATURATION_LEVEL
 from gantry_bench.ha_table import LEVELS
 from gantry_bench.loadgen import Timing
@@ -63,9 +63,13 @@ FULL: Final = HaScale(
     slow_repetitions=5,
     free_bytes_needed=40 << 30,
 )
+SHORT: Final = msgspec.structs.replace(
+    FULL, name="short", timing=Timing(warm_up_ms=300, duration_ms=1200), first_load_ms=5000, producer_reports=1
+)
+"""The cells of the full run with shorter loads, for `make bench`, which has an hour for everything."""
 QUICK: Final = HaScale(
     name="quick",
-    setups=(PLAIN, SYNC_BUFFERED),
+    setups=(PLAIN, SYNC_PLAIN, SYNC_BUFFERED),
     levels=(1, 64),
     repetitions=1,
     timing=Timing(warm_up_ms=100, duration_ms=300),

@@ -18,7 +18,7 @@ import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import OtherWork, read_available_bytes, touch_memory
-from gantry_bench.measurement import Mode, Report, read_report
+from gantry_bench.measurement import JAVA, Mode, Report, Sender, read_report
 
 SOURCES: Final = Path(__file__).resolve().parent.parent / "loadgen"
 BUILD_TIMEOUT_SECONDS: Final = 300
@@ -89,8 +89,10 @@ def build(folder: Path = SOURCES) -> Path:
     return binary
 
 
-def arguments(mode: Mode, body_bytes: int, *, header: str, target: Target, timing: Timing) -> list[str]:
-    """Return the load generator's command line for one run."""
+def arguments(mode: Mode, body_bytes: int, *, sender: Sender, target: Target, timing: Timing) -> list[str]:
+    """Return the load generator's command line for one run. Raises BenchmarkFailed without an account to sign with."""
+    if sender.is_signed and target.account is None:
+        raise BenchmarkFailed(f"requests to {target.address} cannot be signed without an account")
     command = [
         f"-address={target.address}",
         f"-server-pid={target.process_id}",
@@ -99,7 +101,11 @@ def arguments(mode: Mode, body_bytes: int, *, header: str, target: Target, timin
         f"-outstanding={mode.outstanding}",
         f"-frames-per-write={mode.frames_per_write}",
         f"-body-bytes={body_bytes}",
-        f"-header={header}",
+        f"-code={sender.code}",
+        f"-header={sender.header}",
+        f"-order={sender.order}",
+        f"-keys={sender.keys}",
+        f"-batch-messages={sender.batch_messages}",
         f"-warm-up={timing.warm_up_ms}ms",
         f"-duration={timing.duration_ms}ms",
     ]
@@ -115,9 +121,9 @@ class LoadGenerator:
         self._binary = binary
         self._core = core
 
-    def run(self, mode: Mode, body_bytes: int, *, header: str, target: Target, timing: Timing) -> Run:
+    def run(self, mode: Mode, body_bytes: int, *, target: Target, timing: Timing, sender: Sender = JAVA) -> Run:
         """Load the target once and return the result. Raises only if the run cannot be measured."""
-        command = [str(self._binary), *arguments(mode, body_bytes, header=header, target=target, timing=timing)]
+        command = [str(self._binary), *arguments(mode, body_bytes, sender=sender, target=target, timing=timing)]
         timeout_seconds = (timing.warm_up_ms + timing.duration_ms) / 1000 + GRACE_SECONDS
         core = self._core
         touch_memory(read_available_bytes())

@@ -45,6 +45,50 @@ MODES: Final[dict[ModeName, Mode]] = {
     "a1": Mode(name="a1", connections=1, outstanding=64, frames_per_write=1, cpu_ratio_max=None),
     "b": Mode(name="b", connections=64, outstanding=1, frames_per_write=1, cpu_ratio_max=3.0),
 }
+
+
+class Sender(msgspec.Struct, frozen=True):
+    """The form of the requests of one kind of client."""
+
+    name: str
+    text: str
+    """The description in a table."""
+
+    code: Literal[310, 10, 320] = 310
+    header: Literal["json", "rocketmq"] = "json"
+    order: Literal["java", "go"] = "java"
+    """The order of the header's parts and fields."""
+    keys: int = 0
+    """The number of keys of each message."""
+    batch_messages: int = 1
+    """The number of messages in one request of code 320."""
+    is_signed: bool = False
+    """Whether requests are signed, for a broker with access control."""
+
+
+JAVA: Final = Sender(name="java", text="code 310, JSON, Java's order")
+SENDERS: Final = {
+    sender.name: sender
+    for sender in (
+        JAVA,
+        Sender(name="keys", text="code 310, JSON, two keys", keys=2),
+        Sender(name="sorted", text="code 310, JSON, another order of the header", order="go"),
+        Sender(name="go", text="code 10, JSON, Go's order", code=10, order="go"),
+        Sender(name="binary", text="code 310, binary header", header="rocketmq"),
+        Sender(name="binary-v1", text="code 10, binary header", code=10, header="rocketmq"),
+        Sender(name="batch", text="code 320, batches of 16", code=320, batch_messages=16),
+        Sender(name="signed", text="code 310, JSON, signed", is_signed=True),
+    )
+}
+"""The kinds of clients that `make bench-send` compares; the first is the usual one."""
+SENDER_RATIO_MAX: Final = 1.5
+"""Goal: a message of any sender costs the broker at most this many times as much as one of the first."""
+C_SERVER_RATIO_MAX: Final[dict[str, float]] = {"a": 1.6, "b": 1.5}
+"""Goal: the broker's CPU time per message of 1 KiB, as a multiple of the C server's, by mode."""
+APACHE_RATIO_MIN: Final[dict[str, float]] = {"a": 4.0, "b": 3.0}
+"""Goal: Apache's CPU time per message of 1 KiB, as a multiple of the broker's, by mode."""
+GOAL_BODY_BYTES: Final = 1024
+"""The body size of the goals that compare with the C server and with Apache."""
 IDLE_RESIDENT_BYTES_MAX: Final = 120 * 1024 * 1024
 """Goal: a broker that has just started uses less than this, without the mapped files of its store."""
 
@@ -59,6 +103,11 @@ class LoadShape(msgspec.Struct, frozen=True):
     frame_bytes: int
     header: str
     is_echo: bool
+    code: int = 310
+    order: str = "java"
+    keys: int = 0
+    batch_messages: int = 1
+    is_signed: bool = False
 
 
 class Latency(msgspec.Struct, frozen=True):

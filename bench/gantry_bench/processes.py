@@ -133,6 +133,16 @@ def start_name_server(folder: Path) -> Iterator[str]:
         yield f"127.0.0.1:{line.rpartition(':')[2]}"
 
 
+ACCESS_KEY: Final = "bench-key"
+
+
+def access_control_keys(folder: Path, secret: str) -> dict[str, str]:
+    """Return the `broker.conf` lines for access control, and write its account, which may publish to every topic."""
+    path = folder / "plain_acl.yml"
+    path.write_text(f"accounts:\n  - accessKey: {ACCESS_KEY}\n    secretKey: {secret}\n    defaultTopicPerm: PUB\n")
+    return {"aclEnable": "true", "aclFile": str(path), "haListenPort": "-1"}
+
+
 class Broker(msgspec.Struct, frozen=True):
     """A running broker and its memory before the first message."""
 

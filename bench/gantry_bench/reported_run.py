@@ -22,6 +22,7 @@ from gantry_bench.figures import Figures, print_figures
 from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import Goal
 from gantry_bench.processes import ROOT
+from gantry_bench.results import shown_path, write_results
 from gantry_bench.table import print_goals
 
 RESULTS: Final = ROOT / "bench" / "results"
@@ -52,7 +53,7 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
     errors: Callable[[ReportT], int] = lambda report: 0
     """Returns how many errors there were: wrong answers and refusals, missing rows, failed groups."""
 
-    def run(self, scale: ScaleT, *, assert_goals: bool) -> None:
+    def run(self, scale: ScaleT, *, assert_goals: bool, json_path: Path | None = None) -> None:
         """Measure, print, write the results, and end the process."""
         console = Console(width=None if sys.stdout.isatty() else 150)
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -72,9 +73,8 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
         print_figures(console, self.figures(report, scale))
         print_goals(console, goals)
         results = Results(started_at=started_at, machine=describe_machine(), scale=scale, report=report)
-        path = RESULTS / f"{self.name}-{started_at.replace(':', '').replace('-', '')}.json"
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-        console.print(f"written to {path}", highlight=False)
+        path = write_results(results, started_at, folder=RESULTS, name=self.name, json_path=json_path)
+        console.print(f"written to {shown_path(path, ROOT)}", highlight=False)
         errors = self.errors(report)
         if errors:
             console.print(f"{errors} errors: wrong answers, refusals, missing rows or failed groups", style="red")

@@ -94,7 +94,7 @@ def run_resident(
         ):
             sampler = _Sampler(broker.target.process_id, own / "store")
             with sampler.sample_meanwhile():
-                run = load.run(MODES[SHOWN_LOAD], body_bytes, header="json", target=broker.target, timing=timing)
+                run = load.run(MODES[SHOWN_LOAD], body_bytes, target=broker.target, timing=timing)
         shutil.rmtree(own)
         cells.append(
             ResidentCell(

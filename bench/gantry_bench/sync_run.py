@@ -61,6 +61,6 @@ def _run_once(
     load: LoadGenerator, level: int, flush: Flush, broker: Broker, *, body_bytes: int, timing: Timing
 ) -> SyncRun:
     before = read_progress(broker.target.address)
-    run = load.run(load_of(level), body_bytes, header="json", target=broker.target, timing=timing)
+    run = load.run(load_of(level), body_bytes, target=broker.target, timing=timing)
     progress = read_progress(broker.target.address).since(before)
     return SyncRun(level=level, flush=flush, run=run, progress=progress)

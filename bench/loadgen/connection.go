@@ -68,7 +68,8 @@ func dial(address string) (int, error) {
 
 // newConnection lays the frames of each group side by side, so that one write sends them.
 func newConnection(o Options, fd, firstSlot int) *connection {
-	c := &connection{fd: fd, firstSlot: firstSlot, input: make([]byte, max(inputBytes, 2*(o.BodyBytes+frameBytesExtra)))}
+	bodyBytes := o.BatchMessages * (o.BodyBytes + batchEntryBytesExtra)
+	c := &connection{fd: fd, firstSlot: firstSlot, input: make([]byte, max(inputBytes, 2*(bodyBytes+frameBytesExtra)))}
 	c.slots = make([]slot, o.Outstanding)
 	c.groups = make([]group, o.Outstanding/o.FramesPerWrite)
 	for g := range c.groups {

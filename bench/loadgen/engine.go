@@ -197,7 +197,7 @@ func (e *Engine) recordAnswer(c *connection, kind byte, header []byte, size int,
 	s.waiting = false
 	e.outstanding--
 	switch {
-	case e.options.Echo && (reply.Code != requestCodeSendV2 || size != len(s.frame.bytes)):
+	case e.options.Echo && (reply.Code != e.options.Code || size != len(s.frame.bytes)):
 		e.counts.WrongReply++
 	case !e.options.Echo && reply.Code != 0:
 		if len(e.counts.RefusedBy) == 0 {
@@ -205,7 +205,7 @@ func (e *Engine) recordAnswer(c *connection, kind byte, header []byte, size int,
 		}
 		e.counts.RefusedBy[reply.Code]++
 	default:
-		e.counts.Messages++
+		e.counts.Messages += uint64(e.options.BatchMessages)
 		e.latency.Record(now - s.sentAt)
 	}
 	g := &c.groups[s.group]
@@ -227,8 +227,8 @@ func (e *Engine) send(c *connection) error {
 			s.opaque = nextOpaque(s.opaque, c.firstSlot+slotNumber, slots)
 			s.sentAt = now
 			s.waiting = true
-			e.counter++
 			s.frame.Stamp(s.opaque, bornMS, e.counter)
+			e.counter += s.frame.numbers()
 		}
 		g.waiting = len(g.slots)
 		e.outstanding += len(g.slots)

@@ -1,8 +1,9 @@
-// Loadgen sends RocketMQ SEND_MESSAGE_V2 requests to a server and reports rate, latency and CPU time as JSON.
+// Loadgen sends RocketMQ send requests to a server and reports rate, latency and CPU time as JSON.
 //
-// Programs in bench/ start it, such as that of `make bench-send`. It checks every answer: the correlation number must
-// be that of a request still open on that connection, and the code must be 0. With -echo the answer must have the code
-// and the length of the request.
+// By default the requests are those of Java's client; options give them the form of other clients. Programs in bench/
+// start it, such as that of `make bench-send`. It checks every answer: the correlation number must be that of a request
+// still open on that connection, and the code must be 0. With -echo the answer must have the code and the length of the
+// request. A batch counts as so many messages; its latency is that of the request.
 package main
 
 import (

@@ -15,7 +15,11 @@ type Options struct {
 	Outstanding    int
 	FramesPerWrite int
 	BodyBytes      int
+	Code           int
 	Header         string
+	Order          string
+	Keys           int
+	BatchMessages  int
 	Group          string
 	Topic          string
 	BrokerName     string
@@ -45,6 +49,15 @@ const (
 	opaqueStart     = 1_000_000
 	opaqueEnd       = 10_000_000
 	frameBytesExtra = 4096
+
+	codeSendV1    = 10
+	codeSendV2    = 310
+	codeSendBatch = 320
+	orderJava     = "java"
+	orderGo       = "go"
+	keysMax       = 8
+	// The broker's default limit of messages in a batch.
+	batchMessagesMax = 1024
 )
 
 // ParseOptions reads the command line; an error names the flag or the value at fault.
@@ -56,7 +69,11 @@ func ParseOptions(arguments []string) (Options, error) {
 	set.IntVar(&o.Outstanding, "outstanding", 64, "unanswered frames per connection")
 	set.IntVar(&o.FramesPerWrite, "frames-per-write", 1, "frames in one write; they are sent again when all are answered")
 	set.IntVar(&o.BodyBytes, "body-bytes", 1024, "message body size")
+	set.IntVar(&o.Code, "code", codeSendV2, "310: fields with names of one letter; 10: with long names; 320: a batch")
 	set.StringVar(&o.Header, "header", headerJSON, "json or rocketmq (the binary one)")
+	set.StringVar(&o.Order, "order", orderJava, "order of the header's parts: java, or go (sorted fields after the rest)")
+	set.IntVar(&o.Keys, "keys", 0, "keys of every message, which the broker indexes; they change with every message")
+	set.IntVar(&o.BatchMessages, "batch-messages", 1, "messages in one request of code 320, each of body-bytes")
 	set.StringVar(&o.Group, "group", "bench_producer", "producer group")
 	set.StringVar(&o.Topic, "topic", "GantryBench", "topic; the broker creates it from TBW102")
 	set.StringVar(&o.BrokerName, "broker-name", "broker-a", "broker name in the header, as Java clients send it")
@@ -95,9 +112,12 @@ func (o Options) validate() error {
 		{"broker-name (characters)", len(o.BrokerName), 1, topicLengthMax},
 		{"tags (characters)", len(o.Tags), 0, topicLengthMax},
 		{"connections times outstanding", o.Connections * o.Outstanding, 1, opaqueSlotsMax},
+		{"keys", o.Keys, 0, keysMax},
+		{"batch-messages", o.BatchMessages, 1, batchMessagesMax},
+		{"bytes of a batch", o.BatchMessages * (o.BodyBytes + batchEntryBytesExtra), 1, bodyBytesMax + batchEntryBytesExtra},
 		{
 			"bytes in flight (connections times outstanding times frame)",
-			o.Connections * o.Outstanding * (o.BodyBytes + 512), 1, windowBytesMax,
+			o.Connections * o.Outstanding * (o.BatchMessages*(o.BodyBytes+batchEntryBytesExtra) + 512), 1, windowBytesMax,
 		},
 	}
 	for _, bound := range bounds {
@@ -110,6 +130,15 @@ func (o Options) validate() error {
 	}
 	if o.Header != headerJSON && o.Header != headerRocketMQ {
 		return fmt.Errorf("header must be %s or %s, not %q", headerJSON, headerRocketMQ, o.Header)
+	}
+	if o.Code != codeSendV1 && o.Code != codeSendV2 && o.Code != codeSendBatch {
+		return fmt.Errorf("code must be %d, %d or %d, not %d", codeSendV1, codeSendV2, codeSendBatch, o.Code)
+	}
+	if o.BatchMessages > 1 && o.Code != codeSendBatch {
+		return fmt.Errorf("only requests of code %d have several messages", codeSendBatch)
+	}
+	if o.Order != orderJava && o.Order != orderGo {
+		return fmt.Errorf("order must be %s or %s, not %q", orderJava, orderGo, o.Order)
 	}
 	if (o.AccessKey == "") != (o.SecretKey == "") {
 		return errors.New("access-key and secret-key must be given together")

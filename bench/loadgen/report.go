@@ -13,7 +13,12 @@ type Report struct {
 		FramesPerWrite int    `json:"frames_per_write"`
 		BodyBytes      int    `json:"body_bytes"`
 		FrameBytes     int    `json:"frame_bytes"`
+		Code           int    `json:"code"`
 		Header         string `json:"header"`
+		Order          string `json:"order"`
+		Keys           int    `json:"keys"`
+		BatchMessages  int    `json:"batch_messages"`
+		IsSigned       bool   `json:"is_signed"`
 		IsEcho         bool   `json:"is_echo"`
 	} `json:"load"`
 	Messages          uint64  `json:"messages"`
@@ -75,7 +80,12 @@ func NewReport(o Options, counts Counts, latency *Histogram, length time.Duratio
 	r.Load.FramesPerWrite = o.FramesPerWrite
 	r.Load.BodyBytes = o.BodyBytes
 	r.Load.FrameBytes = len(BuildFrame(o, 0, 0).bytes)
+	r.Load.Code = o.Code
 	r.Load.Header = o.Header
+	r.Load.Order = o.Order
+	r.Load.Keys = o.Keys
+	r.Load.BatchMessages = o.BatchMessages
+	r.Load.IsSigned = o.AccessKey != ""
 	r.Load.IsEcho = o.Echo
 	r.Messages = counts.Messages
 	r.Seconds = length.Seconds()

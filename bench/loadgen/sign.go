@@ -17,46 +17,67 @@ const signaturePlaceholder = "AAAAAAAAAAAAAAAAAAAAAAAAAAA="
 type Signer struct {
 	mac         hash.Hash
 	content     []byte
-	bornAt      int
-	uniqueAt    int
+	changing    []change
 	signatureAt int
 	sum         [sha1.Size]byte
 }
 
-// signedFields are the two fields that an account adds. By their names they come before all others, which is the order
-// of signing; the signature itself is not signed.
-func signedFields(o Options) [][2]string {
+// change is a part of the frame that differs from one sending to the next, with its place in the signed text.
+type change struct{ contentAt, frameAt, length int }
+
+// signedFields are the two fields that an account adds.
+func signedFields(o Options) []field {
 	if o.AccessKey == "" {
 		return nil
 	}
-	return [][2]string{{"AccessKey", o.AccessKey}, {"Signature", signaturePlaceholder}}
+	return []field{{"AccessKey", o.AccessKey}, {"Signature", signaturePlaceholder}}
 }
 
-// newSigner takes the fields in the order of their names; frame is complete except for the signature.
-func newSigner(o Options, fields [][2]string, frame, body []byte) *Signer {
+// newSigner takes a frame that is complete but for its signature. The signature itself is not signed.
+func newSigner(o Options, fields []field, f *Frame, headerEnd int) *Signer {
 	if o.AccessKey == "" {
 		return nil
 	}
 	s := &Signer{mac: hmac.New(sha1.New, []byte(o.SecretKey))}
-	for _, field := range fields {
-		if field[0] != "Signature" {
-			s.content = append(s.content, field[1]...)
+	for _, one := range sortedByName(fields) {
+		if one.name != "Signature" {
+			s.content = append(s.content, one.value...)
 		}
 	}
-	s.bornAt = bytes.Index(s.content, []byte(bornPlaceholder))
-	s.uniqueAt = bytes.Index(s.content, []byte(uniquePlaceholder))
-	s.content = append(s.content, body...)
-	s.signatureAt = bytes.Index(frame, []byte(signaturePlaceholder))
-	if s.bornAt < 0 || s.uniqueAt < 0 || s.signatureAt < 0 {
-		panic("a signed frame without its changing fields")
+	values := s.content
+	s.content = append(s.content[:len(values):len(values)], f.bytes[headerEnd:]...)
+	s.signatureAt = bytes.Index(f.bytes[:headerEnd], []byte(signaturePlaceholder))
+	s.add(bytes.Index(values, []byte(bornPlaceholder)), f.bornAt, bornDigits)
+	s.add(bytes.Index(values, []byte(uniquePlaceholder)), f.uniqueAt, uniqueDigits)
+	for i, at := range keyPlaces(values, 0) {
+		s.add(at, f.keysAt[i], keyDigits)
+	}
+	for _, at := range f.moreUniqueAt {
+		s.add(len(values)+at-headerEnd, at, uniqueDigits)
+	}
+	for _, at := range f.keysAt {
+		if at >= headerEnd {
+			s.add(len(values)+at-headerEnd, at, keyDigits)
+		}
+	}
+	if s.signatureAt < 0 {
+		panic("a signed frame without a signature")
 	}
 	return s
 }
 
+func (s *Signer) add(contentAt, frameAt, length int) {
+	if contentAt < 0 {
+		panic("a signed frame without its changing fields")
+	}
+	s.changing = append(s.changing, change{contentAt, frameAt, length})
+}
+
 // sign copies the changed fields of the frame to the signed text, and writes the new signature to the frame.
 func (s *Signer) sign(f *Frame) {
-	copy(s.content[s.bornAt:s.bornAt+bornDigits], f.bytes[f.bornAt:])
-	copy(s.content[s.uniqueAt:s.uniqueAt+uniqueDigits], f.bytes[f.uniqueAt:])
+	for _, one := range s.changing {
+		copy(s.content[one.contentAt:one.contentAt+one.length], f.bytes[one.frameAt:])
+	}
 	s.mac.Reset()
 	s.mac.Write(s.content)
 	base64.StdEncoding.Encode(f.bytes[s.signatureAt:s.signatureAt+len(signaturePlaceholder)], s.mac.Sum(s.sum[:0]))

@@ -173,6 +173,17 @@ def probe_go() -> str | None:
     return None
 
 
+def probe_cc() -> str | None:
+    """Check for a C compiler with the headers of the C library."""
+    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if found is None:
+        return "no cc, gcc or clang on PATH"
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "probe.c")
+        source.write_text('#include <stdio.h>\nint main(void) { return puts("") < 0; }\n')
+        return command_fails(found, "-o", str(source.with_suffix("")), str(source))
+
+
 def probe_spark() -> str | None:
     """Check for PySpark in this environment and a Java runtime."""
     if importlib.util.find_spec("pyspark") is None:
@@ -248,6 +259,7 @@ NEEDS: dict[str, Need] = {
         Need("memory_group", probe_memory_group, "run as root where cgroups are writable"),
         Need("java", probe_java, "apt-get install openjdk-17-jdk-headless maven"),
         Need("go", probe_go, "on Debian 12: apt-get install -t bookworm-backports golang-go"),
+        Need("cc", probe_cc, "apt-get install gcc libc6-dev"),
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need(
             "cluster",

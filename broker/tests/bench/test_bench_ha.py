@@ -26,6 +26,7 @@ from gantry_bench import (
     loadgen,
     machine,
     measurement,
+    speedups,
 )
 from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, SYNC_PLAIN, Setup, System
 from rich.console import Console
@@ -364,10 +365,10 @@ def test_published_run_replaces_the_tables_of_the_page(tmp_path: Path, monkeypat
     )
     results = ha.Results(
         started_at="2026-01-01T00:00:00Z", machine=machine.describe_machine(), scale=ha_scale.QUICK, without_apache="",
-        outcomes={"table": outcome},
+        path=speedups.CodePath("", False, "no compiler"), outcomes={"table": outcome},
     )  # fmt: skip
 
-    ha.report(Console(quiet=True), results, is_publishing=True)
+    ha.report(Console(quiet=True), results, json_path=None, is_publishing=True)
 
     text = page.read_text()
     between = text.partition("<!-- bench-ha: replication -->")[2].partition("<!-- end: replication -->")[0]

@@ -55,7 +55,7 @@ def test_relay_returns_every_frame_unchanged(tmp_path: Path, level: int) -> None
     load = loadgen.LoadGenerator(loadgen.build(), core=None)
 
     with processes.start_relay(tmp_path, core=None) as relay:
-        report = load.run(ha_pair.load_of(level), 1024, header="json", target=relay, timing=TIMING).report
+        report = load.run(ha_pair.load_of(level), 1024, target=relay, timing=TIMING).report
 
     assert report.errors == 0
     assert report.messages > 0
@@ -210,7 +210,10 @@ def quick_ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     monkeypatch.setattr(ha, "ROOT", tmp_path)
     monkeypatch.setattr(ha, "QUIET_SECONDS", 0.01)
     # The level is low, because a busy machine may delay thousands of sends until they are refused.
-    gentle = msgspec.structs.replace(ha_scale.QUICK, levels=(1, 16), memory_levels=(16,), slow_levels=(16,))
+    gentle = msgspec.structs.replace(
+        ha_scale.QUICK, setups=(ha_cells.PLAIN, ha_cells.SYNC_BUFFERED), levels=(1, 16), memory_levels=(16,),
+        slow_levels=(16,),
+    )  # fmt: skip
     monkeypatch.setattr(ha, "QUICK", gentle)
 
     (tmp_path / "results").mkdir()

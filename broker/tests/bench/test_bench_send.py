@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import send
 from click.testing import CliRunner, Result
-from gantry_bench import errors, loadgen, machine, measurement, memory, processes
+from gantry_bench import errors, loadgen, machine, measurement, memory, processes, speedups
 
 RunCommand = Callable[..., Result]
 TIMING = loadgen.Timing(warm_up_ms=20, duration_ms=100)
@@ -38,7 +38,8 @@ class Stub(asyncio.Protocol):
             if len(self.data) < 4 + total:
                 break
             request = json.loads(self.data[8:8 + header_bytes])
-            assert request["code"] == 310 and len(request["extFields"]["i"].split("\\x02")[0]) == 41, request
+            java = request["code"] == 310 and len(request["extFields"]["i"].split("\\x02")[0]) == 41
+            assert java or request["code"] == 320 or request["language"] == "GO", request
             self.data = self.data[4 + total:]
             header = {"code": CODE, "flag": 1, "opaque": request["opaque"], "remark": "said the stub"}
             reply = json.dumps(header, separators=(",", ":")).encode()
@@ -78,8 +79,11 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     code = 0
 
     @contextmanager
-    def start_broker(folder: Path, *, name_server: str, core: int | None) -> Iterator[processes.Broker]:
+    def start_broker(
+        folder: Path, *, name_server: str, core: int | None, extra: dict[str, str], prefix: tuple[str, ...]
+    ) -> Iterator[processes.Broker]:
         assert name_server == "127.0.0.1:9"
+        assert prefix[0] == "env"
         folder.mkdir()
         with stub_broker(folder, code=code, core=core) as broker:
             yield broker
@@ -90,6 +94,8 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
 
     monkeypatch.setattr(send, "start_broker", start_broker)
     monkeypatch.setattr(send, "start_name_server", start_name_server)
+    monkeypatch.setattr(send, "missing_reason", lambda: "not in this test")
+    monkeypatch.setattr(speedups, "probe", lambda setting: speedups.CodePath(setting, False, "not in this test"))
     monkeypatch.setattr(send, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(send, "ROOT", tmp_path)
     monkeypatch.setattr(send, "FREE_BYTES_NEEDED", 0)
@@ -106,14 +112,14 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
 @pytest.mark.verify(quick=3)
 @pytest.mark.needs_go
 @pytest.mark.parametrize("name", ["a", "a1", "b"])
-@pytest.mark.parametrize("header", ["json", "rocketmq"])
-def test_echo_server_answers_every_mode(tmp_path: Path, name: measurement.ModeName, header: str) -> None:
+@pytest.mark.parametrize("sender", ["java", "binary"])
+def test_echo_server_answers_every_mode(tmp_path: Path, name: measurement.ModeName, sender: str) -> None:
     """The baseline runs in all three modes without an error, and its CPU time is measured."""
     mode = measurement.MODES[name]
     load = loadgen.LoadGenerator(loadgen.build(), core=None)
 
     with processes.start_echo_server(tmp_path, core=None) as echo:
-        run = load.run(mode, 256, header=header, target=echo, timing=TIMING)
+        run = load.run(mode, 256, sender=measurement.SENDERS[sender], target=echo, timing=TIMING)
 
     assert run.report.errors == 0
     assert run.report.messages > 0
@@ -126,10 +132,12 @@ def test_echo_server_answers_every_mode(tmp_path: Path, name: measurement.ModeNa
 @pytest.mark.needs_go
 def test_complete_run_prints_goals_and_writes_its_figures(stubbed_send: RunCommand, tmp_path: Path) -> None:
     """Every mode and body is measured together with the echo server, and the file has the figures of the table."""
-    result = stubbed_send("--body-bytes", "64", "--body-bytes", "128")
+    result = stubbed_send("--only", "servers", "--body-bytes", "64", "--body-bytes", "128")
 
     assert result.exit_code == 0, result.output
     assert result.output.count("broker CPU per message") == 4  # two modes with a goal, two bodies
+    assert "Not measured: Gantry, compiled (not in this test)." in result.output
+    assert "Not measured: C server (not in this test)." in result.output
     assert "idle resident memory" in result.output
     [kept] = (tmp_path / "results").iterdir()
     assert f"written to {kept.relative_to(tmp_path)}" in result.output
@@ -139,13 +147,30 @@ def test_complete_run_prints_goals_and_writes_its_figures(stubbed_send: RunComma
     ]
     assert len(results["runs"]) == 3 * 2 * 2 * 2
     assert all(run["report"]["errors"] == 0 for run in results["runs"])
+    assert all(set(cell["servers"]) == {"echo", "python"} for cell in results["cells"])
+
+
+@pytest.mark.verify(quick=1)
+@pytest.mark.needs_go
+def test_each_sender_is_compared_with_the_usual_one(stubbed_send: RunCommand, tmp_path: Path) -> None:
+    """The usual sender runs in turn with every other one, and the results are at the requested path."""
+    path = tmp_path / "own.json"
+    senders = ("--sender", "go", "--sender", "batch", "--sender", "signed")
+
+    result = stubbed_send("--only", "senders", *senders, "--body-bytes", "64", "--json", str(path))
+
+    assert result.exit_code == 0, result.output
+    cells = json.loads(path.read_text())["sender_cells"]
+    assert [cell["sender"]["name"] for cell in cells] == ["go", "batch", "signed"]
+    assert all(cell["servers"]["python"]["usual"]["repetitions"] == 2 for cell in cells)
+    assert "x Java's" in result.output
 
 
 @pytest.mark.verify
 @pytest.mark.needs_go
 def test_refused_sends_fail_the_command(stubbed_send: RunCommand) -> None:
     """A broker that refuses gives no result: the command ends with 1 and shows the broker's remark."""
-    result = stubbed_send("--mode", "a", "--body-bytes", "64", answer=14)
+    result = stubbed_send("--only", "servers", "--mode", "a", "--body-bytes", "64", answer=14)
 
     assert result.exit_code == 1
     assert "said the stub" in result.output
@@ -161,7 +186,7 @@ def test_missed_goal_fails_only_when_requested(
     strict = measurement.Mode(name="b", connections=64, outstanding=1, frames_per_write=1, cpu_ratio_max=0.001)
     monkeypatch.setitem(measurement.MODES, "b", strict)
 
-    result = stubbed_send("--mode", "b", "--body-bytes", "64", *extra)
+    result = stubbed_send("--only", "servers", "--mode", "b", "--body-bytes", "64", *extra)
 
     assert result.exit_code == code, result.output
     assert "not met" in result.output
@@ -175,7 +200,7 @@ def test_missing_server_is_the_reported_reason(tmp_path: Path) -> None:
         gone = loadgen.Target(address="127.0.0.1:1", process_id=broker.target.process_id, is_echo=False)
 
         with pytest.raises(errors.BenchmarkFailed, match=r"connect to 127\.0\.0\.1:1"):
-            load.run(measurement.MODES["a"], 64, header="json", target=gone, timing=TIMING)
+            load.run(measurement.MODES["a"], 64, target=gone, timing=TIMING)
 
 
 def test_missing_go_gives_one_line_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +237,7 @@ def test_server_that_ends_at_once_is_shown_with_its_output(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--mode", "c"), ("--body-bytes", "0"), ("--body-bytes", "9000000"), ("--repetitions", "0"), ("--header", "xml")],
+    [("--mode", "c"), ("--body-bytes", "0"), ("--body-bytes", "9000000"), ("--repetitions", "0"), ("--sender", "java")],
     ids=" ".join,
 )
 def test_wrong_command_lines_are_refused(arguments: tuple[str, ...]) -> None:
@@ -221,6 +246,18 @@ def test_wrong_command_lines_are_refused(arguments: tuple[str, ...]) -> None:
 
     assert result.exit_code == 2
     assert "Invalid value" in result.output
+
+
+def test_senders_become_options_of_the_load_generator() -> None:
+    """Every property of a sender is an option; nothing is signed without an account."""
+    target = loadgen.Target(address="127.0.0.1:1", process_id=1, is_echo=False)
+    mode = measurement.MODES["a"]
+
+    words = loadgen.arguments(mode, 64, sender=measurement.SENDERS["batch"], target=target, timing=TIMING)
+
+    assert {"-code=320", "-header=json", "-order=java", "-keys=0", "-batch-messages=16"} <= set(words)
+    with pytest.raises(errors.BenchmarkFailed, match="cannot be signed without an account"):
+        loadgen.arguments(mode, 64, sender=measurement.SENDERS["signed"], target=target, timing=TIMING)
 
 
 def test_brokers_settings_use_rocketmqs_names(tmp_path: Path) -> None:

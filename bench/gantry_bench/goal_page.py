@@ -1,0 +1,106 @@
+"""The section of `make bench` in docs/benchmarks.md: the table of goals, and the tables behind it. Pure.
+
+Every table has a place between markers in the page (`gantry_bench.figures`). A part without results has a table without
+rows, and the reason below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gantry_bench.backlog import backlog_table
+from gantry_bench.figures import Figures
+from gantry_bench.goal_figures import Measured, PartName
+from gantry_bench.goal_table import goal_figures, goal_rows
+from gantry_bench.ha_cells import HaCell, find_cell
+from gantry_bench.ha_producer import producer_figures
+from gantry_bench.page import machine_figures
+from gantry_bench.recovery import size_text
+from gantry_bench.send_figures import PATHS, missing_notes, mode_notes, send_table, sender_note, sender_table
+
+PATH_TEXTS = {"compiled": "compiled", "python": "Python"}
+
+
+def page_figures(measured: Measured, problems: Mapping[PartName, str], started_at: str) -> list[Figures]:
+    """Return every table of the section, in the order of the page."""
+    tables = [goal_figures(goal_rows(measured), measured, problems)]
+    if measured.send is not None:
+        tables.insert(0, machine_figures(measured.send.machine, started_at))
+    return [
+        *tables, *_send_tables(measured), replication_table(measured), _producer_table(measured),
+        _backlog_table(measured), recovery_table(measured),
+    ]  # fmt: skip
+
+
+def _send_tables(measured: Measured) -> list[Figures]:
+    if measured.send is None:
+        return [_empty("sends"), _empty("senders")]
+    notes = missing_notes(measured.send.missing)
+    cells, sender_cells = measured.send.cells, measured.send.sender_cells
+    modes = list(dict.fromkeys(cell.mode for cell in cells))
+    first = send_table(cells, [*mode_notes(modes), *notes])
+    return [first, sender_table(sender_cells, [sender_note(sender_cells)] if sender_cells else [])]
+
+
+def _empty(name: str, note: str = "Not measured.") -> Figures:
+    return Figures(name=name, headings=["figures"], rows=[], notes=[note])
+
+
+def replication_table(measured: Measured) -> Figures:
+    """Return a row for each setup and number of outstanding sends, with both code paths and Apache."""
+    systems: list[tuple[str, list[HaCell]]] = [
+        (f"Gantry, {PATH_TEXTS[path]}", measured.gantry_cells(path)) for path in PATHS if path in measured.replication
+    ]
+    systems = [*systems, ("Apache", measured.apache_cells)]
+    systems = [(name, cells) for name, cells in systems if cells]
+    if not systems:
+        return _empty("replication")
+    headings = ["flush", "replication", "buffer", "outstanding"]
+    for name, _ in systems:
+        headings += [f"{name}, msgs/s", "p50 / p99 us"]
+    rows = []
+    for setup, level in dict.fromkeys((cell.setup, cell.level) for _, cells in systems for cell in cells):
+        row = [setup.flush, setup.replication, setup.buffer, str(level)]
+        for _, cells in systems:
+            row += _columns(find_cell(cells, cells[0].system, setup, level))
+        rows.append(row)
+    notes = []
+    if len(measured.replication) > 1:
+        notes = ["The brokers of the Python path ran alone, before or after the others."]
+    return Figures(name="replication", headings=headings, rows=rows, notes=notes)
+
+
+def _columns(cell: HaCell | None) -> list[str]:
+    if cell is None or not cell.messages:
+        return ["none" if cell is not None else "", "" if cell is None else cell.problem]
+    return [f"{cell.messages_per_second:,.0f}", f"{cell.p50_us:,.0f} / {cell.p99_us:,.0f}"]
+
+
+def _producer_table(measured: Measured) -> Figures:
+    runs = [run for file in measured.replication.values() for run in file.producer_runs]
+    if not runs:
+        return _empty("producer")
+    return msgspec.structs.replace(producer_figures(runs, []), name="producer")
+
+
+def _backlog_table(measured: Measured) -> Figures:
+    return _empty("backlog") if measured.backlog is None else backlog_table(measured.backlog.report)
+
+
+def recovery_table(measured: Measured) -> Figures:
+    """Return a row for each recovery on each code path."""
+    rows = [
+        [
+            PATH_TEXTS[path], size_text(cell.log_bytes), cell.way, size_text(cell.read_bytes),
+            f"{cell.report.seconds:.2f}", f"{cell.bytes_per_second / 1e9:.2f}", f"{cell.report.cpu_seconds:.2f}",
+        ]
+        for path in PATHS
+        if path in measured.recovery
+        for cell in measured.recovery[path].cells
+    ]  # fmt: skip
+    if not rows:
+        return _empty("recovery")
+    headings = ["path", "log", "what is read", "read", "seconds", "GB/s", "CPU seconds"]
+    return Figures(name="recovery", headings=headings, rows=rows, notes=[])
