@@ -172,7 +172,7 @@ class StoreWorld:
             (properties[UNIQUE_KEY], *keys.split()),
         )
 
-    def append(self, drafts: Sequence[Draft], *, contiguous: bool = False) -> tuple[list[int], list[int]]:
+    def append(self, drafts: Sequence[Draft], *, contiguous: bool = False) -> tuple[Sequence[int], Sequence[int]]:
         """Append drafts and record them."""
         store = self.store
         physical, offsets = store.append_contiguous(drafts) if contiguous else store.append(drafts)

@@ -5,7 +5,7 @@ The fast path reads *plain* records (``plain_records``): messages in a queue wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -91,7 +91,7 @@ def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[Sc
     def on_record(view: memoryview, position: int, physical: int, size: int) -> None:
         found.append((physical, size, parse_record_fields(view, position, size, LEVELS_MS)))
 
-    def run(records: Iterator[PlainRecord], physical: int) -> int:
+    def run(records: Iterable[PlainRecord], physical: int) -> int:
         nonlocal short
         for record in records:
             short += 1
