@@ -11,7 +11,7 @@ cdef enum:
     ONE_WAY = 2
     PROPERTIES_MAX = 32747   # longer properties have no room for a seal
     NUMBERS_BYTES = 64       # the numbers in a reply, and the head of its frame
-    MADE_ID_BYTES = 64       # a unique id that the broker makes, as a pair
+    MADE_ID_BYTES = 128      # a unique id that the broker makes, as a pair
 
 cdef class QueueSlot:
     """A queue of a topic, with the template of the reply to a send into it."""

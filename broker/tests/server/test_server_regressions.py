@@ -29,6 +29,7 @@ class FakeConnection:
 
     peer = ("127.0.0.1", 20000)
     is_backlogged = False
+    is_authenticated = True
 
     def __init__(self) -> None:
         self._received = bytearray()
