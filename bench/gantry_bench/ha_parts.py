@@ -18,6 +18,7 @@ from gantry_bench.ha_scale import HaScale
 from gantry_bench.ha_slow import SlowRun, slow_figures, slow_goals, summarise_slow
 from gantry_bench.ha_table import relay_figures, table_figures, table_goals
 from gantry_bench.measurement import Goal
+from gantry_interop import versions
 
 PartName = Literal["table", "producer", "memory", "slow"]
 UNPINNED = "Processes are not pinned to cores, so that brokers can use several threads."
@@ -68,7 +69,9 @@ class HaParts:
         """Measure every setup, and its baseline: an echo server behind a relay."""
         runs, relay = self._runner.measure_table()
         cells, relayed = summarise_cells(runs), summarise_cells(relay)
-        apache = "." if self._without else ", Apache RocketMQ 5.3.3's in direct memory; its brokers have -Xmx1g."
+        apache = "."
+        if not self._without:
+            apache = f", Apache RocketMQ {versions.PEER}'s in direct memory; its brokers have -Xmx1g."
         conditions = [
             f"{self._load_note(self._scale.repetitions, 'both systems')} A slave is connected in every cell. "
             f"Before the first run each master gets {self._scale.first_load_ms / 1000:g} s of load. "

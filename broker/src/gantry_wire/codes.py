@@ -3,8 +3,8 @@
 from enum import IntEnum
 from typing import Final
 
-PROTOCOL_VERSION: Final = 479
-"""The protocol version that Gantry announces: the ordinal of RocketMQ 5.3.3."""
+PROTOCOL_VERSION: Final = 513
+"""The protocol version that Gantry announces: the ordinal of RocketMQ 5.5.0."""
 
 
 class RequestCode(IntEnum):

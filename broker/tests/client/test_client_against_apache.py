@@ -1,4 +1,4 @@
-"""The client against Apache RocketMQ 5.3.3, an implementation that shares no author with it.
+"""The client against Apache RocketMQ, an implementation that shares no author with it.
 
 One name server and one broker of Apache's serve all tests of this file; every test has its own topic and group.
 """

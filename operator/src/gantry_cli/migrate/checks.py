@@ -108,7 +108,7 @@ def _check_versions(facts: MigrationFacts) -> Iterator[Finding]:
     version = tuple(int(part) for part in match.groups()) if match else ()
     if not version or not VERSION_MIN <= version[:2] <= VERSION_MAX:
         text = f"the old broker reports version {facts.version or 'unknown'}; supported are RocketMQ 4.9 and 5"
-        yield Finding(Severity.BLOCKED, text, "upgrade it to 4.9.8 or 5.3.3 first")
+        yield Finding(Severity.BLOCKED, text, "upgrade it to RocketMQ 4.9 or 5 first")
     else:
         yield Finding(Severity.FINE, f"the old broker is RocketMQ {'.'.join(map(str, version))}")
     for one in facts.registrations:

@@ -1,4 +1,4 @@
-"""The plan: every command of mqadmin 5.3.3, in an order in which an administrator could run them.
+"""The plan: every command of mqadmin, in an order in which an administrator could run them.
 
 Each file holds the commands around one noun. `BEFORE_CLIENTS` runs before clients and messages exist, `WITH_CLIENTS`
 with them, and `ACCOUNTS` at a second pair of servers. The steps that a file calls `FINAL` delete what other steps need,
