@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, final
 
 import msgspec
+from gantry_interop import versions
 
 from gantry_bench.figures import Figures
 from gantry_bench.ha_cells import HaCell, HaRun, summarise_cells
@@ -18,7 +19,6 @@ from gantry_bench.ha_scale import HaScale
 from gantry_bench.ha_slow import SlowRun, slow_figures, slow_goals, summarise_slow
 from gantry_bench.ha_table import relay_figures, table_figures, table_goals
 from gantry_bench.measurement import Goal
-from gantry_interop import versions
 
 PartName = Literal["table", "producer", "memory", "slow"]
 UNPINNED = "Processes are not pinned to cores, so that brokers can use several threads."
