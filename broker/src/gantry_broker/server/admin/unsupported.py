@@ -30,7 +30,7 @@ _COLD: Final = (
     "slaveReadEnable"
 )
 _TIMERS: Final = "this broker has no arbitrary timers; delay levels work"
-_LITE: Final = "this broker has no lite topics, which RocketMQ consumes by pop; use an ordinary topic, and a key or a tag"
+_LITE: Final = "this broker has no lite topics, which are consumed by pop; use an ordinary topic with keys or tags"
 
 LITE_CODES: Final = (
     RequestCode.POP_LITE_MESSAGE,
@@ -44,7 +44,7 @@ LITE_CODES: Final = (
     RequestCode.GET_LITE_GROUP_INFO,
     RequestCode.TRIGGER_LITE_DISPATCH,
 )
-"""The requests about lite topics, since RocketMQ 5.5."""
+"""The requests about lite topics, which RocketMQ has since 5.5."""
 
 UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
     RequestCode.POP_MESSAGE: (_NOT_SUPPORTED, _POP),

@@ -28,7 +28,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * scenario with two consumers would have only one.
  */
 final class Stage implements AutoCloseable {
-    /** The version of the client on the class path, such as 5.5.0. */
+    /** The version of the client on the class path, such as 5.1.4. */
     static final String CLIENT_VERSION =
         MQVersion.getVersionDesc(MQVersion.CURRENT_VERSION).substring(1).replace('_', '.');
     private static final long POLL_MILLIS = 20;
