@@ -130,6 +130,9 @@ def _check_modes(facts: MigrationFacts) -> Iterator[Finding]:
     ):
         if key in on:
             yield Finding(Severity.BLOCKED, f"{key}=true: {what}", "if possible, disable it during the migration")
+    if "transRocksDBEnable" in on and facts.config.get("transWriteOriginTransHalfEnable", "").lower() == "false":
+        text = "transWriteOriginTransHalfEnable=false: open transactions are only in RocksDB, which is not migrated"
+        yield Finding(Severity.BLOCKED, text, "set it to true, and wait until the open transactions have ended")
     yield from _check_access_control(facts, [key for key in ACCESS_CONTROL_KEYS if key in on])
     role = facts.config.get("brokerRole", "")
     if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
@@ -150,6 +153,7 @@ def _check_modes(facts: MigrationFacts) -> Iterator[Finding]:
     for key, what in (
         ("enableLmq", "light message queues are not supported"),
         ("enableMultiDispatch", "messages are stored in their own topic only"),
+        ("timerRocksDBEnable", "timers in RocksDB are not migrated, and not counted here"),
     ):
         if key in on:
             yield Finding(Severity.WARNING, f"{key}=true: {what}")
