@@ -13,11 +13,11 @@ import (
 //
 //	[total 4][kind 1 | header length 3][header .......][body .......]
 //
-// The header holds what a Java 5.3.3 client writes for SEND_MESSAGE_V2 (request code 310), in its order.
+// The header holds what a Java client of RocketMQ 5 writes for SEND_MESSAGE_V2 (request code 310), in its order.
 
 const (
 	requestCodeSendV2 = 310
-	versionJava533    = 479
+	versionJava       = 513 // the number of the release, in which clients of RocketMQ 5 differ
 	bornDigits        = 13
 	opaqueDigits      = 7
 	uniqueDigits      = 32
@@ -96,13 +96,13 @@ func jsonHeader(fields [][2]string) []byte {
 	}
 	return []byte(fmt.Sprintf(
 		`{"code":%d,"extFields":{%s},"flag":0,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}`,
-		requestCodeSendV2, strings.Join(extFields, ","), opaquePlaceholder, versionJava533))
+		requestCodeSendV2, strings.Join(extFields, ","), opaquePlaceholder, versionJava))
 }
 
 func rocketmqHeader(fields [][2]string) []byte {
 	header := binary.BigEndian.AppendUint16(nil, requestCodeSendV2)
 	header = append(header, languageJava)
-	header = binary.BigEndian.AppendUint16(header, versionJava533)
+	header = binary.BigEndian.AppendUint16(header, versionJava)
 	header = binary.BigEndian.AppendUint32(header, opaquePlaceholder)
 	header = binary.BigEndian.AppendUint32(header, 0) // flag
 	header = binary.BigEndian.AppendUint32(header, 0) // no remark
