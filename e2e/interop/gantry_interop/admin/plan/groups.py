@@ -28,6 +28,7 @@ BEFORE_CLIENTS: Final = (
     Step("getConsumerConfig", "-g patient", shows="updateSubGroup"),
     Step("updateSubGroup", "-b {broker} -g plain --attributes +no.such.attribute=1"),
     Step("updateSubGroup", "-b {broker} -g plain --attributes +lite.bind.topic=orders", deviation=NO_LITE_TOPICS),
+    Step("deleteSubGroup", "-b {broker} -g plain"),
     Step("updateSubGroup", "-c {cluster} -g cloned"),
     Step("updateSubGroup", "-c {cluster} -g popping"),
     Step("updateSubGroup", "-g watchers"),

@@ -39,6 +39,7 @@ _UPDATES: Final = (
     Step("updateTopic", "-b {broker} -t odd -a nonsense"),
     Step("updateTopic", "-b {broker} -t odd -a +message.type=STRANGE"),
     Step("updateTopic", "-b {broker} -t lite -r 1 -w 1 -a +message.type=LITE", deviation=NO_LITE_TOPICS),
+    Step("deleteTopic", "-c {cluster} -t lite"),
     Step("updateTopic", "-b {broker} -t changing -r 2 -w 6 -p 4"),
     Step("topicRoute", "-t changing", shows="updateTopic"),
     Step("updateTopic", "-b {broker} -t changing -r 6 -w 2 -p 6"),

@@ -6,8 +6,11 @@ from typing import Final
 
 from gantry_interop.admin.masks import Mask, Quirk
 
-_WHY_INTERNAL: Final = "Apache's broker has internal topics for pop, acting masters and timers"
-_INTERNAL_TOPIC: Final = r"rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
+_WHY_INTERNAL: Final = "Apache's broker has internal topics for pop, acting masters, timers and RocksDB"
+_INTERNAL_TOPIC: Final = (
+    r"(?:rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
+    r"|RMQ_SYS_ROCKSDB_TRANS_(?:OP_)?HALF_TOPIC)"
+)
 
 INTERNAL_TOPIC_NAMES: Final = Quirk(rf"^(?:InteropCluster +)?{_INTERNAL_TOPIC} *\n", _WHY_INTERNAL)
 INTERNAL_TOPIC_STATISTICS: Final = Quirk(rf"^{_INTERNAL_TOPIC} +[^\n]*\n", _WHY_INTERNAL)
