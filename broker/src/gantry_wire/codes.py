@@ -5,6 +5,8 @@ from typing import Final
 
 PROTOCOL_VERSION: Final = 513
 """The protocol version that Gantry announces: the ordinal of RocketMQ 5.5.0."""
+PROTOCOL_VERSION_NAME: Final = "V5_5_0"
+"""The name of this version in RocketMQ."""
 
 
 class RequestCode(IntEnum):
