@@ -14,6 +14,9 @@ _COLD: Final = (
     "Gantry does not limit reads of old messages by group; it can redirect consumers that lag far behind to slaves "
     "(`slaveReadEnable`)"
 )
+GROUP_RETURNS: Final = (
+    "Apache's broker creates the group again after it has deleted it, unless its offsets are deleted, too (`-r true`)"
+)
 
 REASONS: Final[dict[str, str]] = {
     **dict.fromkeys(
