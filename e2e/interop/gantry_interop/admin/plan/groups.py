@@ -6,7 +6,13 @@ import json
 from typing import Final
 
 from gantry_interop.admin.plan.reasons import GROUP_RETURNS, NO_LITE_TOPICS
-from gantry_interop.admin.plan.values import CONSUME_RATE, OWN_CLIENT_OF_TOOL, RUNNING_INFO, THREAD_LIST
+from gantry_interop.admin.plan.values import (
+    CONSUME_RATE,
+    OWN_CLIENT_OF_TOOL,
+    OWN_CONSUMER_OF_TOOL,
+    RUNNING_INFO,
+    THREAD_LIST,
+)
 from gantry_interop.admin.steps import Step
 
 FILES: Final = {
@@ -62,7 +68,7 @@ WITH_CLIENTS: Final = (
     Step("consumerProgress", "-g watchers -s true", masks=CONSUME_RATE),
     Step("consumerProgress", "-g watchers -t orders -c {cluster}", masks=CONSUME_RATE),
     Step("consumerProgress", "-g nobody", masks=CONSUME_RATE),
-    Step("consumerProgress", is_unordered=True, settles_seconds=20, masks=CONSUME_RATE),
+    Step("consumerProgress", is_unordered=True, masks=CONSUME_RATE, quirks=(OWN_CONSUMER_OF_TOOL,)),
     Step("consumerStatus", "-g watchers"),
     Step("consumerStatus", "-g watchers -i {watcher}", masks=RUNNING_INFO),
     Step("consumerStatus", "-g watchers -i {watcher} -s", masks=RUNNING_INFO, quirks=(THREAD_LIST,)),

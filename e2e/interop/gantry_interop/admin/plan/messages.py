@@ -6,6 +6,7 @@ from typing import Final
 
 from gantry_interop.admin.plan.values import (
     CONSUME_DURATION,
+    INDEX_KEY,
     ROUND_TRIP_TIME,
     SEND_TIMES,
     TRACE_DURATION,
@@ -60,7 +61,7 @@ WITH_CLIENTS: Final = (
     Step("queryCq", "-t orders -q 9 -i 0"),
     Step("queryCq", "-t nobody_made -q 0 -i 0"),
     Step("sendMessage", "-t fifo -p hello -k by-hand -c plum -b broker-a -i 1"),
-    Step("queryMsgByKey", "-t fifo -k by-hand", shows="sendMessage", settles_seconds=10),
+    Step("queryMsgByKey", "-t fifo -k by-hand", shows="sendMessage", settles_seconds=10, masks=INDEX_KEY),
     Step("sendMessage", "-t fifo -p hello -b broker-a -i 0 -m true"),
     Step("sendMessage", "-t fifo -p hello -i 0"),
     Step("sendMessage", "-t fifo -p hello -b broker-a -i 77"),

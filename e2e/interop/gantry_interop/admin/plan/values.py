@@ -39,6 +39,10 @@ OWN_CLIENT_OF_TOOL: Final = Quirk(
     r"^producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@STREAM,[^\n]*\n",
     "the tool's own client, which is listed only if its first heartbeat arrived in time",
 )
+OWN_CONSUMER_OF_TOOL: Final = Quirk(
+    r"^fetchers +[^\n]*\n", "the tool's own consumer, which Apache's broker may list for a while after it has left"
+)
+INDEX_KEY: Final = (Mask("offset", r"@K@\S+@(?P<value>\d+) *$"),)
 CLUSTER_LOAD: Final = (
     Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
     Mask("rate", r"ms\) +(?P<value>\d+\.\d\d)\(\d+,\d+ms\|"),
