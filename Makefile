@@ -35,7 +35,7 @@ manifests: ## Generate the CRDs, the schema of broker-group, the READMEs of char
 lock: ## Update requirements/*.txt, with hashes.
 	@scripts/lock
 
-interop: ## Run Apache's Java clients 4.9.8 and 5.3.3 against our processes (needs Java and Maven).
+interop: ## Run Apache's Java clients of RocketMQ 4 and 5 against our processes (needs Java and Maven).
 	@scripts/interop
 
 interop-admin: ## Run the commands of Apache's mqadmin against Apache's servers and ours, and compare (needs Java and Maven).

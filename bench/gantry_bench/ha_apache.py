@@ -1,4 +1,4 @@
-"""Apache RocketMQ 5.3.3, master and slave, set up like Gantry's pair, and its own benchmark producer.
+"""Apache RocketMQ, master and slave, set up like Gantry's pair, and its own benchmark producer.
 
 `e2e/interop` builds and starts both, because it contains Apache's artifacts; the settings of a pair are here. Each
 broker gets 1 GiB of heap, and direct memory for its buffers. If Java or Maven is

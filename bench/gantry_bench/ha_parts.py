@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, final
 
 import msgspec
+from gantry_interop import versions
 
 from gantry_bench.figures import Figures
 from gantry_bench.ha_cells import HaCell, HaRun, summarise_cells
@@ -68,7 +69,9 @@ class HaParts:
         """Measure every setup, and its baseline: an echo server behind a relay."""
         runs, relay = self._runner.measure_table()
         cells, relayed = summarise_cells(runs), summarise_cells(relay)
-        apache = "." if self._without else ", Apache RocketMQ 5.3.3's in direct memory; its brokers have -Xmx1g."
+        apache = "."
+        if not self._without:
+            apache = f", Apache RocketMQ {versions.PEER}'s in direct memory; its brokers have -Xmx1g."
         conditions = [
             f"{self._load_note(self._scale.repetitions, 'both systems')} A slave is connected in every cell. "
             f"Before the first run each master gets {self._scale.first_load_ms / 1000:g} s of load. "

@@ -14,13 +14,13 @@ import (
 //
 //	[total 4][kind 1 | header length 3][header .......][body .......]
 //
-// By default the header holds what a Java 5.3.3 client writes for SEND_MESSAGE_V2 (request code 310), in its order.
+// By default the header holds what a Java client of RocketMQ 5 writes for SEND_MESSAGE_V2 (request code 310), in its order.
 // The body of a batch (code 320) is a row of messages, each with its properties:
 //
 //	[total 4][magic 4][crc 4][flag 4][body length 4][body .......][properties length 2][properties .......]
 
 const (
-	versionJava533       = 479
+	versionJava          = 513 // the number of the release, in which clients of RocketMQ 5 differ
 	bornDigits           = 13
 	opaqueDigits         = 7
 	uniqueDigits         = 32
@@ -196,11 +196,11 @@ func jsonHeader(o Options, fields []field) []byte {
 	if o.Order == orderGo {
 		return []byte(fmt.Sprintf(
 			`{"code":%d,"language":"GO","version":%d,"opaque":%d,"flag":0,"remark":"","extFields":{%s}}`,
-			o.Code, versionJava533, opaquePlaceholder, text))
+			o.Code, versionJava, opaquePlaceholder, text))
 	}
 	return []byte(fmt.Sprintf(
 		`{"code":%d,"extFields":{%s},"flag":0,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}`,
-		o.Code, text, opaquePlaceholder, versionJava533))
+		o.Code, text, opaquePlaceholder, versionJava))
 }
 
 func rocketmqHeader(o Options, fields []field) []byte {
@@ -210,7 +210,7 @@ func rocketmqHeader(o Options, fields []field) []byte {
 	}
 	header := binary.BigEndian.AppendUint16(nil, uint16(o.Code))
 	header = append(header, language)
-	header = binary.BigEndian.AppendUint16(header, versionJava533)
+	header = binary.BigEndian.AppendUint16(header, versionJava)
 	header = binary.BigEndian.AppendUint32(header, opaquePlaceholder)
 	header = binary.BigEndian.AppendUint32(header, 0) // flag
 	header = binary.BigEndian.AppendUint32(header, 0) // no remark

@@ -33,7 +33,7 @@ func TestJSONHeaderIsAJavaClients(t *testing.T) {
 	if err := json.Unmarshal(header, &decoded); err != nil {
 		t.Fatal(err)
 	}
-	if decoded.Code != 310 || decoded.Opaque != 1234567 || decoded.Language != "JAVA" || decoded.Version != 479 {
+	if decoded.Code != 310 || decoded.Opaque != 1234567 || decoded.Language != "JAVA" || decoded.Version != versionJava {
 		t.Fatalf("decoded %+v", decoded)
 	}
 	if decoded.ExtFields["e"] != "3" || decoded.ExtFields["g"] != "1790000000123" {

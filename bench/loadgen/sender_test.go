@@ -47,7 +47,7 @@ func TestGoClientsRequest(t *testing.T) {
 	frame := BuildFrame(optionsOf(t, "-code", "10", "-order", "go"), 2, 0)
 	frame.Stamp(1234567, 1790000000123, 10)
 	_, header, _, _ := nextFrame(frame.bytes)
-	if !strings.HasPrefix(string(header), `{"code":10,"language":"GO","version":479,"opaque":1234567,"flag":0,`) {
+	if !strings.HasPrefix(string(header), `{"code":10,"language":"GO","version":513,"opaque":1234567,"flag":0,`) {
 		t.Fatalf("header %s", header)
 	}
 	fields, _ := fieldsOf(t, frame)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_interop import acl, drivers, peers
+from gantry_interop import acl, drivers, peers, versions
 from gantry_interop.processes import Nursery
 
 COUNT = 200
@@ -19,7 +19,7 @@ DENIED_WITH_16 = ("no account sends", "wrong secret pulls", "sends to a foreign 
 
 def verdict(scenario: str, *, is_kept: bool = True) -> drivers.Verdict:
     """Return the verdict of a scenario, which kept its rules or broke one."""
-    return drivers.Verdict("5.3.3", scenario, kept=is_kept)
+    return drivers.Verdict(versions.PEER, scenario, kept=is_kept)
 
 
 def test_report_detects_every_fault() -> None:
@@ -34,7 +34,7 @@ def test_report_detects_every_fault() -> None:
 
 @pytest.mark.verify
 @pytest.mark.needs_java
-@pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
+@pytest.mark.parametrize("client", [pytest.param(versions.PEER, marks=pytest.mark.slow), versions.OLDEST])
 def test_java_clients_do_what_they_are_permitted(client: str, tmp_path: Path) -> None:
     """With a named account; wrong credentials, missing permissions and weak signatures get an exception, and nothing is
     stored.
@@ -65,8 +65,10 @@ def test_missing_denials_are_found_without_access_control(tmp_path: Path) -> Non
 
     with Nursery(tmp_path / "logs") as nursery:
         peer = peers.start("gantry", nursery, layout)
-        guarded.write_accounts([options.run], ["5.3.3"])
-        [found] = drivers.run_scenarios(nursery, "5.3.3", acl.DENIALS, guarded.add_accounts(options), tmp_path / "home")
+        guarded.write_accounts([options.run], [versions.PEER])
+        [found] = drivers.run_scenarios(
+            nursery, versions.PEER, acl.DENIALS, guarded.add_accounts(options), tmp_path / "home"
+        )
         peer.stop()
 
     assert not found.kept

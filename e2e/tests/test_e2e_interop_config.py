@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gantry_interop import drivers, live_config, peers
+from gantry_interop import drivers, live_config, peers, versions
 from gantry_interop.processes import Nursery
 
 
@@ -38,7 +38,7 @@ def test_each_missing_line_of_the_audit_is_found() -> None:
 
 def test_report_detects_every_fault() -> None:
     """A client that was not run fails the report, as does a failed check of the clients or of the audit logs."""
-    kept, broken = (drivers.Verdict("5.3.3", "change", kept=is_kept) for is_kept in (True, False))
+    kept, broken = (drivers.Verdict(versions.PEER, "change", kept=is_kept) for is_kept in (True, False))
     assert live_config.ConfigReport([kept], 1, []).kept
     assert not live_config.ConfigReport([], 1, []).kept
     assert not live_config.ConfigReport([kept, broken], 1, []).kept
@@ -47,7 +47,7 @@ def test_report_detects_every_fault() -> None:
 
 @pytest.mark.verify
 @pytest.mark.needs_java
-@pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
+@pytest.mark.parametrize("client", [pytest.param(versions.PEER, marks=pytest.mark.slow), versions.OLDEST])
 def test_settings_changed_by_java_survive_a_restart(client: str, tmp_path: Path) -> None:
     """An allowed key is effective at once and after a restart; a forbidden one is refused by name; all is in the audit
     log.

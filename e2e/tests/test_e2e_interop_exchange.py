@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_interop import drivers, peers, snapshot
+from gantry_interop import drivers, peers, snapshot, versions
 from gantry_interop.processes import Nursery
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.slow]
 
 COUNT = 3_000
-CLIENT = "5.3.3"
+CLIENT = versions.PEER
 # The files are so small that the log rolls over several of them.
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
 

@@ -19,7 +19,7 @@ SEED = 20_92
 @pytest.mark.slow
 @pytest.mark.needs_java
 def test_both_evaluators_agree_on_a_hundred_thousand_pairs(tmp_path: Path) -> None:
-    """RocketMQ 5.3.3's classes and ours: true, false, unknown, not evaluable, or an invalid filter."""
+    """RocketMQ's classes and ours: true, false, unknown, not evaluable, or an invalid filter."""
     found = filter_judge.compare(PAIRS, SEED, tmp_path)
 
     assert found.pairs >= PAIRS

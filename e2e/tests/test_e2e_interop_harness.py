@@ -10,14 +10,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from gantry_interop import benchmark, drivers, failover, flows, frames, java, processes, proxy, record
+from gantry_interop import benchmark, drivers, failover, flows, frames, java, processes, proxy, record, versions
 from gantry_interop.errors import DeadlineExceeded, InteropError
 from gantry_interop.failover_plans import Plan
 from gantry_interop.migration_report import MigrationReport
 from gantry_interop.migration_report import Plan as MigrationPlan
 
 ENDLESS = [sys.executable, "-c", "import signal; signal.pause()"]
-FRAME = record.GOLDEN / "0310-send-message-v2.request.client-5.3.3.json.bin"
+FRAME = record.GOLDEN / f"0310-send-message-v2.request.client-{versions.PEER}.json.bin"
 
 
 def test_leaving_the_nursery_ends_every_child(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_driver_that_dies_breaks_its_scenario(tmp_path: Path, monkeypatch: pytes
     options = drivers.DriverOptions("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=120)
 
     with processes.Nursery(tmp_path) as nursery:
-        verdicts = drivers.run_scenarios(nursery, "5.3.3", ("sync", "async", "batch"), options, tmp_path)
+        verdicts = drivers.run_scenarios(nursery, versions.PEER, ("sync", "async", "batch"), options, tmp_path)
 
     assert [(verdict.scenario, verdict.kept) for verdict in verdicts] == [
         ("sync", True),
@@ -74,7 +74,7 @@ def test_hanging_driver_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     options = drivers.DriverOptions("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=0.3)
 
     with processes.Nursery(tmp_path) as nursery:
-        (verdict,) = drivers.run_scenarios(nursery, "4.9.8", ("sync",), options, tmp_path)
+        (verdict,) = drivers.run_scenarios(nursery, versions.OLDEST, ("sync",), options, tmp_path)
         assert not any(child.is_running() for child in nursery._children)
 
     assert not verdict.kept

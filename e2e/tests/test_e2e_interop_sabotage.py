@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from gantry_interop import drivers, peers
+from gantry_interop import drivers, peers, versions
 from gantry_interop.frames import WireFrame
 from gantry_interop.processes import Nursery
 from gantry_interop.proxy import Link, Proxy
@@ -141,7 +141,7 @@ def test_falsified_answer_is_detected(
         extra=("--patience-ms", str(DROPPED_TIMEOUT_MS if fault in (lose, alter, commit_none) else 30_000)),
     )
 
-    (verdict,) = drivers.run_scenarios(nursery, "5.3.3", (scenario,), options, directory / "home")
+    (verdict,) = drivers.run_scenarios(nursery, versions.PEER, (scenario,), options, directory / "home")
 
     assert verdict.kept == (broken == [])
     found = " ".join(verdict.broken)

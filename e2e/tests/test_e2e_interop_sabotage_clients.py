@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gantry_interop import drivers, peers
+from gantry_interop import drivers, peers, versions
 from gantry_interop.frames import WireFrame
 from gantry_interop.processes import Nursery
 from gantry_interop.proxy import Link, Proxy
@@ -171,7 +171,7 @@ def test_falsified_client_traffic_is_detected(
     for faults, run in (((None, None), f"correct{scenario}"), ((on_request, on_answer), f"fault{scenario}")):
         rule.on_request, rule.on_answer = faults
         (verdict,) = drivers.run_scenarios(
-            nursery, "5.3.3", (scenario,), driver_options(peer.address, run), directory / f"home-{run}"
+            nursery, versions.PEER, (scenario,), driver_options(peer.address, run), directory / f"home-{run}"
         )
         if faults == (None, None):
             assert verdict.broken == []
@@ -198,7 +198,7 @@ def test_falsified_hosts_are_detected(rule: FaultyProxyRule, tmp_path: Path) -> 
             for fault, run in ((None, "correct"), (clear_v6_flags, "fault")):
                 rule.on_answer = fault
                 options = driver_options(f"[::1]:{names}", run)
-                (verdict,) = drivers.run_scenarios(nursery, "5.3.3", ("ipv6",), options, tmp_path / f"home-{run}")
+                (verdict,) = drivers.run_scenarios(nursery, versions.PEER, ("ipv6",), options, tmp_path / f"home-{run}")
                 if fault is None:
                     assert verdict.broken == []
                 else:

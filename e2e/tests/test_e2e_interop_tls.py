@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_interop import drivers, peers, tls
+from gantry_interop import drivers, peers, tls, versions
 from gantry_interop.processes import Nursery
 
 COUNT = 300
@@ -16,8 +16,8 @@ def report_of(
     *, is_kept: bool = True, seen: int = 2, invalid_kept: bool = False, invalid_received: int = 0
 ) -> tls.TlsReport:
     """Return a report with these results of scenarios and checks."""
-    verdict = drivers.Verdict("5.3.3", "sync", kept=is_kept)
-    invalid = drivers.Verdict("5.3.3", "sync", kept=invalid_kept, received=invalid_received)
+    verdict = drivers.Verdict(versions.PEER, "sync", kept=is_kept)
+    invalid = drivers.Verdict(versions.PEER, "sync", kept=invalid_kept, received=invalid_received)
     return tls.TlsReport([verdict], [invalid], seen)
 
 
@@ -28,12 +28,12 @@ def test_report_detects_every_fault() -> None:
     assert not report_of(seen=1).kept
     assert not report_of(invalid_kept=True).kept
     assert not report_of(invalid_received=1).kept
-    assert not tls.TlsReport([drivers.Verdict("5.3.3", "sync", kept=True)], [], 2).kept
+    assert not tls.TlsReport([drivers.Verdict(versions.PEER, "sync", kept=True)], [], 2).kept
 
 
 @pytest.mark.verify
 @pytest.mark.needs_java
-@pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
+@pytest.mark.parametrize("client", [pytest.param(versions.PEER, marks=pytest.mark.slow), versions.OLDEST])
 def test_java_clients_use_tls(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unmodified clients with a certificate lose nothing, and invalid clients of four kinds are refused.
 

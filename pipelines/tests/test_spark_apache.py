@@ -1,4 +1,4 @@
-"""The source with Apache RocketMQ 5.3.3: messages of its broker are read by pull and from its files."""
+"""The source with Apache RocketMQ: messages of its broker are read by pull and from its files."""
 
 from __future__ import annotations
 

@@ -212,6 +212,7 @@ _ADMIN_CODES: Final = (
     RequestCode.SET_MESSAGE_REQUEST_MODE,
     RequestCode.GET_TIMER_CHECK_POINT,
     RequestCode.GET_TIMER_METRICS,
+    RequestCode.SWITCH_TIMER_ENGINE,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
     RequestCode.GET_ALL_PRODUCER_INFO,
@@ -245,6 +246,17 @@ _ADMIN_CODES: Final = (
     # pop consumption
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.POP_ROLLBACK,
+    # lite topics
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.LITE_SUBSCRIPTION_CTL,
+    RequestCode.ACK_LITE_MESSAGE,
+    RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+    RequestCode.GET_BROKER_LITE_INFO,
+    RequestCode.GET_PARENT_TOPIC_INFO,
+    RequestCode.GET_LITE_TOPIC_INFO,
+    RequestCode.GET_LITE_CLIENT_INFO,
+    RequestCode.GET_LITE_GROUP_INFO,
+    RequestCode.TRIGGER_LITE_DISPATCH,
     # name servers
     RequestCode.PUT_KV_CONFIG,
     RequestCode.GET_KV_CONFIG,

@@ -28,7 +28,7 @@ from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import QueueReader
 from gantry_client.session import Session
 from gantry_client.settings import ConsumerSettings
-from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.codes import PROTOCOL_VERSION_NAME, RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import ConsumerData, MessageQueue
 from gantry_wire.commands.consumers import (
@@ -50,9 +50,6 @@ from gantry_wire.message import StoredMessage, decode_record
 log = logging.getLogger(__name__)
 
 MIB: Final = 1024 * 1024
-VERSION_NAME: Final = "V5_3_3"
-"""The client version that tools display, beside the version number in every request."""
-
 TASKS_MAX: Final = 500
 """The maximum number of tasks in one stack dump."""
 
@@ -162,7 +159,7 @@ class ConsumerRequests:
         return {
             "PROP_NAMESERVER_ADDR": "".join(f"{one};" for one in self._session.name_servers.addresses),
             "PROP_CONSUME_TYPE": described.consume_type,
-            "PROP_CLIENT_VERSION": VERSION_NAME,
+            "PROP_CLIENT_VERSION": PROTOCOL_VERSION_NAME,
             "PROP_CONSUMEORDERLY": "true" if role.is_ordered else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(settings.concurrency),
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_at_ms),

@@ -3,8 +3,10 @@
 from enum import IntEnum
 from typing import Final
 
-PROTOCOL_VERSION: Final = 479
-"""The protocol version that Gantry announces: the ordinal of RocketMQ 5.3.3."""
+PROTOCOL_VERSION: Final = 513
+"""The protocol version that Gantry announces: the ordinal of RocketMQ 5.5.0."""
+PROTOCOL_VERSION_NAME: Final = "V5_5_0"
+"""The name of this version in RocketMQ."""
 
 
 class RequestCode(IntEnum):
@@ -134,6 +136,7 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    SWITCH_TIMER_ENGINE = 5001
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -141,6 +144,16 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
+    POP_LITE_MESSAGE = 200070
+    LITE_SUBSCRIPTION_CTL = 200071
+    ACK_LITE_MESSAGE = 200072
+    NOTIFY_UNSUBSCRIBE_LITE = 200073
+    GET_BROKER_LITE_INFO = 200074
+    GET_PARENT_TOPIC_INFO = 200075
+    GET_LITE_TOPIC_INFO = 200076
+    GET_LITE_CLIENT_INFO = 200077
+    GET_LITE_GROUP_INFO = 200078
+    TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
 
 

@@ -28,7 +28,7 @@ RETRY_TOPIC_BYTES_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """The limits of one connection. The defaults are those of a RocketMQ 5.3.3 broker where it has one."""
+    """The limits of one connection. The defaults are those of a RocketMQ 5 broker where it has one."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     """The size of a frame with its length field: 16 MiB, beyond which Java's decoder closes the connection."""

@@ -1,7 +1,7 @@
 """Signatures of requests: the scheme of RocketMQ's clients (v1), and Gantry's own strict scheme.
 
 v1 (`sign_v1`) is RocketMQ's scheme, and weak: HmacSHA1, keyed with the account's secret, over the concatenated VALUES
-of the header's fields in the order of their names, and the body. Java clients 4.9.8 and 5.3.3 sign so, and a Java
+of the header's fields in the order of their names, and the body. Java clients of RocketMQ 4 and 5 sign so, and a Java
 broker checks no more. It does not cover
 
     names and lengths   {queueId: "12", queueOffset: "3"} has the signature of {queueId: "1", queueOffset: "23"}

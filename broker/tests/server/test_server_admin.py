@@ -20,6 +20,7 @@ from gantry_testing.local import (
     wait_until,
 )
 from gantry_wire import Command, RequestCode
+from gantry_wire.codes import PROTOCOL_VERSION_NAME
 from gantry_wire.fastjson import dumps, loads
 from gantry_wire.message import decode_record, decode_records, parse_offset_message_id
 
@@ -316,7 +317,7 @@ async def test_runtime_info_has_rocketmqs_fields(broker: Broker, clock: FakeCloc
     table: dict[str, Any] = (await client.ask_json(28))["table"]
 
     assert all(isinstance(value, str) for value in table.values())
-    assert table["brokerVersionDesc"] == "V5_3_3"
+    assert table["brokerVersionDesc"] == PROTOCOL_VERSION_NAME
     assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("1", "1")
     assert table["commitLogMaxOffset"] == str(broker.core.store.log.wrote) == table["putMessageSizeTotal"]
     assert (table["commitLogMinOffset"], table["dispatchBehindBytes"], table["heldPulls"]) == ("0", "0", "1")

@@ -59,6 +59,18 @@ async def test_another_key_with_the_same_hash_is_not_found(client: Dialogue) -> 
     assert await bodies_found(client, "AaAa") == []
 
 
+async def test_query_by_tag_is_refused(client: Dialogue) -> None:
+    """Only keys are indexed: a message whose key is equal to the tag would be a wrong answer."""
+    await send_with_key(client, b"keyed", "red")
+
+    reply = await query(client, "red", indexType="T")
+
+    assert (reply.code, reply.body) == (3, b"")
+    assert "no index of tags" in (reply.remark or "")
+    for kind in ("K", "U"):
+        assert await bodies_found(client, "red", indexType=kind, lastKey="") == [b"keyed"]
+
+
 async def test_hash_collision_of_the_test_is_real(client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: without the comparison the other key's messages come along."""
     monkeypatch.setattr(queries, "matches_query", lambda message, query: True)

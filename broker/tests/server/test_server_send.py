@@ -312,7 +312,9 @@ async def test_batch_messages_share_outer_properties(client: Dialogue) -> None:
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SENDS_ANSWERED = sorted(
-    path.name for path in GOLDEN.glob("*.bin") if path.name[:4] in ("0010", "0310", "0320") and ".request." in path.name
+    path.relative_to(GOLDEN).as_posix()
+    for path in GOLDEN.glob("**/*.bin")
+    if path.name[:4] in ("0010", "0310", "0320") and ".request." in path.name
 )
 """Requests of Java's clients that Apache's broker answered with code 0, as they were on the wire."""
 

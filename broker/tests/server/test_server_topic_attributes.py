@@ -70,8 +70,17 @@ def test_invalid_attributes_are_refused_with_rocketmqs_text(
     assert str(caught.value) == words
 
 
-@pytest.mark.parametrize("text", ["+message.type=MIXED", "+queue.type=BatchCQ", "+cleanup.policy=COMPACTION"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "+message.type=MIXED",
+        "+message.type=LITE",
+        "+message.type=PRIORITY",
+        "+queue.type=BatchCQ",
+        "+cleanup.policy=COMPACTION",
+    ],
+)
 def test_unsupported_attributes_are_refused(text: str) -> None:
-    """MIXED is refused by RocketMQ's default configuration, too; the other two would promise unsupported behaviour."""
+    """MIXED is refused by RocketMQ's default configuration, too; the others would promise unsupported behaviour."""
     with pytest.raises(UnsupportedAttributes, match="not supported"):
         apply_changes(None, text)

@@ -187,7 +187,7 @@ async def test_permission_is_in_the_route_when_answered(tmp_path: Path, perm: st
 
 
 async def test_groups_keep_their_retry_policy_and_have_no_attributes(broker: Broker, client: Dialogue) -> None:
-    """As in RocketMQ 5.3.3, which has a place for attributes of groups and none to put there."""
+    """RocketMQ's attributes of groups are for pop consumers and lite topics, so Gantry has none to set."""
     exponential = {"initial": 5000, "max": 7_200_000, "multiplier": 2}
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}
     config = {"groupName": GROUP, "retryMaxTimes": 3, "groupRetryPolicy": policy}

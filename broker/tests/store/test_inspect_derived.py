@@ -171,6 +171,18 @@ def test_entry_with_wrong_hash_is_reported(world: StoreWorld) -> None:
     assert (Kind.INDEX_CHAIN, Harm.DERIVED) in kinds(report)
 
 
+@pytest.mark.parametrize(("tag", "is_stray"), [("red", False), ("blue", True), (None, True)])
+def test_entry_for_the_tag_of_a_message_is_accepted(world: StoreWorld, tag: str | None, is_stray: bool) -> None:
+    """RocketMQ 5.4 and later index the tag of every message, too; an entry for another tag is damage."""
+    draft = world.draft("orders", tag=tag)
+    world.append([draft._replace(keys=(*draft.keys, "T#red"))])
+    world.close()
+
+    report = verify(world)
+
+    assert kinds(report) == ({(Kind.INDEX_STRAY, Harm.DERIVED)} if is_stray else set())
+
+
 def test_broken_index_chain_is_reported(world: StoreWorld) -> None:
     """All entries are right, but a query would not find some of them."""
     world.close()

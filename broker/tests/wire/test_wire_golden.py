@@ -1,7 +1,8 @@
 """Captured frames of Java clients and Apache's servers, decoded and encoded again by gantry_wire.
 
-The frames in `golden/` were captured by `make interop`'s recorder (`e2e/interop/run.py record`); `golden/frames.json`
-describes how. They check the wire package with bytes that it has not written itself.
+The frames were captured by `make interop`'s recorder (`e2e/interop/run.py record`): those in `golden/` with servers of
+RocketMQ 5.3.3, those in its folders with servers of the version in the folder's name. A `frames.json` describes how.
+They check the wire package with bytes that it has not written itself.
 """
 
 import hashlib
@@ -49,10 +50,15 @@ class Golden:
     variant: str
     sha256: str
     captured: str
+    folder: Path = GOLDEN
 
     @property
     def raw(self) -> bytes:
-        return (GOLDEN / f"{self.name}.bin").read_bytes()
+        return (self.folder / f"{self.name}.bin").read_bytes()
+
+    @property
+    def id(self) -> str:
+        return (self.folder / self.name).relative_to(GOLDEN).as_posix()
 
     def command(self) -> Command:
         return decode_command(only_frame(self.raw))
@@ -65,7 +71,17 @@ def only_frame(raw: bytes) -> Frame:
     return frame
 
 
-INDEX = msgspec.json.decode((GOLDEN / "frames.json").read_bytes(), type=list[Golden])
+def read_indexes() -> list[Golden]:
+    """Return the frames of every recording."""
+    return [
+        replace(golden, folder=path.parent)
+        for path in sorted(GOLDEN.glob("**/frames.json"))
+        for golden in msgspec.json.decode(path.read_bytes(), type=list[Golden])
+    ]
+
+
+INDEX = read_indexes()
+CLIENTS = sorted({(golden.folder, golden.client) for golden in INDEX if golden.client.startswith("client-")})
 
 
 def frames(*request_codes: int, reply: bool, codes: set[int] | None = None, with_body: bool = False) -> list[Any]:
@@ -80,10 +96,10 @@ def frames(*request_codes: int, reply: bool, codes: set[int] | None = None, with
     ]
     if not chosen:
         raise LookupError(f"no golden frame for {request_codes}, reply={reply}")
-    return [pytest.param(golden, id=golden.name) for golden in chosen]
+    return [pytest.param(golden, id=golden.id) for golden in chosen]
 
 
-EACH_FRAME = pytest.mark.parametrize("golden", [pytest.param(golden, id=golden.name) for golden in INDEX])
+EACH_FRAME = pytest.mark.parametrize("golden", [pytest.param(golden, id=golden.id) for golden in INDEX])
 
 MINIMAL_CLIENT_CODES = {11, 12, 14, 15, 17, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 46, 105, 310, 320, 325}
 SERVER_CODES = {39, 40, 326}
@@ -153,31 +169,30 @@ RECORD_REPLIES = (11, 361, 12, 33)
 
 def test_index_lists_every_file_with_its_digest() -> None:
     """An edited, missing or manually added frame is detected."""
-    on_disk = {path.stem for path in GOLDEN.glob("*.bin")}
+    on_disk = {path.relative_to(GOLDEN).with_suffix("").as_posix() for path in GOLDEN.glob("**/*.bin")}
 
-    assert on_disk == {golden.name for golden in INDEX}
+    assert on_disk == {golden.id for golden in INDEX}
     for golden in INDEX:
-        assert hashlib.sha256(golden.raw).hexdigest() == golden.sha256, golden.name
-        assert golden.captured.endswith("."), golden.name
+        assert hashlib.sha256(golden.raw).hexdigest() == golden.sha256, golden.id
+        assert golden.captured.endswith("."), golden.id
 
 
-@pytest.mark.parametrize("client", ["client-4.9.8", "client-5.3.3"])
+@pytest.mark.parametrize(("folder", "client"), [pytest.param(*one, id=f"{one[0].name}-{one[1]}") for one in CLIENTS])
 @pytest.mark.parametrize("serialization", ["json", "binary"])
-def test_recording_is_complete(client: str, serialization: str) -> None:
+def test_recording_is_complete(folder: Path, client: str, serialization: str) -> None:
     """A recording without a request code of the ordinary clients is not accepted."""
-    captured = {
-        golden.request_code
+    recorded = [
+        golden
         for golden in INDEX
-        if golden.client == client and golden.serialization == serialization and golden.response_code is None
-    }
+        if (golden.folder, golden.client, golden.serialization) == (folder, client, serialization)
+    ]
+    captured = {golden.request_code for golden in recorded if golden.response_code is None}
 
     old_send_codes = {10} if serialization == "json" else set()
     assert captured >= MINIMAL_CLIENT_CODES | SERVER_CODES | old_send_codes
-    assert any(
-        golden.client == client and (golden.request_code == 361 or golden.variant.startswith("lite"))
-        for golden in INDEX
-        if golden.serialization == serialization
-    ), "expected a lite pull: code 361 of the 5.x client, or code 11 with a flag of the 4.9 client"
+    assert any(golden.request_code == 361 or golden.variant.startswith("lite") for golden in recorded), (
+        "expected a lite pull: code 361 of the 5.x client, or code 11 with a flag of the 4.9 client"
+    )
 
 
 @EACH_FRAME
@@ -228,7 +243,7 @@ def without_empty_texts(command: Command) -> Command:
 
 
 @pytest.mark.parametrize(
-    "golden", [pytest.param(golden, id=golden.name) for golden in INDEX if golden.serialization == "binary"]
+    "golden", [pytest.param(golden, id=golden.id) for golden in INDEX if golden.serialization == "binary"]
 )
 def test_a_binary_frame_is_written_as_java_writes_it(golden: Golden) -> None:
     """The binary form is unique: encoded again it has the same bytes, apart from an empty field."""
@@ -344,7 +359,7 @@ def test_captured_batch_round_trips(golden: Golden) -> None:
 @pytest.mark.parametrize(
     "golden",
     [
-        pytest.param(golden, id=golden.name)
+        pytest.param(golden, id=golden.id)
         for golden in INDEX
         if golden.request_code not in RECORD_REPLIES and golden.serialization == "json"
     ],

@@ -53,7 +53,7 @@ def differences() -> list[str]:
 
 
 def test_results_equal_those_of_apaches_evaluator() -> None:
-    """Random expressions, and every difficult value in every relation, give the results of RocketMQ 5.3.3's classes."""
+    """Random expressions, and every difficult value in every relation, give the results of RocketMQ's classes."""
     lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
     assert sum(len(line["messages"]) for line in lines) >= 5_000

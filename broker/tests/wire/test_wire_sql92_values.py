@@ -1,4 +1,4 @@
-"""Evaluation of filters on properties: unknown, true, false or a fault, as in RocketMQ 5.3.3."""
+"""Evaluation of filters on properties: unknown, true, false or a fault, as in RocketMQ 5."""
 
 import math
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gantry_interop import drivers, peers
+from gantry_interop import drivers, peers, versions
 from gantry_interop.processes import Child, Nursery, wait_until
 
 SCENARIOS = ("sync", "async", "batch", "ordered", "litepull", "retry", "dlq", "transactions", "request", "trace")
-UNSUPPORTED_SCENARIOS = {"5.3.3": ("request",)}
+UNSUPPORTED_SCENARIOS = {versions.PREVIOUS: ("request",)}
 """This client counts a request as answered when it is sent (`RequestResponseFuture`), and reports a timeout."""
 DENIALS = ("acl",)
 """The scenarios whose requests must be denied."""

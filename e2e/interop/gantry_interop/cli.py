@@ -103,7 +103,7 @@ def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(PEERS),
             default="gantry",
             show_default=True,
-            help="Servers to start: Gantry's, or Apache RocketMQ 5.3.3, which validates the scenarios themselves.",
+            help="Servers to start: Gantry's, or Apache RocketMQ, which validates the scenarios themselves.",
         ),
     ):
         command = option(command)
@@ -117,7 +117,7 @@ def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
 Examples:
   run.py                                       all scenarios, 100,000 messages each
   run.py --peer apache --count 2000            validate the scenarios against Apache itself
-  run.py --scenarios ordered,restart --clients 5.3.3
+  run.py --scenarios ordered,restart --clients 4.9.8
   run.py --namesrv 127.0.0.1:9876 --scenarios sync --count 1000
   run.py benchmark --seconds 30                Apache's own benchmark programs
   run.py migrate                               gantry migrate with a log of 3 GiB, under load
@@ -179,7 +179,7 @@ def main(
     scenario_seconds: float,
     **target: object,
 ) -> None:
-    """Run unmodified RocketMQ clients, 4.9.8 and 5.3.3, which send to a broker and check each message they receive.
+    """Run unmodified RocketMQ clients, which send messages to a broker and check each message they receive.
 
     Without a command the scenarios are run. The Java side is built with Maven if its sources changed.
     """
@@ -288,7 +288,7 @@ def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
 
 
 @main.command("failover")
-@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--clients", default=",".join(java.OUTER_CLIENTS), show_default=True, help="Client versions.")
 @click.option("--mixed", is_flag=True, help="Run only the failovers with transactions, delays and failed deliveries.")
 @click.option("--keep", is_flag=True, help="Keep the stores in the run directory. Logs and histories are always kept.")
 def failover_command(clients: str, mixed: bool, keep: bool) -> None:
@@ -312,7 +312,7 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
 
 
 @main.command("flows")
-@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--clients", default=",".join(java.OUTER_CLIENTS), show_default=True, help="Client versions.")
 @click.option("--scenarios", default="delays,locks", show_default=True, help="Scenarios to run, separated by commas.")
 def flows_command(clients: str, scenarios: str) -> None:
     """Test delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
@@ -329,7 +329,7 @@ def flows_command(clients: str, scenarios: str) -> None:
 
 
 @main.command("ipv6")
-@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--clients", default=",".join(java.OUTER_CLIENTS), show_default=True, help="Client versions.")
 @click.option(
     "--scenarios", default=",".join(drivers.IPV6_SCENARIOS), show_default=True, help="Scenarios, separated by commas."
 )
@@ -344,7 +344,7 @@ def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> 
 
 
 @main.command("tls")
-@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--clients", default=",".join(java.OUTER_CLIENTS), show_default=True, help="Client versions.")
 @click.option("--count", default=20_000, show_default=True, help="Number of messages in each scenario.")
 def tls_command(clients: str, count: int) -> None:
     """Test Java clients over TLS with client certificates while the servers' certificates are replaced."""
@@ -365,7 +365,7 @@ def tls_command(clients: str, count: int) -> None:
 
 
 @main.command("config")
-@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--clients", default=",".join(java.OUTER_CLIENTS), show_default=True, help="Client versions.")
 def config_command(clients: str) -> None:
     """Change settings of running servers with Java's admin client, and restart the servers."""
     console = report.console()
@@ -385,7 +385,7 @@ def config_command(clients: str) -> None:
 
 
 @main.command("acl")
-@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--clients", default=",".join(java.OUTER_CLIENTS), show_default=True, help="Client versions.")
 @click.option("--count", default=5_000, show_default=True, help="Number of messages in each scenario.")
 @click.option(
     "--retry-count", default=200, show_default=True, help="Number of messages in scenarios with failing consumers."
@@ -415,7 +415,7 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
 @click.option("--seed", default=1, show_default=True, help="Seed of all expressions and messages.")
 @click.option("--record", "is_recording", is_flag=True, help=f"Write {filter_judge.GOLDEN.name} instead.")
 def filters_command(pairs: int, seed: int, is_recording: bool) -> None:
-    """Compare RocketMQ 5.3.3's SQL92 evaluator and Gantry's on random filters and messages."""
+    """Compare RocketMQ's SQL92 evaluator and Gantry's on random filters and messages."""
     console = report.console()
     directory = new_run_directory("filters")
     with harness_errors(console):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gantry_interop import versions
+
 BODY_BYTES = 1024
 LAGGING_BODY_BYTES = 16 << 10
 """The size is so large that the backlog of a stopped slave fits into no buffer between it and its master."""
@@ -30,7 +32,7 @@ class Plan:
     poll_ms: int = 0
     """The client's pollNameServerInterval; 0 keeps the default of 30 s."""
 
-    client: str = "5.3.3"
+    client: str = versions.PEER
     load_seconds: float = 5.0
     """The duration of the load before the kill, and again after the return of the old master."""
 
@@ -67,7 +69,7 @@ class Plan:
 PLANS = (
     *(
         Plan(is_sync=True, is_mixed=True, is_restart=is_restart, poll_ms=1_000, client=client)
-        for client in ("5.3.3", "4.9.8")
+        for client in (versions.PEER, versions.OLDEST)
         for is_restart in (False, True)
     ),
     *(
@@ -79,15 +81,15 @@ PLANS = (
             client=client,
         )
         for is_sync, state, poll_ms, client in (
-            (False, "load", 0, "5.3.3"),
-            (False, "load", 1_000, "5.3.3"),
-            (False, "caught up", 1_000, "5.3.3"),
-            (False, "lagging", 1_000, "5.3.3"),
-            (False, "lagging", 1_000, "4.9.8"),
-            (True, "load", 0, "5.3.3"),
-            (True, "load", 1_000, "5.3.3"),
-            (True, "lagging", 1_000, "5.3.3"),
-            (True, "load", 1_000, "4.9.8"),
+            (False, "load", 0, versions.PEER),
+            (False, "load", 1_000, versions.PEER),
+            (False, "caught up", 1_000, versions.PEER),
+            (False, "lagging", 1_000, versions.PEER),
+            (False, "lagging", 1_000, versions.OLDEST),
+            (True, "load", 0, versions.PEER),
+            (True, "load", 1_000, versions.PEER),
+            (True, "lagging", 1_000, versions.PEER),
+            (True, "load", 1_000, versions.OLDEST),
         )
     ),
 )

@@ -1,6 +1,6 @@
 """Compares Gantry's evaluator of SQL92 filters with Apache's: a different verdict on a pair is a finding.
 
-    cases --> FilterJudge (Java, 5.3.3's classes) --> letters --.
+    cases --> FilterJudge (RocketMQ's classes) ----> letters --.
       `-----> gantry_wire.sql92 ---------------------> letters --+--> findings
 
 Letters: T true, F false, U unknown, X the message cannot be evaluated; an invalid expression is `refused`.

@@ -16,10 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gantry_interop import versions
 from gantry_interop.errors import InteropError, MissingTool
 from gantry_interop.paths import INTEROP
 
-CLIENT_MODULES = {"4.9.8": "client-4", "5.3.3": "client-5"}
+CLIENT_MODULES = {
+    versions.OLDEST: "client-4",
+    versions.PREVIOUS: "client-5-previous",
+    versions.PEER: "client-5",
+}
+"""The Maven module of each client version."""
+OUTER_CLIENTS = (versions.OLDEST, versions.PEER)
+"""The oldest and the newest client, for runs whose time allows no more."""
 REFERENCE = "reference"
 BUILD_SECONDS_MAX = 600
 TARGET = INTEROP / "target"
@@ -29,7 +37,7 @@ OPENED_MODULES = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-"""The packages that the 5.3.3 store accesses; without these, Java 17 fails when it unmaps a file."""
+"""The packages that RocketMQ's store accesses; without these, Java 17 fails when it unmaps a file."""
 
 
 def find_program(program: str, remedy: str) -> str:

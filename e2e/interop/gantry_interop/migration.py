@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import final
 
 from gantry_client import Admin, FetchStatus, Message, Producer, ProducerSettings, PullConsumer
-from gantry_interop import drivers, peers, probe
+from gantry_interop import drivers, peers, probe, versions
 from gantry_interop.errors import InteropError
 from gantry_interop.history import ClientHistory, numbers_by_place
 from gantry_interop.migration_report import MigrationReport, Plan, longest_gap
@@ -32,7 +32,7 @@ from gantry_interop.processes import Nursery, wait_until
 OLD_TOPIC = "interop_before"
 OLD_GROUP = "interop_before_group"
 OLD_QUEUES = 4
-CLIENT = "5.3.3"
+CLIENT = versions.PEER
 READY_SECONDS_MAX = 240.0
 CONSUMED_SECONDS_MAX = 240.0
 MIGRATE_SECONDS_MAX = 540.0

@@ -1,6 +1,6 @@
 """The two kinds of peer to which the drivers can connect.
 
-`apache` is Apache RocketMQ 5.3.3, name server and broker: a scenario is valid if it passes with it (the README names
+`apache` is Apache RocketMQ, name server and broker: a scenario is valid if it passes with it (the README names
 two that cannot). `gantry` is Gantry. Both are given the same topic defaults and the same short delay levels, so that a
 retry takes seconds. Other files start servers of their own where settings differ, such as `acl.py`, `tls.py` and
 `broker_group.py`.

@@ -15,7 +15,8 @@ from gantry_interop.frames import WireFrame, parse
 
 GET_ROUTE_BY_TOPIC = 105
 UPDATE_TOPIC = 17
-VERSION_5_3_3 = 479
+PROTOCOL_VERSION = 513
+"""The ordinal of RocketMQ 5.5.0 in its list of versions."""
 
 _opaques = itertools.count(1)
 
@@ -30,7 +31,7 @@ def send_request(address: str, code: int, fields: dict[str, str] | None = None, 
             "language": "PYTHON",
             "opaque": next(_opaques),
             "serializeTypeCurrentRPC": "JSON",
-            "version": VERSION_5_3_3,
+            "version": PROTOCOL_VERSION,
         }
     ).encode()
     host, port = address.rsplit(":", 1)

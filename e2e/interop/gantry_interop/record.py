@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gantry_interop import java, peers
+from gantry_interop import java, peers, versions
 from gantry_interop.errors import InteropError
 from gantry_interop.frames import REQUEST_NAMES, WireFrame
 from gantry_interop.paths import ROOT
 from gantry_interop.processes import Nursery, wait_until
 from gantry_interop.proxy import Link, Proxy
 
-GOLDEN = ROOT / "broker" / "tests" / "golden"
+GOLDEN = ROOT / "broker" / "tests" / "golden" / versions.PEER
 FRAME_BYTES_MAX = 64 * 1024
 TOUR_SECONDS_MAX = 240.0
 SLAVE_SECONDS_MAX = 240.0
@@ -39,12 +39,12 @@ BINARY_HEADERS = {"rocketmq.serialize.type": "ROCKETMQ"}
 PULL_COMMITS, PULL_WAITS, PULL_LITE = 0x1, 0x2, 0x10
 VERSION_ONE_SENDS = {"org.apache.rocketmq.client.sendSmartMsg": "false"}
 
+TOOLS, BROKER, SLAVE = (f"{party}-{versions.PEER}" for party in ("tools", "broker", "slave"))
 PARTIES = {
-    "client-4.9.8": "the 4.9.8 client",
-    "client-5.3.3": "the 5.3.3 client",
-    "tools-5.3.3": "the 5.3.3 admin client (mqadmin's)",
-    "broker-5.3.3": "an Apache 5.3.3 broker",
-    "slave-5.3.3": "an Apache 5.3.3 slave broker",
+    **{f"client-{client}": f"the {client} client" for client in java.CLIENT_MODULES},
+    TOOLS: f"the {versions.PEER} admin client (mqadmin's)",
+    BROKER: f"an Apache {versions.PEER} broker",
+    SLAVE: f"an Apache {versions.PEER} slave broker",
 }
 
 
@@ -80,7 +80,7 @@ class Kind:
 
     def sentence(self) -> str:
         """Return a sentence about how this frame was captured."""
-        party, service = PARTIES[self.party], f"Apache's 5.3.3 {self.service}"
+        party, service = PARTIES[self.party], f"Apache's {versions.PEER} {self.service}"
         title = f"{REQUEST_NAMES.get(self.request_code, 'request').replace('-', ' ')} ({self.request_code})"
         variant = f", {self.variant.replace('-', ' ')}" if self.variant else ""
         source, target = (party, service) if self.to_server else (service, party)
@@ -188,13 +188,13 @@ class Session:
 
     def run_admin_tour(self) -> None:
         """Run the tour of the admin client."""
-        self.proxy.party = "tools-5.3.3"
+        self.proxy.party = TOOLS
         program = java.Program(java.REFERENCE, "dev.gantry.interop.AdminTour")
         self._run("tour-admin", program, [self.name_server, self.broker, "InteropCluster", "json"])
 
     def attach_slave(self) -> None:
         """Attach a slave until it has requested every table (`SLAVE_CODES`)."""
-        self.proxy.party = "slave-5.3.3"
+        self.proxy.party = SLAVE
         layout = peers.Layout(
             self.directory / "slave",
             name_server_override=self.name_server,
@@ -203,7 +203,7 @@ class Session:
         child = peers.start_broker("apache", self.nursery, layout, name="slave")
         wait_until(
             "the slave's copying of topics, offsets and groups",
-            lambda: self.recorder.request_codes("slave-5.3.3") >= SLAVE_CODES,
+            lambda: self.recorder.request_codes(SLAVE) >= SLAVE_CODES,
             SLAVE_SECONDS_MAX,
             child,
         )
@@ -236,7 +236,7 @@ def start_recorded_peer(directory: Path, recorder: Recorder, properties: dict[st
         properties=properties,
     )
     with Proxy(recorder.observe) as proxy, Nursery(directory / "logs") as nursery:
-        proxy.party = "broker-5.3.3"
+        proxy.party = BROKER
         for service, port in (
             ("name server", layout.name_server_port),
             ("broker", layout.broker_port),

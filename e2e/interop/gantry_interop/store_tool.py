@@ -1,4 +1,4 @@
-"""RocketMQ's own 5.3.3 store, opened on a directory, as the reference for file compatibility.
+"""RocketMQ's own store, opened on a directory, as the reference for file compatibility.
 
 `read_store` reports what Java finds in any directory; `write_store` lets Java fill one. Opening is what
 a starting broker does (it recovers, may cut the log, and removes `abort` at its clean end), so a directory whose

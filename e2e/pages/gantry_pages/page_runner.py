@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from gantry_interop import java
+from gantry_interop import java, versions
 
 from gantry_pages.blocks import Block, blocks_of
 from gantry_pages.sandbox import ROOT, Java, Sandbox
@@ -49,4 +49,4 @@ def _java() -> Java:
     java.build()
     compiler, machine = shutil.which("javac"), shutil.which("java")
     assert compiler is not None and machine is not None, "expected java and javac, which the test's marker requires"
-    return Java(compiler, machine, java.class_path(java.CLIENT_MODULES["5.3.3"]))
+    return Java(compiler, machine, java.class_path(java.CLIENT_MODULES[versions.PEER]))

@@ -88,6 +88,7 @@ def test_access_control_requires_accounts() -> None:
     ({"enableControllerMode": "true"}, {}, "enableControllerMode=true"),
     ({"enableDLegerCommitLog": "true"}, {}, "enableDLegerCommitLog=true"),
     ({"duplicationEnable": "true"}, {}, "its writes cannot be stopped"),
+    ({"transRocksDBEnable": "true", "transWriteOriginTransHalfEnable": "false"}, {}, "open transactions are only in"),
     ({"aclEnable": "true"}, {"target_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
     ({"authenticationEnabled": "true"}, {"target_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
     ({"aclEnable": "true"}, {"has_credentials": True, "target_conf": {"aclEnable": "true"}},
@@ -114,6 +115,7 @@ def test_blocking_conditions_are_found(config: dict[str, str], facts: dict[str, 
     ({}, {"registrations": [BrokerRegistration("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]},
      "slaves of the old broker: 192.0.2.9:1"),
     ({"messageStorePlugIn": "tiered"}, {}, "messageStorePlugIn=tiered"),
+    ({"timerRocksDBEnable": "true"}, {}, "timers in RocksDB are not migrated"),
 ])  # fmt: skip
 def test_data_that_is_not_migrated_is_a_warning(config: dict[str, str], facts: dict[str, Any], text: str) -> None:
     """Data that is not migrated is a warning, which does not block the migration."""

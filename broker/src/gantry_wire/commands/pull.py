@@ -58,6 +58,8 @@ class QueryMessage(Fields):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
+    index_type: str | None = None
+    """Since RocketMQ 5.4: `K` for a key, `U` for a unique id, `T` for a tag."""
 
 
 class QueryMessageResult(Fields):

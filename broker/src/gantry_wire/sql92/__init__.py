@@ -1,4 +1,4 @@
-"""SQL92 filters over message properties, with the results of RocketMQ 5.3.3's evaluator.
+"""SQL92 filters over message properties, with the results of RocketMQ 5's evaluator.
 
     text --tokens--> tokens --parser--> terms --SqlFilter--> True, False, None (unknown), or a fault
 

@@ -23,7 +23,7 @@ from gantry_interop.processes import Nursery
 @click.command("admin")
 @click.option("--record", is_flag=True, help="Store the verdicts and write docs/compatibility.md from them.")
 def admin_command(record: bool) -> None:
-    """Run the commands of Apache's mqadmin 5.3.3 against Apache's servers and Gantry's, and compare what they print.
+    """Run the commands of Apache's mqadmin against Apache's servers and Gantry's, and compare what they print.
 
     Commands that need a controller, a container or files on their own disk are not run. Fails if a command differs that
     docs/compatibility.md calls the same, if the tool has a command that the plan lacks, if a command differs without a

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from gantry_interop import versions
 from gantry_interop.admin import verdicts
 from gantry_interop.admin.verdicts import Verdict
 from gantry_interop.paths import ROOT
@@ -17,8 +18,9 @@ _INTRODUCTION: Final = """\
 
 <!-- Written by `e2e/interop/run.py admin --record`; edit e2e/interop/gantry_interop/admin/page.py. -->
 
-You can administer Gantry with the `mqadmin` of Apache RocketMQ 5.3.3. This page shows the result of each of its
-{commands} commands, compared with a name server and a broker of Apache RocketMQ 5.3.3. It is generated from a test run.
+You can administer Gantry with the `mqadmin` of Apache RocketMQ {version}. This page shows the result of each of its
+{commands} commands, compared with a name server and a broker of Apache RocketMQ {version}. It is generated from a test
+run. [RocketMQ releases](rocketmq-releases.md) has the changes of recent releases, and which of them Gantry follows.
 
 | result | verdict in the table | commands |
 |---|---|---|
@@ -79,6 +81,7 @@ def build_page(found: Sequence[Verdict], steps: int) -> str:
     """Return the whole page as Markdown."""
     counted = verdicts.count_by_word(found)
     head = _INTRODUCTION.format(
+        version=versions.PEER,
         commands=len(found),
         same=counted["same"],
         but=counted["same, except"],

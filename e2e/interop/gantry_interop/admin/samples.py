@@ -15,9 +15,12 @@ from gantry_interop.admin import plan
 from gantry_interop.admin.masks import Window, normalize
 from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.steps import Step
+from gantry_interop.paths import ROOT
 
 SAMPLES: Final = Path(__file__).with_name("samples.json")
 LINES_MAX: Final = 60
+CLONE: Final = "/srv/gantry"
+"""The path of the clone in the samples, in outputs and in facts."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,9 @@ def choose(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
 
 
 def write(found: Iterator[Sample]) -> None:
-    """Write the samples to their file."""
-    SAMPLES.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+    """Write the samples to their file, with another path in place of this clone's."""
+    text = json.dumps([asdict(one) for one in found], indent=1)
+    SAMPLES.write_text(text.replace(str(ROOT), CLONE) + "\n")
 
 
 def read() -> list[Sample]:

@@ -108,7 +108,7 @@ def _check_versions(facts: MigrationFacts) -> Iterator[Finding]:
     version = tuple(int(part) for part in match.groups()) if match else ()
     if not version or not VERSION_MIN <= version[:2] <= VERSION_MAX:
         text = f"the old broker reports version {facts.version or 'unknown'}; supported are RocketMQ 4.9 and 5"
-        yield Finding(Severity.BLOCKED, text, "upgrade it to 4.9.8 or 5.3.3 first")
+        yield Finding(Severity.BLOCKED, text, "upgrade it to RocketMQ 4.9 or 5 first")
     else:
         yield Finding(Severity.FINE, f"the old broker is RocketMQ {'.'.join(map(str, version))}")
     for one in facts.registrations:
@@ -130,6 +130,9 @@ def _check_modes(facts: MigrationFacts) -> Iterator[Finding]:
     ):
         if key in on:
             yield Finding(Severity.BLOCKED, f"{key}=true: {what}", "if possible, disable it during the migration")
+    if "transRocksDBEnable" in on and facts.config.get("transWriteOriginTransHalfEnable", "").lower() == "false":
+        text = "transWriteOriginTransHalfEnable=false: open transactions are only in RocksDB, which is not migrated"
+        yield Finding(Severity.BLOCKED, text, "set it to true, and wait until the open transactions have ended")
     yield from _check_access_control(facts, [key for key in ACCESS_CONTROL_KEYS if key in on])
     role = facts.config.get("brokerRole", "")
     if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
@@ -150,6 +153,7 @@ def _check_modes(facts: MigrationFacts) -> Iterator[Finding]:
     for key, what in (
         ("enableLmq", "light message queues are not supported"),
         ("enableMultiDispatch", "messages are stored in their own topic only"),
+        ("timerRocksDBEnable", "timers in RocksDB are not migrated, and not counted here"),
     ):
         if key in on:
             yield Finding(Severity.WARNING, f"{key}=true: {what}")

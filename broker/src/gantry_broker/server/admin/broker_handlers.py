@@ -19,7 +19,7 @@ from gantry_remoting.close_log import CloseReason
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_status.text import bytes_text
 from gantry_wire import Command, RequestCode, ResponseCode
-from gantry_wire.codes import PROTOCOL_VERSION
+from gantry_wire.codes import PROTOCOL_VERSION, PROTOCOL_VERSION_NAME
 from gantry_wire.commands.admin import StatisticsKey
 from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
@@ -143,7 +143,7 @@ class BrokerHandlers:
         table: dict[str, object] = {
             "brokerActive": "true" if core.gate.write_refusal is None else "false",
             "brokerVersion": PROTOCOL_VERSION,
-            "brokerVersionDesc": "V5_3_3",
+            "brokerVersionDesc": PROTOCOL_VERSION_NAME,
             "bootTimestamp": self._booted_at_ms,
             "runtime": format_uptime(now_ms - self._booted_at_ms),
             "putTps": stats.rates(0),

@@ -30,6 +30,21 @@ _COLD: Final = (
     "slaveReadEnable"
 )
 _TIMERS: Final = "this broker has no arbitrary timers; delay levels work"
+_LITE: Final = "this broker has no lite topics, which are consumed by pop; use an ordinary topic with keys or tags"
+
+LITE_CODES: Final = (
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.LITE_SUBSCRIPTION_CTL,
+    RequestCode.ACK_LITE_MESSAGE,
+    RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+    RequestCode.GET_BROKER_LITE_INFO,
+    RequestCode.GET_PARENT_TOPIC_INFO,
+    RequestCode.GET_LITE_TOPIC_INFO,
+    RequestCode.GET_LITE_CLIENT_INFO,
+    RequestCode.GET_LITE_GROUP_INFO,
+    RequestCode.TRIGGER_LITE_DISPATCH,
+)
+"""The requests about lite topics, which RocketMQ has since 5.5."""
 
 UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
     RequestCode.POP_MESSAGE: (_NOT_SUPPORTED, _POP),
@@ -53,6 +68,8 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
     ),
     RequestCode.GET_TIMER_CHECK_POINT: (_NOT_SUPPORTED, _TIMERS),
     RequestCode.GET_TIMER_METRICS: (_NOT_SUPPORTED, _TIMERS),
+    RequestCode.SWITCH_TIMER_ENGINE: (_NOT_SUPPORTED, _TIMERS),
+    **dict.fromkeys(LITE_CODES, (_NOT_SUPPORTED, _LITE)),
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         _NOT_SUPPORTED,
         "this broker has no static topics: a topic's queues are each broker's own",

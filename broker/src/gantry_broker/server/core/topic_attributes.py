@@ -7,8 +7,9 @@
     reserve.time     how long tiered storage keeps messages; without effect, as in RocketMQ without tiered storage
 
 The syntax, the rules and the texts are RocketMQ's: an attribute of an existing topic can be changed only if it is
-changeable, and a new topic has no attribute to delete. Two values are refused that RocketMQ accepts, since this broker
-does not implement them: queues of batches, and compaction, which keeps the newest message of each key.
+changeable, and a new topic has no attribute to delete. Four values are refused that RocketMQ accepts, since this broker
+does not implement them: queues of batches, compaction, which keeps the newest message of each key, and topics of lite
+or priority messages, which are consumed by pop.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,10 +69,14 @@ ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 }
 
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
-"""The attributes of groups: RocketMQ 5.3.3 defines none."""
+"""The attributes of groups: none, since those of RocketMQ are for pop consumers and lite topics."""
 
 UNSUPPORTED_VALUES: Final[Mapping[tuple[str, str], str]] = {
     (MESSAGE_TYPE, "MIXED"): "MIXED message type is not supported.",
+    (MESSAGE_TYPE, "LITE"): "message.type=LITE is not supported: this broker has no lite topics",
+    (MESSAGE_TYPE, "PRIORITY"): (
+        "message.type=PRIORITY is not supported: this broker delivers the messages of a queue in their order"
+    ),
     ("queue.type", "BatchCQ"): (
         "queue.type=BatchCQ is not supported: this broker gives each message of a batch its own offset"
     ),

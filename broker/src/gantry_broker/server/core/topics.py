@@ -25,7 +25,7 @@ DELAY_LEVELS_MAX: Final = 32
 def system_topics(
     cluster: str, broker: str, *, auto_create: bool, default_queues: int, trace_topic: str | None = None
 ) -> list[TopicConfig]:
-    """Return the system topics as RocketMQ 5.3.3 creates them; the trace topic only if it is configured."""
+    """Return the system topics as RocketMQ 5 creates them; the trace topic only if it is configured."""
 
     def topic(name: str, queues: int, perm: int = PERMISSION_NORMAL) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)

@@ -50,6 +50,9 @@ UNIQUE_QUERY_MESSAGES: Final = 32
 MATCHES_MAX: Final = 1024
 """The limit of records with an equal hash that one query reads, while all other requests wait."""
 
+TAG_INDEX: Final = "T"
+"""The index type of a query by tag, which RocketMQ 5.4 and later index, too."""
+
 QUERY_BYTES_MAX: Final = 8 * 1024 * 1024
 """The limit of one answer, except for its first message; clients refuse frames over 16 MiB."""
 
@@ -60,6 +63,9 @@ QUEUE_UNITS_MAX: Final = 10_000
 @handles(RequestCode.QUERY_MESSAGE)
 def query_messages(core: BrokerCore, command: Command, connection: Connection) -> Command:
     query = QueryMessage.read(command.ext)
+    if query.index_type == TAG_INDEX:
+        text = "this broker keeps no index of tags; consume the topic with a filter for the tag, or query by key"
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
     is_unique = command.ext.get(UNIQUE_KEY_QUERY) == "true"
     count_max = UNIQUE_QUERY_MESSAGES if is_unique else max(0, min(query.max_num, QUERY_MESSAGES_MAX))
     store = core.store

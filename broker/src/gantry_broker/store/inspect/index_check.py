@@ -10,7 +10,7 @@ are computed again from its entries and compared with the stored ones, because q
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
@@ -67,8 +67,13 @@ class IndexCheck:
 
     # -- while the log is read -----------------------------------------------------------------------------------------
 
-    def compare_record(self, physical: int, hashes: Sequence[int], *, is_wanted: bool = True) -> None:
-        """Check a record with keys of these hashes. Without ``is_wanted``, for a deleted topic, it may lack entries."""
+    def compare_record(
+        self, physical: int, hashes: Sequence[int], tag_hash: Callable[[], int | None], *, is_wanted: bool = True
+    ) -> None:
+        """Check a record with keys of these hashes. Without ``is_wanted``, for a deleted topic, it may lack entries.
+
+        It may have an entry with ``tag_hash``, because RocketMQ 5.4 and later index tags, too.
+        """
         entry = self._entry
         while entry is not None and entry.physical < physical:
             self._judge_stray(entry)
@@ -79,7 +84,7 @@ class IndexCheck:
             if entry.key_hash in wanted:
                 wanted.remove(entry.key_hash)
                 self.entries += 1
-            elif entry.key_hash not in hashes:
+            elif entry.key_hash not in hashes and entry.key_hash != tag_hash():
                 self._report(
                     Kind.INDEX_STRAY, Harm.DERIVED, physical, "has an entry for a key that the message does not have"
                 )

@@ -15,6 +15,7 @@ write: see ``damage``. A record costs the same time as at a start, and a little 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
@@ -32,6 +33,8 @@ from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.scan_dispatcher import Progress
 from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, list_queue_locations
 from gantry_store_files.segments import most_common_size, segment_faults
+from gantry_wire.message import decode_record
+from gantry_wire.properties import TAGS
 
 PROGRESS_BYTES: Final = 16 << 20
 """Progress is reported each time that so many bytes were read."""
@@ -193,10 +196,11 @@ class Verifier:
             self._reported_offset = physical
             self._progress(physical - self._start, self._end - self._start)
         record = decode_record_fields(view, position, size)
+        tag_hash = partial(_tag_hash, view, position, size)
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
             self._records_older += 1
-            self._index.compare_record(physical, self._key_hashes(record), is_wanted=False)
+            self._index.compare_record(physical, self._key_hashes(record), tag_hash, is_wanted=False)
             return
         if record.is_queued:
             queue = self._queues.get((record.topic, record.queue_id))
@@ -204,7 +208,7 @@ class Verifier:
                 queue = self._add_absent_queue(record)
             queue.compare_record(record.queue_offset, physical, size, record.tags_code)
         if self._index.has_files:
-            self._index.compare_record(physical, self._key_hashes(record))
+            self._index.compare_record(physical, self._key_hashes(record), tag_hash)
 
     def _key_hashes(self, record: RecordFields) -> list[int]:
         return [key_hash(record.topic, key) for key in record.keys] if self._index.has_files else []
@@ -262,3 +266,10 @@ class Verifier:
         if found is None or not found.check.is_good:
             return False
         return decode_record_fields(found.data, 0, found.check.size)[:3] == (topic, queue_id, queue_offset)
+
+
+def _tag_hash(view: memoryview, position: int, size: int) -> int | None:
+    """Return the hash under which RocketMQ 5.4 and later index the tag of a record; None without a tag."""
+    message = decode_record(bytes(view[position : position + size]))
+    tag = message.properties.get(TAGS)
+    return key_hash(message.topic, f"T#{tag}") if tag else None

@@ -8,7 +8,6 @@ from gantry_interop.admin.plan.values import (
     CONSUME_RATE,
     INTERNAL_TOPIC_STATISTICS,
     STATISTICS,
-    TOPIC_AS_GROUP_IN_STATISTICS,
 )
 from gantry_interop.admin.steps import Step
 
@@ -25,7 +24,7 @@ WITH_CLIENTS: Final = (
         settles_seconds=40,
         is_unordered=True,
         masks=STATISTICS,
-        quirks=(TOPIC_AS_GROUP_IN_STATISTICS, INTERNAL_TOPIC_STATISTICS),
+        quirks=(INTERNAL_TOPIC_STATISTICS,),
     ),
     Step(
         "statsAll",
@@ -33,9 +32,9 @@ WITH_CLIENTS: Final = (
         settles_seconds=80,
         is_unordered=True,
         masks=STATISTICS,
-        quirks=(TOPIC_AS_GROUP_IN_STATISTICS, INTERNAL_TOPIC_STATISTICS),
+        quirks=(INTERNAL_TOPIC_STATISTICS,),
     ),
-    Step("statsAll", "-t orders", masks=STATISTICS, quirks=(TOPIC_AS_GROUP_IN_STATISTICS, INTERNAL_TOPIC_STATISTICS)),
+    Step("statsAll", "-t orders", masks=STATISTICS, quirks=(INTERNAL_TOPIC_STATISTICS,)),
     Step("resetOffsetByTime", "-g readers -t backlog -s 0", is_unordered=True),
     Step("consumerProgress", "-g readers", shows="resetOffsetByTime", masks=CONSUME_RATE),
     Step("resetOffsetByTime", "-g readers -t backlog -s now -f false", is_unordered=True),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+NO_LITE_TOPICS: Final = "lite topics, which are consumed by pop, are not supported"
+
 _ACCOUNTS: Final = (
     "Gantry reads accounts from a file ([security](security.md)): the broker refuses to change them, and names the file"
 )
@@ -12,8 +14,19 @@ _COLD: Final = (
     "Gantry does not limit reads of old messages by group; it can redirect consumers that lag far behind to slaves "
     "(`slaveReadEnable`)"
 )
+GROUP_RETURNS: Final = (
+    "Apache's broker creates the group again after it has deleted it, unless its offsets are deleted, too (`-r true`)"
+)
 
 REASONS: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "getBrokerLiteInfo", "getParentTopicInfo", "getLiteTopicInfo", "getLiteClientInfo", "getLiteGroupInfo",
+            "triggerLiteDispatch",
+        ),
+        NO_LITE_TOPICS,
+    ),
+    "switchTimerEngine": "timers of arbitrary length are not supported",
     "setConsumeMode": "pop consumption is not supported, so every group uses pull mode",
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,

@@ -6,19 +6,12 @@ from typing import Final
 
 from gantry_interop.admin.masks import Mask, Quirk
 
-_WHY_TOPIC_AS_GROUP: Final = (
-    "Apache's broker lists a topic with a consumer as an additional group (`ConsumerManager.topicGroupTable`)"
+_WHY_INTERNAL: Final = "Apache's broker has internal topics for pop, acting masters, timers and RocksDB"
+_INTERNAL_TOPIC: Final = (
+    r"(?:rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
+    r"|RMQ_SYS_ROCKSDB_TRANS_(?:OP_)?HALF_TOPIC)"
 )
-_WHY_INTERNAL: Final = "Apache's broker has internal topics for pop, acting masters and timers"
-_INTERNAL_TOPIC: Final = r"rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
 
-TOPIC_AS_GROUP_IN_TRACK: Final = Quirk(
-    r"MessageTrack \[consumerGroup=([\w-]+), trackType=UNKNOWN, exceptionDesc=(?:(?!MessageTrack).)*?%RETRY%\1\s"
-    r"(?:(?!MessageTrack).)*?\)\]",
-    _WHY_TOPIC_AS_GROUP,
-)
-TOPIC_AS_GROUP_IN_LIST: Final = Quirk(r"^InteropCluster +(\S+) +\1 *\n", _WHY_TOPIC_AS_GROUP)
-TOPIC_AS_GROUP_IN_STATISTICS: Final = Quirk(r"^(\S+) +\1 +\d+ +\d+\.\d\d +\d+\.\d\d +\d+ +\d+ *\n", _WHY_TOPIC_AS_GROUP)
 INTERNAL_TOPIC_NAMES: Final = Quirk(rf"^(?:InteropCluster +)?{_INTERNAL_TOPIC} *\n", _WHY_INTERNAL)
 INTERNAL_TOPIC_STATISTICS: Final = Quirk(rf"^{_INTERNAL_TOPIC} +[^\n]*\n", _WHY_INTERNAL)
 
@@ -46,6 +39,10 @@ OWN_CLIENT_OF_TOOL: Final = Quirk(
     r"^producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@STREAM,[^\n]*\n",
     "the tool's own client, which is listed only if its first heartbeat arrived in time",
 )
+OWN_CONSUMER_OF_TOOL: Final = Quirk(
+    r"^fetchers +[^\n]*\n", "the tool's own consumer, which Apache's broker may list for a while after it has left"
+)
+INDEX_KEY: Final = (Mask("offset", r"@K@\S+@(?P<value>\d+) *$"),)
 CLUSTER_LOAD: Final = (
     Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
     Mask("rate", r"ms\) +(?P<value>\d+\.\d\d)\(\d+,\d+ms\|"),

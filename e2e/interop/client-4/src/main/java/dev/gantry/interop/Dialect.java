@@ -18,11 +18,9 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** The few differences in the interface of the 4.9.8 client. */
+/** The few differences in the interface of the 4.9 client. */
 final class Dialect {
-    static final String VERSION = "4.9.8";
-
-    /** Whether a waiting request waits for its answer; the 5.3.3 client stops waiting when the request is sent. */
+    /** Whether a waiting request waits for its answer; some 5.x clients stop waiting when the request is sent. */
     static final boolean WAITS_FOR_ANSWERS = true;
     /** Requests that clients from 5.0 on use in place of older ones. */
     static final List<Integer> NEW_CODES = List.of();

@@ -1,5 +1,6 @@
 package dev.gantry.interop;
 
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -15,6 +16,7 @@ import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.RequestResponseFuture;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.common.message.Message;
@@ -26,12 +28,11 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** The few differences in the interface of the 5.3.3 client. */
+/** The few differences in the interface of 5.x clients. */
 final class Dialect {
-    static final String VERSION = "5.3.3";
-
-    /** Whether a waiting request waits for its answer; the 5.3.3 client stops waiting when the request is sent. */
-    static final boolean WAITS_FOR_ANSWERS = false;
+    /** Whether a waiting request waits for its answer; clients with this method stop waiting when the request is sent. */
+    static final boolean WAITS_FOR_ANSWERS = Arrays.stream(RequestResponseFuture.class.getMethods())
+        .noneMatch(method -> method.getName().equals("acquireCountDownLatch"));
     /** Requests that clients from 5.0 on use in place of older ones: the pulls of lite pull consumers. */
     static final List<Integer> NEW_CODES = List.of(361);
     static final String REFUSED = "refused:";

@@ -27,7 +27,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Several namespaces, most with the same names in them: no namespace, two of the old kind (every name is written
- * `namespace%name`), and, with the 5.3.3 client, one of the new kind (fields on every request). Topic and groups have
+ * `namespace%name`), and, with 5.x clients, one of the new kind (fields on every request). Topic and groups have
  * the same names in all of them but the new one; each gets its own messages, its retries, its dead letters and its
  * answers, and listeners never see the prefix.
  */

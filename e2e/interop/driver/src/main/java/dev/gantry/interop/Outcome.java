@@ -54,7 +54,7 @@ final class Outcome {
         check(outOfOrder == 0, "nothing is out of order within a queue");
         Map<String, Object> line = new LinkedHashMap<>();
         line.put("scenario", scenario);
-        line.put("client", Dialect.VERSION);
+        line.put("client", Stage.CLIENT_VERSION);
         line.put("kept", broken.isEmpty());
         line.put("sent", sent);
         line.put("failed", failed);

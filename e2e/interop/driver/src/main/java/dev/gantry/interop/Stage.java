@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.remoting.RPCHook;
@@ -27,6 +28,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * scenario with two consumers would have only one.
  */
 final class Stage implements AutoCloseable {
+    /** The version of the client on the class path, such as 5.1.4. */
+    static final String CLIENT_VERSION =
+        MQVersion.getVersionDesc(MQVersion.CURRENT_VERSION).substring(1).replace('_', '.');
     private static final long POLL_MILLIS = 20;
     /**
      * Apache's broker can mix up the heartbeats of two consumers that arrive together, and then refuses the pulls of
@@ -46,7 +50,7 @@ final class Stage implements AutoCloseable {
     Stage(Options options, String scenario) {
         this.options = options;
         this.scenario = scenario;
-        String version = Dialect.VERSION.replace('.', '_');
+        String version = CLIENT_VERSION.replace('.', '_');
         this.topic = "interop_" + scenario + "_" + version + "_" + options.run();
         this.group = "group_" + scenario + "_" + version + "_" + options.run();
     }

@@ -20,7 +20,7 @@ import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfi
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Makes the 5.3.3 admin client, the one behind mqadmin, send every common request once, and one consumer receive its
+ * Makes the admin client, the one behind mqadmin, send every common request once, and one consumer receive its
  * messages in the "pop" way that only 5.x clients support. The recorder keeps the frames.
  *
  * <p>A step may be refused: the refusal is a frame as well. What is refused is printed.

@@ -33,7 +33,7 @@ import org.apache.rocketmq.store.queue.ReferredIterator;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Opens a store directory with RocketMQ's own 5.3.3 store and reports its content, or fills one.
+ * Opens a store directory with RocketMQ's own store and reports its content, or fills one.
  *
  * <p>Opening is what a starting broker does: it recovers, which may cut the log, and a clean end removes the
  * {@code abort} marker. To keep a directory unchanged, pass a copy.
