@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol, final
 from gantry_broker.errors import StoreFull
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.inner_batches import fill_batch
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Dispatcher:
         """
         self._held_units: deque[HeldUnit] = deque()
         self._held_batches: deque[AppendedBatch] = deque()
+        self._batch_ends: deque[tuple[ConsumeQueue, int, int, int]] = deque()
 
     def start_at(self, end: int, last_record: int, timestamp_ms: int) -> None:
         """Set the visible end to ``end``; the last record before it begins at ``last_record``, -1 if unknown.
@@ -142,6 +144,14 @@ class Dispatcher:
                 break
             units.popleft()
             touched.setdefault(queue, offset)
+        while self._batch_ends and is_complete and self._batch_ends[0][2] + self._batch_ends[0][3] <= confirmed:
+            queue, end, physical, _ = self._batch_ends[0]
+            try:
+                fill_batch(queue, end, physical)
+            except StoreFull:
+                is_complete = False
+                break
+            self._batch_ends.popleft()
         self.is_behind = not is_complete
         # Keys are indexed batch by batch, and the recovery point moves with them: it never lies inside a batch.
         while batches and batches[0].wrote <= confirmed:
@@ -158,6 +168,10 @@ class Dispatcher:
                 listener(touched.keys())
         return is_complete
 
+    def hold_batch_end(self, queue: ConsumeQueue, end: int, physical: int, size: int) -> None:
+        """Fill the queue up to ``end`` with the held unit of a record that RocketMQ wrote, which takes the offsets."""
+        self._batch_ends.append((queue, end, physical, size))
+
     @property
     def held_end(self) -> int:
         """End of the batches that wait for ``confirmed``; 0 if there are none."""
@@ -169,6 +183,7 @@ class Dispatcher:
             queue.rewind(queue.readable_end)
         self._held_units.clear()
         self._held_batches.clear()
+        self._batch_ends.clear()
 
     def drop_held_units(self, queues: Collection[ConsumeQueue]) -> None:
         """Drop the held units of deleted queues."""
@@ -176,3 +191,4 @@ class Dispatcher:
             kept = [unit for unit in self._held_units if unit[0] not in queues]
             self._held_units.clear()
             self._held_units.extend(kept)
+        self._batch_ends = deque(end for end in self._batch_ends if end[0] not in queues)
