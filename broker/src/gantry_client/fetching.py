@@ -22,6 +22,7 @@ from gantry_client.messages import ReceivedMessage, to_received_message
 from gantry_client.routes import Route
 from gantry_client.session import Session
 from gantry_client.subscriptions import expression_type
+from gantry_wire.batch import split_record
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import MessageQueue
@@ -182,7 +183,7 @@ def _decode_reply(reply: Command, request: FetchRequest, address: str) -> _PullR
         messages=tuple(
             to_received_message(record, request.queue.broker_name, body_bytes_max=request.body_bytes_max)
             for record in records
-            if _is_wanted(request.filter, record)
+            if record.queue_offset >= request.offset and _is_wanted(request.filter, record)
         ),
         next_offset=next_offset,
         min_offset=header.min_offset,
@@ -242,12 +243,13 @@ def _records(body: bytes, address: str) -> tuple[list[StoredMessage], StoredMess
     position = 0
     while position < len(body):
         try:
-            records.append(decode_record(body, position))
+            record = decode_record(body, position)
+            records += split_record(record)
         except RemoteProtocolError as error:
             if check_record(body, position).fault is not RecordFault.CRC:
                 raise BadReply(f"{address} sent a damaged message: {error}") from error
             return records, decode_record(body, position, verify_crc=False)
-        position += records[-1].size
+        position += record.size
     return records, None
 
 

@@ -6,7 +6,7 @@ cdef enum:
     ROLLED_BACK = 0xC
     BORN_HOST_V6 = 0x10
     STORE_HOST_V6 = 0x20
-    CLEARED_FLAGS = 0x3C     # a producer cannot set these on a plain message: transaction, kinds of hosts
+    CLEARED_FLAGS = 0xFC     # as in `gantry_wire.message`
     REPLY = 1                # flags of a request
     ONE_WAY = 2
     PROPERTIES_MAX = 32747   # longer properties have no room for a seal

@@ -4,7 +4,7 @@ cdef enum:
     MAGIC_V1 = 0xDAA320A7
     RECORD_BYTES_MIN = 91
     BODY_START = 88
-    NOT_PLAIN = 0x34             # a host of IPv6, or a prepared or rolled back message
+    NOT_PLAIN = 0xB4             # a batch in one record, a host of IPv6, or a prepared or rolled back message
     KNOWN_QUEUES = 64            # a power of 2
 
 cdef struct Record:

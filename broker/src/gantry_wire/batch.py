@@ -2,15 +2,18 @@
 
     | total 4 | magic 4 = 0 | crc 4 = 0 | flag 4 | body length 4 | body | properties length 2 | properties |   repeated
 
+RocketMQ 5 stores a batch for a topic with ``queue.type=BatchCQ`` as the body of one record, which readers take apart.
 The lengths come from the network, so each one is checked against the remaining bytes before it is used.
 """
 
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
+from gantry_wire.message import FLAG_INNER_BATCH, FLAG_NEED_UNWRAP, StoredMessage
 
 _HEAD: Final = struct.Struct(">iiiii")
 """Total size, magic, CRC, flag, and length of the body."""
@@ -62,3 +65,24 @@ def decode_batch(data: bytes) -> list[BatchEntry]:
     if not entries:
         raise RemoteProtocolError("a batch contains no message")
     return entries
+
+
+def split_record(record: StoredMessage) -> list[StoredMessage]:
+    """Return the messages of a record: those of its batch if it is one, else the record itself.
+
+    As with RocketMQ's clients, each message has the hosts and times of the record, a queue offset of its own, and only
+    its own properties. Raises RemoteProtocolError for a malformed batch.
+    """
+    if not record.sys_flag & FLAG_INNER_BATCH or not record.sys_flag & FLAG_NEED_UNWRAP:
+        return [record]
+    return [
+        replace(
+            record,
+            body=entry.body,
+            properties_bytes=entry.properties,
+            flag=entry.flag,
+            sys_flag=record.sys_flag & ~(FLAG_INNER_BATCH | FLAG_NEED_UNWRAP),
+            queue_offset=record.queue_offset + index,
+        )
+        for index, entry in enumerate(decode_batch(record.body))
+    ]

@@ -47,6 +47,12 @@ TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC
 FLAG_BORN_HOST_V6: Final = 0x10
 FLAG_STORE_HOST_V6: Final = 0x20
+FLAG_NEED_UNWRAP: Final = 0x40
+"""Set with ``FLAG_INNER_BATCH`` if the reader must take the batch apart."""
+FLAG_INNER_BATCH: Final = 0x80
+"""Set in a record whose body is a batch, in RocketMQ's format of batch requests. Only RocketMQ writes such records."""
+CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | FLAG_NEED_UNWRAP | FLAG_INNER_BATCH
+"""Flags that a broker does not take from a producer: it sets those of hosts and transactions itself."""
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200

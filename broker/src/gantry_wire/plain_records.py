@@ -1,10 +1,10 @@
 """A fast reader for the most common form of record, with every check made.
 
-A record is *plain* when both its hosts are IPv4, its topic has a one-byte length and it is a message in a queue, not a
-half or a rolled back one. ``plain_records`` yields plain records as long as they follow each other and each is one that
-``check_record`` would accept. It stops at the first record for which it cannot decide that, and the caller calls
-``check_record``. So this module never accepts what ``check_record`` would reject. It exists because a start may have to
-read ten gigabytes of log.
+A record is *plain* when both its hosts are IPv4, its topic has a one-byte length and it is one message in a queue, not
+a batch of RocketMQ and not a half or a rolled back message. ``plain_records`` yields plain records as long as they
+follow each other and each is one that ``check_record`` would accept. It stops at the first record for which it cannot
+decide that, and the caller calls ``check_record``. So this module never accepts what ``check_record`` would reject. It
+exists because a start may have to read ten gigabytes of log.
 """
 
 import struct
@@ -15,6 +15,7 @@ from gantry_wire.checksum import crc32
 from gantry_wire.message import (
     CRC_MASK,
     FLAG_BORN_HOST_V6,
+    FLAG_INNER_BATCH,
     FLAG_STORE_HOST_V6,
     MESSAGE_MAGIC_V1,
     RECORD_BYTES_MIN,
@@ -31,7 +32,7 @@ timestamp, body length."""
 _BODY_START: Final = RECORD_PREFIX_V4.size
 assert _HEAD.size == _BODY_START
 
-_NOT_PLAIN: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | TRANSACTION_PREPARED
+_NOT_PLAIN: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | FLAG_INNER_BATCH | TRANSACTION_PREPARED
 """The bits of the system flag of which a plain record has none."""
 
 

@@ -21,6 +21,7 @@ from gantry_client import (
     UnreadableBody,
 )
 from gantry_testing.client import FakeCluster
+from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.compress import Codec, compress_body
 from gantry_wire.hashing import java_string_hash
@@ -29,6 +30,8 @@ from gantry_wire.message import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
     FLAG_COMPRESSED,
+    FLAG_INNER_BATCH,
+    FLAG_NEED_UNWRAP,
     StoredMessage,
     encode_record,
 )
@@ -84,6 +87,20 @@ async def test_filtered_messages_are_skipped(cluster: FakeCluster) -> None:
         result = await consumer.fetch(QUEUE, 0, tags="wanted")
 
     assert (result.status, result.next_offset) == (FetchStatus.NO_MATCH, 2)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+async def test_batch_in_one_record_is_taken_apart(cluster: FakeCluster, offset: int) -> None:
+    """RocketMQ stores batches so for topics with ``queue.type=BatchCQ``."""
+    entries = [BatchEntry(number, b"%d" % number, b"TAGS\x01t%d\x02" % number) for number in range(3)]
+    flags = FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
+    store_bodies(cluster, *[encode_batch(entries)] * 2, tags="of all", sys_flag=flags)
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        result = await consumer.fetch(QUEUE, offset)
+
+    found = [(one.queue_offset, one.body, one.tags, one.flag) for one in result.messages]
+    expected = [(first + number, b"%d" % number, f"t{number}", number) for first in (0, 1) for number in range(3)]
+    assert found == expected[3 * offset :]
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, 2), (99, 3)], ids=["expired", "beyond"])

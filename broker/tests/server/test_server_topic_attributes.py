@@ -28,13 +28,18 @@ def apply_changes(current: Mapping[str, str] | None, text: str) -> dict[str, str
         ({"message.type": "FIFO"}, "+message.type=NORMAL", {"message.type": "NORMAL"}),
         ({"message.type": "FIFO", "reserve.time": "1"}, "-message.type", {"reserve.time": "1"}),
         ({"message.type": "FIFO"}, "+reserve.time=9,-message.type", {"reserve.time": "9"}),
+        (None, "+queue.type=BatchCQ,+message.type=NORMAL", {"queue.type": "SimpleCQ", "message.type": "NORMAL"}),
+        ({"queue.type": "BatchCQ"}, "+message.type=FIFO", {"queue.type": "BatchCQ", "message.type": "FIFO"}),
         ({"kept.from": "before"}, "+message.type=DELAY", {"kept.from": "before", "message.type": "DELAY"}),
     ],
 )
 def test_changes_are_applied_to_existing_attributes(
     current: Mapping[str, str] | None, text: str, expected: dict[str, str]
 ) -> None:
-    """Attributes are added, replaced and deleted; all others stay, even those that cannot be set any more."""
+    """Attributes are added, replaced and deleted; all others stay, even those that cannot be set any more.
+
+    A new topic with batch queues gets plain ones. A topic from RocketMQ's store keeps its type.
+    """
     assert apply_changes(current, text) == expected
 
 
@@ -49,6 +54,7 @@ def test_changes_are_applied_to_existing_attributes(
         (None, "-message.type", "only add attribute is supported while creating topic. key: message.type"),
         ({}, "-message.type", "attempt to delete a nonexistent key: message.type"),
         (None, "+nothing.such=1", "unsupported key: nothing.such"),
+        ({}, "+queue.type=BatchCQ", "attempt to update an unchangeable attribute. key: queue.type"),
         ({}, "+queue.type=SimpleCQ", "attempt to update an unchangeable attribute. key: queue.type"),
         ({"queue.type": "SimpleCQ"}, "-queue.type", "attempt to update an unchangeable attribute. key: queue.type"),
         ({}, "+cleanup.policy=DELETE", "attempt to update an unchangeable attribute. key: cleanup.policy"),
@@ -76,7 +82,6 @@ def test_invalid_attributes_are_refused_with_rocketmqs_text(
         "+message.type=MIXED",
         "+message.type=LITE",
         "+message.type=PRIORITY",
-        "+queue.type=BatchCQ",
         "+cleanup.policy=COMPACTION",
     ],
 )

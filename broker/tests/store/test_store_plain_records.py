@@ -32,7 +32,21 @@ LEVELS_MS = StoreSettings().delay_levels_ms
 V6_HOST = bytes(range(16)) + b"\0\0\x27\x10"
 
 pieces = st.sampled_from(
-    ("KEYS\x01", "TAGS\x01", "UNIQ_KEY\x01", "XKEYS\x01", "KEYS", "\x02", "\x01", " ", "a", "b c", "é", "DELAY\x013")
+    (
+        "KEYS\x01",
+        "TAGS\x01",
+        "UNIQ_KEY\x01",
+        "XKEYS\x01",
+        "KEYS",
+        "\x02",
+        "\x01",
+        " ",
+        "a",
+        "b c",
+        "é",
+        "DELAY\x013",
+        "INNER_NUM\x013\x02",
+    )
 )
 property_strings = st.lists(pieces, max_size=12).map("".join)
 
@@ -59,7 +73,7 @@ def record_logs(draw: st.DrawFn) -> tuple[bytes, bool]:
             StoredMessage(
                 topic=draw(st.sampled_from(("t", "t", "t", SCHEDULE_TOPIC, "topic" * 40))),
                 queue_id=draw(st.integers(0, 2)), body=bytes(draw(st.integers(0, 80))), queue_offset=number,
-                physical_offset=len(data), sys_flag=draw(st.sampled_from((0, 0, 0, 1, 4, 8, 12))), born_host=host,
+                physical_offset=len(data), sys_flag=draw(st.sampled_from((0, 0, 0, 1, 4, 8, 12, 0xC0))), born_host=host,
                 store_host=host, store_timestamp_ms=1_000 + number,
                 properties_bytes=draw(property_strings).encode(),
             ),

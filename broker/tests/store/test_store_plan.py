@@ -15,7 +15,7 @@ from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import INFINITE, StartFacts, StartPlan, plan_start, scan_log
 from gantry_broker.store.settings import DEFAULT_DELAY_LEVELS, StoreSettings, parse_delay_levels
 from gantry_wire.hashing import tags_code
-from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, FLAG_INNER_BATCH, StoredMessage, encode_record
 from gantry_wire.properties import message_keys
 
 FILE_BYTES = 2048
@@ -152,7 +152,24 @@ def test_facts_of_a_record_are_read_from_its_bytes() -> None:
     for topic in ("orders", "%RETRY%" + "g" * 200):
         fields = fields_of("TAGS\x01a\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01u\x02", topic)
 
-        assert fields == (topic, 3, 9, True, tags_code("a"), ("u", "k1", "k2"), 1_000)
+        assert fields == (topic, 3, 9, True, tags_code("a"), ("u", "k1", "k2"), 1_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "properties", "offsets"),
+    [
+        (FLAG_INNER_BATCH, "INNER_NUM\x015\x02INNER_BASE\x019\x02", 5),
+        (FLAG_INNER_BATCH, "INNER_NUM\x0132767\x02INNER_BASE\x019\x02", 32767),
+        (FLAG_INNER_BATCH, "INNER_NUM\x010\x02INNER_BASE\x019\x02", 1),
+        (FLAG_INNER_BATCH, "INNER_NUM\x01many\x02INNER_BASE\x019\x02", 1),
+        (FLAG_INNER_BATCH, "INNER_NUM\x015\x02INNER_BASE\x018\x02", 1),
+        (FLAG_INNER_BATCH, "INNER_NUM\x015\x02", 1),
+        (0, "INNER_NUM\x015\x02INNER_BASE\x019\x02", 1),
+    ],
+)
+def test_batch_in_one_record_takes_an_offset_for_each_message(sys_flag: int, properties: str, offsets: int) -> None:
+    """RocketMQ's flag and properties must agree; anything else is one message."""
+    assert fields_of(properties, sys_flag=sys_flag)[7] == offsets  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

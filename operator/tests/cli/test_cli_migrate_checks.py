@@ -112,6 +112,7 @@ def test_blocking_conditions_are_found(config: dict[str, str], facts: dict[str, 
     ({}, {"timer_messages": 3}, "3 messages wait in the timer wheel"),
     ({}, {"half_messages_open_max": 2}, "up to 2 transactional messages are neither"),
     ({}, {"pop_groups": ["g1", "g2"]}, "affected groups: g1, g2"),
+    ({}, {"batch_topics": ["t1", "t2"]}, "one record each (queue.type=BatchCQ): t1, t2"),
     ({}, {"registrations": [BrokerRegistration("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]},
      "slaves of the old broker: 192.0.2.9:1"),
     ({"messageStorePlugIn": "tiered"}, {}, "messageStorePlugIn=tiered"),
@@ -229,6 +230,15 @@ async def test_timer_messages_and_pop_groups_of_java_are_parsed() -> None:
         broker.bodies[RequestCode.GET_TIMER_METRICS] = timing
         old = ApacheBroker(broker.address)
         assert (await old.timer_messages(), await old.pop_groups()) == (7, ["g1"])
+        await old.close()
+
+
+async def test_topics_with_batch_queues_are_found() -> None:
+    """Only their attribute matters; a broker of RocketMQ 4 lists no attributes."""
+    topics = {"a": {}, "b": {"attributes": {"queue.type": "SimpleCQ"}}, "c": {"attributes": {"queue.type": "BatchCQ"}}}
+    async with JavaBroker(GET_ALL_TOPIC_CONFIG=fastjson.dumps({"topicConfigTable": topics})) as broker:
+        old = ApacheBroker(broker.address)
+        assert await old.batch_topics() == ["c"]
         await old.close()
 
 

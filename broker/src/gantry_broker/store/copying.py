@@ -355,7 +355,10 @@ class LogCopier:
                             if queue.end == queue.readable_end != fields.queue_offset and not queue.files.files:
                                 queue.start_at(fields.queue_offset)
                             units.append((queue, fields.queue_offset, offset, check.size, fields.tags_code))
-                            queue.reserve_offset(fields.queue_offset)
+                            end = fields.queue_offset + fields.offsets
+                            queue.reserve_offset(end - 1)
+                            if fields.offsets > 1:
+                                self._dispatcher.hold_batch_end(queue, end, offset, check.size)
                         drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, fields.keys))
                         physical_offsets.append(offset)
                 offset += _size_of(check, offset)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, final
 from gantry_broker.errors import StoreFull
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.inner_batches import fill_batch
 from gantry_speedups import native
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Dispatcher:
         """
         self._held_units: deque[HeldUnit] = deque()
         self._held_batches: deque[AppendedBatch] = deque()
+        self._batch_ends: deque[tuple[ConsumeQueue, int, int, int]] = deque()
 
     def start_at(self, end: int, last_record: int, timestamp_ms: int) -> None:
         """Set the visible end to ``end``; the last record before it begins at ``last_record``, -1 if unknown.
@@ -149,6 +151,9 @@ class Dispatcher:
         """
         units, batches = self._held_units, self._held_batches
         touched, error = release_units(units, confirmed)
+        stop = confirmed if error is None else units[0][2]
+        if error is None:
+            stop, error = self._fill_batches(confirmed)
         if error is not None:
             if not isinstance(error, StoreFull):
                 raise error
@@ -157,8 +162,7 @@ class Dispatcher:
                     "no disk space for consume queue entries; stored messages stay invisible until there is space",
                     extra={"reason": str(error)},
                 )
-            confirmed = units[0][2]
-        self.is_behind = error is not None
+        confirmed, self.is_behind = stop, error is not None
         # Keys are indexed batch by batch, and the recovery point moves with them: it never lies inside a batch.
         while batches and batches[0].wrote <= confirmed:
             batch = batches.popleft()
@@ -174,6 +178,21 @@ class Dispatcher:
                 listener(touched.keys())
         return error is None
 
+    def _fill_batches(self, confirmed: int) -> tuple[int, StoreFull | None]:
+        """Write the fillers of held batches that end at or before ``confirmed``; return up to where, and the error."""
+        while self._batch_ends and self._batch_ends[0][2] + self._batch_ends[0][3] <= confirmed:
+            queue, end, physical, _ = self._batch_ends[0]
+            try:
+                fill_batch(queue, end, physical)
+            except StoreFull as error:
+                return physical, error
+            self._batch_ends.popleft()
+        return confirmed, None
+
+    def hold_batch_end(self, queue: ConsumeQueue, end: int, physical: int, size: int) -> None:
+        """Fill the queue up to ``end`` with the held unit of a record that RocketMQ wrote, which takes the offsets."""
+        self._batch_ends.append((queue, end, physical, size))
+
     @property
     def held_end(self) -> int:
         """End of the batches that wait for ``confirmed``; 0 if there are none."""
@@ -185,6 +204,7 @@ class Dispatcher:
             queue.rewind(queue.readable_end)
         self._held_units.clear()
         self._held_batches.clear()
+        self._batch_ends.clear()
 
     def drop_held_units(self, queues: Collection[ConsumeQueue]) -> None:
         """Drop the held units of deleted queues."""
@@ -192,3 +212,4 @@ class Dispatcher:
             kept = [unit for unit in self._held_units if unit[0] not in queues]
             self._held_units.clear()
             self._held_units.extend(kept)
+        self._batch_ends = deque(end for end in self._batch_ends if end[0] not in queues)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from gantry_store_files.queue_units import Unit, is_filler
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import (
     FLAG_BORN_HOST_V6,
+    FLAG_INNER_BATCH,
     FLAG_STORE_HOST_V6,
     INT,
     LONG,
@@ -26,11 +27,14 @@ from gantry_wire.message import (
 )
 from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord
-from gantry_wire.properties import DELAY_LEVEL, TAGS, message_keys, parse_properties
+from gantry_wire.properties import DELAY_LEVEL, INNER_BASE, INNER_NUM, TAGS, message_keys, parse_properties
 
 _HEAD: Final = struct.Struct(">4xi4xi4xq8xi")
 """The first fields of a record: magic, queue id, queue offset, system flag."""
 assert _HEAD.size == 40
+
+BATCH_MESSAGES_MAX: Final = 0x7FFF
+"""The most messages in one record: RocketMQ stores their number as a short."""
 
 _NUMBER: Final = re.compile(r"-?\d{1,9}")
 
@@ -51,6 +55,8 @@ class RecordFields(NamedTuple):
     """The keys to index: the unique key, then the user's keys."""
 
     store_timestamp_ms: int
+    offsets: int = 1
+    """How many queue offsets the record takes: more than one if RocketMQ stored a batch as one record."""
 
 
 def parse_record_fields(view: memoryview, position: int, size: int, delay_levels_ms: tuple[int, ...]) -> RecordFields:
@@ -75,7 +81,20 @@ def parse_record_fields(view: memoryview, position: int, size: int, delay_levels
         _unit_tags_code(topic, properties, timestamp_ms, delay_levels_ms),
         () if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK else message_keys(properties),
         timestamp_ms,
+        count_queue_offsets(sys_flag, queue_offset, properties),
     )
+
+
+def count_queue_offsets(sys_flag: int, queue_offset: int, properties: Mapping[str, str]) -> int:
+    """Return how many queue offsets a record takes: the number of messages of a batch in one record, else 1.
+
+    RocketMQ 5 writes such records in topics with ``queue.type=BatchCQ``. The properties must confirm the flag, because
+    an earlier Gantry stored the flags of clients unchanged.
+    """
+    if not sys_flag & FLAG_INNER_BATCH or properties.get(INNER_BASE) != str(queue_offset):
+        return 1
+    count = properties.get(INNER_NUM, "")
+    return int(count) if _NUMBER.fullmatch(count) and 1 <= int(count) <= BATCH_MESSAGES_MAX else 1
 
 
 def parse_plain_record_fields(record: PlainRecord, delay_levels_ms: tuple[int, ...]) -> RecordFields:

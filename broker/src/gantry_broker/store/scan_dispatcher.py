@@ -16,6 +16,7 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.inner_batches import fill_batch
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record_fields, parse_record_fields
 from gantry_speedups import native
@@ -136,13 +137,16 @@ class ScanDispatcher:
             self.unknown_topics += 1
             return
         if fields.is_queued and (self._only is None or queue in self._only):
-            self._put_unit(queue, fields.queue_offset, physical, size, fields.tags_code)
+            self._put_unit(queue, fields.queue_offset, physical, size, fields.tags_code, fields.offsets)
             if self._touched is not None:
                 self._touched.add(queue)
         if self._index_batch is not None and fields.keys and physical > self._index_end:
             self._put_keys(queue, fields.keys, physical, fields.store_timestamp_ms)
 
-    def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
+    def _put_unit(
+        self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int, offsets: int = 1
+    ) -> None:
+        """Write the unit of a record, and fillers for the other queue ``offsets`` that a batch in one record takes."""
         if not 0 <= offset <= PLAUSIBLE_QUEUE_OFFSET_MAX:
             self.damaged.append((physical, physical + size))
             return
@@ -158,6 +162,8 @@ class ScanDispatcher:
             self.damaged.append((physical, physical + size))
             return
         queue.put(offset, physical, size, code)
+        if offsets > 1:
+            fill_batch(queue, offset + offsets, physical)
 
     def _put_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], physical: int, timestamp_ms: int) -> None:
         if timestamp_ms != self._drafts_ms or len(self._drafts) == INDEX_BATCH_MAX:

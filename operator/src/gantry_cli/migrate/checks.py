@@ -69,6 +69,8 @@ class MigrationFacts:
     """The number of messages in the timer wheel, which are not migrated."""
     pop_groups: Sequence[str] = ()
     """The consumer groups that consume by pop, which is not supported."""
+    batch_topics: Sequence[str] = ()
+    """The topics with batch consume queues, whose batches are stored as one record each."""
     registrations: Sequence[BrokerRegistration] = ()
     """The brokers of this name at each name server."""
     old_address: str = ""
@@ -247,6 +249,13 @@ def _check_data_left_behind(facts: MigrationFacts) -> Iterator[Finding]:
             f"pop consumption is not supported; affected groups: {groups}",
             "switch them to push consumption",
         )
+    if facts.batch_topics:
+        topics = ", ".join(facts.batch_topics[:10])
+        text = (
+            f"stored batches of these topics are one record each (queue.type=BatchCQ): {topics}; Java clients from 5.0 "
+            "on and Gantry's clients read them, other clients and Spark do not"
+        )
+        yield Finding(Severity.WARNING, text, "let other clients read these topics to their ends before the switch")
 
 
 def _check_registrations(facts: MigrationFacts) -> Iterator[Finding]:

@@ -151,6 +151,7 @@ async def gather_facts(
         half_messages_open_max=await old.open_half_messages_max(),
         timer_messages=await old.timer_messages(),
         pop_groups=await old.pop_groups(),
+        batch_topics=await old.batch_topics(),
         registrations=registrations,
         old_address=old.address,
         ports_taken=[] if is_running else ports_in_use(conf.get("bindAddress", ""), configured_ports(conf)),

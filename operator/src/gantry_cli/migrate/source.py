@@ -203,6 +203,19 @@ class ApacheBroker:
         entries = [(group, entry) for row in rows for group, entry in row.items() if isinstance(entry, dict)]
         return sorted({str(group) for group, entry in entries if entry.get("mode") == "POP"})
 
+    async def batch_topics(self) -> list[str]:
+        """Return the topics whose batches are stored as one record each; RocketMQ 4 has none.
+
+        None without an account that the broker requires: another check reports that.
+        """
+        reply = await self._peer.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+        topics = _document(reply, self.address).get("topicConfigTable") if reply.code == 0 else None
+        rows = topics.items() if isinstance(topics, dict) else ()
+        attributes = {name: row.get("attributes") for name, row in rows if isinstance(row, dict)}
+        return sorted(
+            name for name, one in attributes.items() if isinstance(one, dict) and one.get("queue.type") == "BatchCQ"
+        )
+
 
 def parse_source_log(table: Mapping[str, str], address: str) -> SourceLog:
     """Return the range of the log from the runtime info of its broker. Raises ``MigrationError``."""

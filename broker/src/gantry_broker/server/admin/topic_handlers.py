@@ -13,6 +13,9 @@ from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.queue_table import QueueTable, iterate_queue_ids
 from gantry_broker.server.core.refusals import Refused, check_topic_name
 from gantry_broker.server.core.topic_attributes import (
+    ADD,
+    BATCH_QUEUES,
+    QUEUE_TYPE,
     InvalidAttributes,
     UnsupportedAttributes,
     changed_attributes,
@@ -163,6 +166,8 @@ def _with_changes(core: BrokerCore, config: TopicConfig, changes: Mapping[str, s
         raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
     except InvalidAttributes as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    if changes.get(ADD + QUEUE_TYPE) == BATCH_QUEUES:
+        log.info("topic gets plain consume queues in place of batch queues", extra={"topic": config.topic_name})
     return msgspec.structs.replace(config, attributes=attributes)
 
 

@@ -2,14 +2,18 @@
 
     message.type     the kind of messages in the topic. Neither this broker nor RocketMQ's checks the kind of a message:
                      RocketMQ's proxy does (enableTopicMessageTypeCheck), and Gantry has no proxy
-    queue.type       only SimpleCQ, the format of consume queues here
+    queue.type       SimpleCQ, the format of consume queues here; it replaces BatchCQ in a new topic, see below
     cleanup.policy   only DELETE, the way in which old messages are removed here
     reserve.time     how long tiered storage keeps messages; without effect, as in RocketMQ without tiered storage
 
 The syntax, the rules and the texts are RocketMQ's: an attribute of an existing topic can be changed only if it is
-changeable, and a new topic has no attribute to delete. Four values are refused that RocketMQ accepts, since this broker
-does not implement them: queues of batches, compaction, which keeps the newest message of each key, and topics of lite
-or priority messages, which are consumed by pop.
+changeable, and a new topic has no attribute to delete. Three values are refused that RocketMQ accepts, since this broker
+does not implement them: compaction, which keeps the newest message of each key, and topics of lite or priority
+messages, which are consumed by pop.
+
+RocketMQ stores a batch as one record in a topic with BatchCQ, and its clients take the record apart. This broker stores
+the messages of a batch as records of their own, at the same queue offsets, so clients get the same messages. It must
+not store BatchCQ: RocketMQ does not start with a plain consume queue of such a topic.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +24,11 @@ ADD: Final = "+"
 DELETE: Final = "-"
 """How the name of an attribute begins that a request removes."""
 MESSAGE_TYPE: Final = "message.type"
+QUEUE_TYPE: Final = "queue.type"
+BATCH_QUEUES: Final = "BatchCQ"
+"""The queue type of RocketMQ's batch consume queues, which have one entry for each batch."""
+PLAIN_QUEUES: Final = "SimpleCQ"
+"""The queue type of consume queues with one entry for each message."""
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL")
 RESERVE_MIN: Final = -1
 """The least value of reserve.time, as in RocketMQ."""
@@ -62,7 +71,7 @@ def _reserve_time(value: str) -> None:
 
 
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    "queue.type": Attribute(False, _one_of("BatchCQ", "SimpleCQ")),
+    QUEUE_TYPE: Attribute(False, _one_of(BATCH_QUEUES, PLAIN_QUEUES)),
     "cleanup.policy": Attribute(False, _one_of("DELETE", "COMPACTION")),
     MESSAGE_TYPE: Attribute(True, _one_of(*MESSAGE_TYPES)),
     "reserve.time": Attribute(True, _reserve_time),
@@ -77,14 +86,14 @@ UNSUPPORTED_VALUES: Final[Mapping[tuple[str, str], str]] = {
     (MESSAGE_TYPE, "PRIORITY"): (
         "message.type=PRIORITY is not supported: this broker delivers the messages of a queue in their order"
     ),
-    ("queue.type", "BatchCQ"): (
-        "queue.type=BatchCQ is not supported: this broker gives each message of a batch its own offset"
-    ),
     ("cleanup.policy", "COMPACTION"): (
         "cleanup.policy=COMPACTION is not supported: this broker deletes old messages, also the newest one of a key"
     ),
 }
 """Valid values that are refused, with the text of the refusal. RocketMQ's default settings refuse MIXED, too."""
+
+STORED_VALUES: Final[Mapping[tuple[str, str], str]] = {(QUEUE_TYPE, BATCH_QUEUES): PLAIN_QUEUES}
+"""Values of new topics that are replaced by the value that this broker implements."""
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
@@ -130,7 +139,7 @@ def changed_attributes(
         _check_sign(sign, name, attributes, is_new=is_new)
         _check_value(known.get(name), name, value, is_new=is_new, is_deleted=sign == DELETE)
         if sign == ADD:
-            attributes[name] = value
+            attributes[name] = STORED_VALUES.get((name, value), value)
         else:
             del attributes[name]
     return attributes

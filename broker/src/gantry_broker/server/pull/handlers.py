@@ -8,7 +8,9 @@ from gantry_broker.errors import BrokerError, QueueRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refusal, Refused, store_refusal
+from gantry_broker.server.core.topic_attributes import BATCH_QUEUES, QUEUE_TYPE
 from gantry_broker.server.pull.pull_hold import FilterBudget, HeldPull, PullHold
+from gantry_broker.store.inner_batches import find_inner_batch
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
 from gantry_status import RefusalReason
@@ -136,6 +138,25 @@ class PullHandlers:
         return result
 
     def _read_now(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
+        if self._has_inner_batches(pull.topic):
+            return self._read_batches(pull, offset, message_filter)
+        return self._read_queue(pull, offset, message_filter)
+
+    def _has_inner_batches(self, topic: str) -> bool:
+        """Whether RocketMQ may have stored batches of this topic as one record each."""
+        config = self._core.topics.find(topic)
+        return config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+
+    def _read_batches(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
+        """Read as `_read_queue`, but a batch in one record is read whole, and the next read begins after it."""
+        store = self._core.store
+        queue = store.queues.get(pull.topic, pull.queue_id)
+        batch = find_inner_batch(store.log, queue, offset)
+        result = self._read_queue(pull, offset if batch is None else batch.start, message_filter)
+        batch = find_inner_batch(store.log, queue, result.next_offset)
+        return result if batch is None else result._replace(next_offset=batch.end)
+
+    def _read_queue(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
         settings = self._core.settings
         count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
         bytes_max = settings.pull_bytes_max

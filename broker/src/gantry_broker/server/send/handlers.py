@@ -32,13 +32,7 @@ from gantry_wire.commands.send import SendMessage, SendMessageV2
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.hashing import tags_code
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
-from gantry_wire.message import (
-    FLAG_BORN_HOST_V6,
-    FLAG_MULTI_TAGS,
-    FLAG_STORE_HOST_V6,
-    TRANSACTION_MASK,
-    offset_message_id,
-)
+from gantry_wire.message import CLEARED_FLAGS, FLAG_BORN_HOST_V6, FLAG_MULTI_TAGS, offset_message_id
 from gantry_wire.properties import format_properties, parse_properties
 
 log = logging.getLogger(__name__)
@@ -46,8 +40,6 @@ log = logging.getLogger(__name__)
 SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
 """Each of these makes a message a timer, which is not supported."""
-HOST_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
-"""Flags that a producer cannot set: the broker knows the hosts."""
 
 
 @dataclass(slots=True)
@@ -223,7 +215,7 @@ class SendHandlers:
         data = encode_stored_properties(properties)
         config = core.topics.find(message.topic)
         multi = FLAG_MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0
-        sys_flag = send.sys_flag & ~(HOST_FLAGS | TRANSACTION_MASK) | multi
+        sys_flag = send.sys_flag & ~CLEARED_FLAGS | multi
         return Draft(
             queue=core.store.queues.get_or_create(topic, queue_id),
             body=message.body,
@@ -262,6 +254,7 @@ class SendHandlers:
         queue_id = self._queue_id(send, config)
         shared = parse_properties(send.properties or "")
         batch_id = shared.pop(keys.UNIQUE_KEY, None)
+        shared.pop(keys.KEYS, None)  # Java's automatic batches name the keys of all their messages there.
         drafts: list[Draft] = []
         for entry in entries:
             properties = remove_broker_properties(
@@ -294,7 +287,7 @@ class SendHandlers:
             keys.MESSAGE_REGION: self.core.send_routes.added_properties[keys.MESSAGE_REGION],
             keys.TRACE_ON: "true",
         }
-        # Never `batchUniqId`: Apache sends it for topics of batch consume queues only, where the batch is one message.
+        # Never `batchUniqId`: Apache sends it for topics of batch consume queues only, where the batch is one record.
         # Java 5 would return it as the message id, and no stored message has it.
         if batch_id is not None:
             ext["transactionId"] = batch_id

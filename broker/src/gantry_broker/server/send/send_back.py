@@ -20,7 +20,7 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.nameserver import PERMISSION_WRITE
 from gantry_wire.commands.send import SendBack, SendMessageV2
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.message import StoredMessage, decode_record
+from gantry_wire.message import FLAG_INNER_BATCH, StoredMessage, decode_record
 
 FIRST_RETRY_LEVEL = 3
 """The delay level of a message that has failed once."""
@@ -70,6 +70,9 @@ def _read_original(sends: SendHandlers, back: SendBack) -> StoredMessage:
         message = decode_record(record)
     except RemoteProtocolError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the message at {back.offset} is damaged: {error}") from error
+    if message.sys_flag & FLAG_INNER_BATCH:
+        # RocketMQ refuses it, too. Its clients then send the one message of the batch to the retry topic themselves.
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the record at {back.offset} is a batch of several messages")
     if message.topic in names.HIDDEN_TOPICS:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
     return message

@@ -54,14 +54,12 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, check_frame_head
 from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE
 from gantry_wire.limits import WireLimits
-from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
+from gantry_wire.message import CLEARED_FLAGS, FLAG_BORN_HOST_V6, encode_host
 
 NEVER_A_PREFIX: Final = b"\0"
 """A prefix that no JSON header has, which switches the fast path off."""
 UNHANDLED: Final = b"not handled yet"
 """The result of a `FrameHandler` for a request that must wait; compared by identity, and never sent."""
-CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
-"""Flags that a producer cannot set on a plain message."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
 FrameHandler = Callable[[Frame, Connection], bytes | None]

@@ -104,8 +104,13 @@ class QueueCheck:
 
     # -- while the log is read -----------------------------------------------------------------------------------------
 
-    def compare_record(self, offset: int, physical: int, size: int, tags_code: int) -> None:
-        """Check the record with queue offset ``offset``."""
+    def compare_record(self, offset: int, physical: int, size: int, tags_code: int, offsets: int = 1) -> None:
+        """Check the record with queue offset ``offset``. A batch of RocketMQ in one record takes several offsets."""
+        self._compare_unit(offset, physical, size, tags_code)
+        if offsets > 1 and self._next_number == offset + 1:
+            self._next_number = offset + offsets
+
+    def _compare_unit(self, offset: int, physical: int, size: int, tags_code: int) -> None:
         self.records += 1
         reader = self._reader
         if reader is None:

@@ -206,7 +206,7 @@ class Verifier:
             queue = self._queues.get((record.topic, record.queue_id))
             if queue is None:
                 queue = self._add_absent_queue(record)
-            queue.compare_record(record.queue_offset, physical, size, record.tags_code)
+            queue.compare_record(record.queue_offset, physical, size, record.tags_code, record.offsets)
         if self._index.has_files:
             self._index.compare_record(physical, self._key_hashes(record), tag_hash)
 

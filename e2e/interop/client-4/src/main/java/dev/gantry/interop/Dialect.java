@@ -63,6 +63,18 @@ final class Dialect {
     static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) {
     }
 
+    /** This client does not support attributes of topics. */
+    static void useBatchQueues(TopicConfig config) {
+    }
+
+    static String queueType(DefaultMQAdminExt admin, String broker, String topic) {
+        return "";
+    }
+
+    /** The producer of this client does not collect messages. */
+    static void collectBatches(DefaultMQProducer producer) {
+    }
+
     static void broadcast(DefaultMQPushConsumer consumer) {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }

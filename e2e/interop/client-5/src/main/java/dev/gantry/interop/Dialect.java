@@ -94,6 +94,20 @@ final class Dialect {
         return admin.examineTopicConfig(broker, config.getTopicName()).getAttributes().get("message.type");
     }
 
+    /** Asks for batch consume queues in a topic that does not exist yet. */
+    static void useBatchQueues(TopicConfig config) {
+        config.setAttributes(Map.of("+queue.type", "BatchCQ"));
+    }
+
+    static String queueType(DefaultMQAdminExt admin, String broker, String topic) throws Exception {
+        return admin.examineTopicConfig(broker, topic).getAttributes().get("queue.type");
+    }
+
+    /** Lets a producer collect single messages into batches by itself. */
+    static void collectBatches(DefaultMQProducer producer) {
+        producer.setAutoBatch(true);
+    }
+
     static void broadcast(DefaultMQPushConsumer consumer) {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }

@@ -17,6 +17,7 @@ public final class Driver {
         SCENARIOS.put("async", Sending::async);
         SCENARIOS.put("oneway", Sending::oneway);
         SCENARIOS.put("batch", Sending::batch);
+        SCENARIOS.put("batchqueues", BatchQueues::play);
         SCENARIOS.put("compressed", Sending::compressed);
         SCENARIOS.put("threads64", Sending::threads64);
         SCENARIOS.put("tags", Reading::tags);
