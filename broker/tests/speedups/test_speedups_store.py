@@ -38,7 +38,7 @@ TOPICS = ("orders", "orders", "bills", SCHEDULE_TOPIC, "topic" * 40)
 
 pieces = st.sampled_from((
     "KEYS\x01", "TAGS\x01", "UNIQ_KEY\x01", "XKEYS\x01", "\x02", "\x02", "\x01", " ", "a", "b c", "é", "漢", "😀",
-    "DELAY\x013",
+    "DELAY\x013", "INNER_NUM\x013\x02", "INNER_BASE\x010\x02",
     "KEYS\x01k1 k2\x02", "TAGS\x01größe\x02", "UNIQ_KEY\x017F0000010A3C18B4AAC2000000000001\x02", "color\x01red\x02",
 ))  # fmt: skip
 properties = st.lists(pieces, max_size=6).map("".join)
@@ -95,7 +95,7 @@ def logs(draw: st.DrawFn) -> bytes:
         record = encode_record(
             StoredMessage(
                 topic=name, queue_id=queue_id, body=bytes(draw(st.integers(0, 80))), queue_offset=offset,
-                physical_offset=len(data), sys_flag=draw(st.sampled_from((0, 0, 0, 0, 1, 4, 8, 12))), born_host=host,
+                physical_offset=len(data), sys_flag=draw(st.sampled_from((0, 0, 0, 0, 1, 4, 8, 12, 0xC0))), born_host=host,
                 store_host=host, store_timestamp_ms=1_700_000_000_000 + number // 3 * draw(st.sampled_from((1, 1500))),
                 properties_bytes=draw(properties).encode()[:400],
             ),

@@ -7,8 +7,8 @@
     reserve.time     how long tiered storage keeps messages; without effect, as in RocketMQ without tiered storage
 
 The syntax, the rules and the texts are RocketMQ's: an attribute of an existing topic can be changed only if it is
-changeable, and a new topic has no attribute to delete. Three values are refused that RocketMQ accepts, since this broker
-does not implement them: compaction, which keeps the newest message of each key, and topics of lite or priority
+changeable, and a new topic has no attribute to delete. Three values are refused that RocketMQ accepts, since this
+broker does not implement them: compaction, which keeps the newest message of each key, and topics of lite or priority
 messages, which are consumed by pop.
 
 RocketMQ stores a batch as one record in a topic with BatchCQ, and its clients take the record apart. This broker stores
