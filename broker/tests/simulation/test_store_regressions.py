@@ -44,6 +44,24 @@ def numbers_of_removed_messages_outlive_a_power_loss(simulated: SimulatedStore) 
     simulated.crash(Fault.POWER)
 
 
+def numbers_of_removed_messages_outlive_a_power_loss_of_later_ones(simulated: SimulatedStore) -> None:
+    """A queue continues after its deleted messages if a power loss takes all later ones, which were not flushed."""
+    simulated.append([-3], queue=2, is_contiguous=True, flags=0)
+    simulated.reopen(Mode(Medium.CRASH_SAFE, buffers=2, is_waiting=True))
+    for _ in range(4):
+        simulated.append(EQUAL)
+    for _ in range(5):
+        simulated.append(EQUAL, queue=1)
+    simulated.crash(Fault.POWER_TORN, 584)
+    simulated.refill(4, is_at_once=False)
+    for _ in range(4):
+        simulated.append(EQUAL, queue=2)
+    simulated.crash_at("mid-commit", 2, Fault.POWER, 50892)
+    simulated.clear_acked()
+    simulated.remove_head(2)
+    simulated.flush()
+
+
 def queue_built_by_a_recovery_that_was_cut_off(simulated: SimulatedStore) -> None:
     """Units that a recovery has written and not synced are synced by the next one, which finds them in the cache."""
     for _ in range(9):
@@ -195,6 +213,7 @@ def number_of_an_expired_queue_after_a_start_that_hid_a_tail_after_a_half_messag
         full_disk_between_the_identity_and_its_copy,
         sync_failed_in_a_recovery_that_read_everything,
         numbers_of_removed_messages_outlive_a_power_loss,
+        numbers_of_removed_messages_outlive_a_power_loss_of_later_ones,
         queue_built_by_a_recovery_that_was_cut_off,
         head_deleted_beyond_the_point_that_knew_a_number,
         removal_cut_off_between_the_files_of_a_queue,

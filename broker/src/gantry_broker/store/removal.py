@@ -2,7 +2,7 @@
 
     helper thread   describe   the age of the oldest files
     loop            (the plan)
-    helper thread   measure    the new start of every queue; the end of a queue that becomes empty is made durable
+    helper thread   measure    the new start of every queue; ends of queues without a flushed message are made durable
     loop            retire     min_offset of the queues and min_physical move; the files leave their lists
     helper thread   unlink     log files, then queue files, each name durably, then index files; oldest first
 
@@ -12,7 +12,7 @@ that is derived, and the next start trims queues to the beginning of the log. Be
 checkpoint durably records the new beginning of the log, so that a deletion is not taken for a loss (on a disk that is
 too full for that, after the first deletions). Each unlink of a log or queue file is durable before the next one, so
 that a power loss leaves no gap. A file that cannot be unlinked stays first in line. Before all of this a queue that has
-no message left is made durable: only its files hold its next offset.
+no flushed message left is made durable: after a power loss only its files hold its next offset.
 
 Open files: a log file is closed by the thread that unlinks it, because no thread touches a file that ends at or before
 ``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``
@@ -139,9 +139,9 @@ class OldestFilesRemoval:
     def measure(self, offset: int) -> Trims:
         """Return the new first offsets of the queues for a log that begins at ``offset``.
 
-        Called in a helper thread: it reads the disk, and syncs. Queues that become empty are durable when this returns.
-        After a failed sync it is not tried again. A queue that is being rebuilt is skipped, since its start is found by
-        its units; it is trimmed in a later round.
+        Called in a helper thread: it reads the disk, and syncs. Queues without a flushed message are durable when this
+        returns. After a failed sync it is not tried again. A queue that is being rebuilt is skipped, since its start is
+        found by its units; it is trimmed in a later round.
         """
         if self._error is not None:
             raise self._error
@@ -150,6 +150,7 @@ class OldestFilesRemoval:
         for queue in self._queues:
             try:
                 min_offset = queue.min_offset_at(offset)
+                is_end_durable = self._has_flushed_message(queue, min_offset)
             except OSError:
                 if self._queues.get(queue.topic, queue.queue_id) is queue:
                     raise
@@ -158,9 +159,17 @@ class OldestFilesRemoval:
                 self._skipped_queues.append(queue)
             elif min_offset > queue.min_offset:
                 trims[queue] = min_offset
-                if min_offset == queue.readable_end:
+                if not is_end_durable:
                     self._sync_end(queue)
         return trims
+
+    def _has_flushed_message(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Return whether the message of the queue offset ``offset`` is in the log after a power loss.
+
+        A start then finds the end of the queue at it or after it. Later messages are flushed later.
+        """
+        unit = queue.unit(offset)
+        return unit is not None and unit[0] + unit[1] <= self._log.flushed
 
     def _sync_end(self, queue: ConsumeQueue) -> None:
         try:
