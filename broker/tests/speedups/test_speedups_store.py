@@ -96,7 +96,8 @@ def logs(draw: st.DrawFn) -> bytes:
             StoredMessage(
                 topic=name, queue_id=queue_id, body=bytes(draw(st.integers(0, 80))), queue_offset=offset,
                 physical_offset=len(data), sys_flag=draw(st.sampled_from((0, 0, 0, 0, 1, 4, 8, 12, 0xC0))),
-                born_host=host, store_host=host, store_timestamp_ms=1_700_000_000_000 + number // 3 * draw(st.sampled_from((1, 1500))),
+                born_host=host, store_host=host,
+                store_timestamp_ms=1_700_000_000_000 + number // 3 * draw(st.sampled_from((1, 1500))),
                 properties_bytes=draw(properties).encode()[:400],
             ),
             is_sealed=draw(st.booleans()),
