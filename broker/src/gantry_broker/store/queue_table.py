@@ -272,7 +272,7 @@ class QueueTable:
             self._unsynced_directories.clear()
 
     def sync_end(self, queue: ConsumeQueue) -> None:
-        """Make the end of ``queue`` durable before its last messages are deleted from the log. Any thread."""
+        """Make the end of ``queue`` durable before its last flushed messages are deleted. Any thread may call it."""
         if queue.flushed_end == queue.readable_end and not queue.files.is_directory_dirty:
             return
         try:
