@@ -123,6 +123,8 @@ cdef struct Cursor:
     PyObject* queue
     PyObject* sums
     PyObject* values         # an array: the chain of sums
+    Py_buffer place          # the queue's map, which stays mapped as long as the cursor exists
+    bint has_place
     uint8_t* view
     Bytes topic
     Py_ssize_t position, limit, topic_size, overhead
@@ -145,6 +147,9 @@ cdef class Cursors:
         self.by_queue, self.is_held = {}, is_held
 
     def __dealloc__(self):
+        cdef Py_ssize_t index
+        for index in range(self.count):
+            release_place(&self.items[index])
         PyMem_Free(self.items)
 
     cdef Py_ssize_t find(self, queue) except -1:
@@ -163,7 +168,7 @@ cdef class Cursors:
         cursor.overhead, cursor.key_seed = queue.record_overhead, queue.key_seed
         cursor.magic, cursor.queue_id = <uint32_t>(<int64_t>queue.magic), queue.queue_id
         cursor.before = cursor.end = queue.readable_end if self.is_held else queue.end
-        cursor.record_bytes = 0
+        cursor.record_bytes, cursor.has_place = 0, False
         cursor.sums_start, cursor.sums_limit = sums.start, sums.limit
         load_place(cursor)
         self.by_queue[queue] = self.count
@@ -189,6 +194,7 @@ cdef class Cursors:
                 queue = <object>self.items[index].queue
                 if self.is_held:
                     queue.readable_end = self.items[index].end
+                    queue.end = max(queue.end, queue.readable_end)
                 else:
                     queue.end = self.items[index].end
                 if is_written:
@@ -250,13 +256,20 @@ def release_units(units, int64_t confirmed):
 
 cdef int load_place(Cursor* cursor) except -1:
     """Read where the next unit of the queue goes."""
-    cdef Py_buffer buffer
     queue = <object>cursor.queue
     view = queue.view
+    release_place(cursor)
     cursor.position, cursor.limit = queue.position, queue.limit
-    PyObject_GetBuffer(view, &buffer, PyBUF_WRITABLE)
-    cursor.view = <uint8_t*>buffer.buf
-    PyBuffer_Release(&buffer)
-    if not 0 <= cursor.position <= cursor.limit <= buffer.len or (cursor.limit - cursor.position) % UNIT_BYTES:
+    PyObject_GetBuffer(view, &cursor.place, PyBUF_WRITABLE)
+    cursor.has_place, cursor.view = True, <uint8_t*>cursor.place.buf
+    if not 0 <= cursor.position <= cursor.limit <= cursor.place.len or (cursor.limit - cursor.position) % UNIT_BYTES:
+        release_place(cursor)
         raise AssertionError("a queue's place for units is outside of its file")
     return 0
+
+
+cdef void release_place(Cursor* cursor) noexcept:
+    """Let the queue's map be unmapped when its file is closed."""
+    if cursor.has_place:
+        cursor.has_place = False
+        PyBuffer_Release(&cursor.place)

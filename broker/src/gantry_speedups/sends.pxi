@@ -143,7 +143,7 @@ cdef class SendBatch:
         if header.is_escaped:
             size = unescape(header.properties.start, size, text)
         else:
-            memcpy(text, header.properties.start, size)
+            put_bytes(text, header.properties.start, size)
         if size < 0 or (header.is_wide and not is_utf8(text, size)) or not parse_properties(text, size, &found):
             return False
         if found.is_special or (found.unique.start != NULL and found.unique.size == 0):
@@ -203,6 +203,8 @@ cdef class SendBatch:
         queue, given, properties, sys_flag, flag, born_ms, host, reconsumed, prepared, tags_code, delay_ms, keys = draft
         body = given if isinstance(given, bytes) else bytes(given)
         properties, seal_bytes = self.sealable(properties)
+        if len(properties) + seal_bytes > 0x7FFF:
+            raise ValueError("properties that are longer than a record can have")
         self.owners += (draft, body, properties, template, unique)
         send.draft, send.template = <PyObject*>draft, <PyObject*>template
         send.body, send.properties, send.seal_bytes = text_of(body), text_of(properties), seal_bytes

@@ -302,6 +302,28 @@ async def test_tables_are_copied_from_the_master(tmp_path: Path) -> None:
     assert loads((tmp_path / "slave-1/config/topics.json").read_text())["topicConfigTable"]["After"]
 
 
+async def test_topic_that_is_created_again_survives_a_failover(tmp_path: Path) -> None:
+    """Its new messages are in its new queues on the slave, too, which has dispatched the old ones."""
+    async with running_group(tmp_path) as members:
+        master = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
+        slave = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")
+        await master.orders.promote(10, [2], False)
+        await slave.orders.follow(10, master.settings.ha_address)
+        await wait_until_following(master, 2)
+        await send(master, "old", "older")
+        await wait_until(lambda: len(slave.store.queues.topics().get(TOPIC, ())) > 0)
+        async with dialogue(master) as peer:
+            await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+        await wait_until(lambda: TOPIC not in slave.store.queues.topics())
+        await send(master, "new", "newer")
+        await wait_until_copied(master, slave)
+
+        await slave.orders.promise(11, "test")
+        await slave.orders.promote(11, [], False)
+
+        assert await bodies(slave) == [b"new", b"newer"]
+
+
 async def make_topic(peer: Dialogue, topic: str) -> None:
     ext = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "defaultTopic": "TBW102"}
     ext |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}

@@ -8,18 +8,24 @@ from __future__ import annotations
 import dataclasses
 import gc
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gantry_broker.ports import RealDisk
 from gantry_broker.store import append, copying, dispatcher, reader, scan_dispatcher
+from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.reader import ReadResult
+from gantry_broker.store.scan_dispatcher import ScanDispatcher
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES
 from gantry_speedups import load_native
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
@@ -27,6 +33,7 @@ from gantry_testing.store_world import TINY
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, encode_record
 from gantry_wire.names import SCHEDULE_TOPIC
+from gantry_wire.plain_records import PlainRun
 from gantry_wire.seal import sealable_properties
 
 pytestmark = pytest.mark.needs_speedups
@@ -204,6 +211,60 @@ def test_full_disk_stops_at_the_same_unit() -> None:
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["python", "compiled"])
+@pytest.mark.parametrize("is_closed_first", [False, True])
+def test_deletion_during_a_scan_reaches_no_file_of_another_queue(
+    name: str, is_closed_first: bool, tmp_path: Path
+) -> None:
+    """The thread that syncs queues closes those of a deleted topic, while the loop waits for a system call."""
+    store = MessageStore(
+        str(tmp_path), SETTINGS, disk=RealDisk(), clock=FakeClock(), store_host=bytes(8), on_fatal=lambda exc: None
+    )
+    store.open(is_flushing=False)
+    with path(name):
+        scan_dispatcher = ScanDispatcher(store.log, store.queues, None, ())
+        kept = store.queues.get_or_create("kept", 0)
+        extend = ConsumeQueue.extend
+
+        def extend_while_deleted(queue: ConsumeQueue, offset: int) -> None:
+            if queue is not kept:
+                return extend(queue, offset)
+            store.queues.delete_topic("gone", 0)
+            if is_closed_first:
+                store.queues.sync()
+            extend(queue, offset)
+            store.queues.sync()
+
+        data = bytearray()
+        for topic, offset in (("gone", 0), ("gone", 1), ("kept", 0), ("gone", 2)):
+            message = StoredMessage(
+                topic=topic, queue_id=0, body=b"x", queue_offset=offset, physical_offset=len(data), store_timestamp_ms=1
+            )
+            data += encode_record(message, is_sealed=True)
+        run = PlainRun(memoryview(bytes(data)), 0, len(data), 0, is_sealed=True)
+        with patch.object(ConsumeQueue, "extend", extend_while_deleted):
+            assert scan_dispatcher.dispatch_plain_records(run, 0) == len(data)
+
+        assert [unit[1] for unit in kept.units(0, 9)] == [len(data) // 4]
+        file = kept.files.files[0]
+        assert not any(file.view[CONSUME_UNIT_BYTES:])
+        assert "gone" not in store.queues.topics()
+    store.close()
+
+
+def test_released_units_move_the_assigned_end_alike() -> None:
+    """Also where the offsets of a queue begin again, after its topic was deleted and created again."""
+    ends = {}
+    for name in ("python", "compiled"):
+        with path(name):
+            queue = open_store(FaultyDisk(), FakeClock()).queues.get_or_create("orders", 0)
+            units = deque((queue, number, number * 100, 100, 0) for number in range(10))
+            queue.reserve_offset(1)
+            dispatcher.release_units(units, 1000)
+            ends[name] = queue.readable_end, queue.end
+    assert ends["compiled"] == ends["python"] == (10, 10)
 
 
 def test_batches_and_scans_return_their_memory() -> None:

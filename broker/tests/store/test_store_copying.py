@@ -286,6 +286,73 @@ def test_promoted_slave_continues_all_queue_offsets() -> None:
     assert slave.bodies("bills") == [*master.sent_bodies("bills"), b"newer"]
 
 
+@pytest.mark.parametrize("is_retired_queue_closed", [False, True])
+def test_topic_that_is_created_again_gets_new_queues_on_a_slave(is_retired_queue_closed: bool) -> None:
+    """The queue that was deleted while the slave copies gets no more messages."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send("orders", 5)
+    deleted_at = copy_log(master, slave, copier, 0, iter(lambda: 4, None))
+    show_all(slave, copier)
+    deleted = slave.store.queues.get_or_create("orders", 0)
+    master.store.delete_topic("orders")
+    slave.store.delete_topic("orders", before=deleted_at)
+    if is_retired_queue_closed:
+        slave.store.queues.sync()
+    master.send("orders", 3)
+    master.send("bills", 1)
+
+    copy_log(master, slave, copier, deleted_at, iter(lambda: 4, None))
+    show_all(slave, copier)
+
+    assert slave.store.queues.get_or_create("orders", 0) is not deleted
+    assert slave.bodies("orders") == master.sent_bodies("orders")[-3:]
+    assert slave.store.queues.get_or_create("orders", 0).end == 3
+    assert slave.bodies("bills") == master.sent_bodies("bills")
+
+
+@pytest.mark.parametrize(
+    ("is_deletion_known", "dispatched"),
+    # A slave that knows of the deletion has applied it before it dispatches what follows it.
+    [(False, 0), (False, 2), (False, 5), (False, 6), (True, 0), (True, 2), (True, 5)],
+)
+def test_promoted_slave_has_the_new_messages_of_a_topic_that_was_created_again(
+    is_deletion_known: bool, dispatched: int
+) -> None:
+    """Whether the slave has heard of the deletion or not, and however many of the old messages are in its queue."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send("orders", 5)
+    deleted_at = copy_log(master, slave, copier, 0, iter(lambda: 1, None))
+    master.store.delete_topic("orders")
+    master.send("orders", 3)
+    end = copy_log(master, slave, copier, deleted_at, iter(lambda: 1, None))
+    copier.dispatch(borders(master)[dispatched])
+    if is_deletion_known:
+        slave.store.delete_topic("orders", before=deleted_at)
+
+    copier.hold_undispatched()
+    assert slave.store.queues.get_or_create("orders", 0).end == 3
+    _, offsets = slave.append([slave.draft("orders", 0, body=b"newer")])
+    slave.store.dispatcher.release(end)
+    assert slave.bodies("orders") == master.sent_bodies("orders")[-3:]
+    slave.store.dispatcher.release(slave.store.log.wrote)
+
+    assert offsets == [3]
+    assert slave.bodies("orders") == [*master.sent_bodies("orders")[-3:], b"newer"]
+    assert slave.store.queues.get_or_create("orders", 0).end == 4
+
+
+def test_topic_that_was_deleted_before_its_messages_are_dispatched_stays_deleted() -> None:
+    """The slave has its messages in the log only, and no queue of it, when it hears of the deletion."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send("orders", 5)
+    end = copy_log(master, slave, copier, 0, iter(lambda: 1, None))
+
+    slave.store.delete_topic("orders", before=end)
+    show_all(slave, copier)
+
+    assert slave.store.queues.topics() == {}
+
+
 def test_demoted_master_shows_held_messages_when_confirmed() -> None:
     """Assigned queue offsets are released until the records are read again."""
     master, slave, copier = make_pair(is_pooled=False)

@@ -20,12 +20,13 @@ from typing import Any, Final, NamedTuple, final
 from gantry_broker.errors import LogReadOnly, StoreCorrupt, StoreFull
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span
+from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.dispatcher import AppendedBatch, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES
 from gantry_broker.store.mapped_file import MappedFile, is_zero
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import parse_record_fields
+from gantry_broker.store.record_dispatch import RecordFields, parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_speedups import native
@@ -348,23 +349,44 @@ class LogCopier:
                 check = check_record(view, offset - base, physical_offset=offset, verify_crc=False)
                 if check.is_good:
                     fields = parse_record_fields(view, offset - base, check.size, self._delay_levels_ms)
-                    # RocketMQ may have stored a topic name that cannot name a directory: it has no queue.
-                    with suppress(ValueError):
-                        queue = self._queues.get_or_create(fields.topic, fields.queue_id)
+                    queue = self._queue_of(fields, offset)
+                    if queue is not None:
                         if fields.is_queued:
-                            if queue.end == queue.readable_end != fields.queue_offset and not queue.files.files:
-                                queue.start_at(fields.queue_offset)
-                            units.append((queue, fields.queue_offset, offset, check.size, fields.tags_code))
-                            end = fields.queue_offset + fields.offsets
-                            queue.reserve_offset(end - 1)
-                            if fields.offsets > 1:
-                                self._dispatcher.hold_batch_end(queue, end, offset, check.size)
+                            units = self._hold_unit(units, queue, fields, offset, check.size)
                         drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, fields.keys))
                         physical_offsets.append(offset)
                 offset += _size_of(check, offset)
         if physical_offsets:
             batch = AppendedBatch(piece.end, piece.timestamp_ms, drafts, physical_offsets, {}, units)
             self._dispatcher.dispatch_batch(batch)
+
+    def _queue_of(self, fields: RecordFields, physical: int) -> ConsumeQueue | None:
+        """Return the queue of a record; None if its topic was deleted later, or has a name that no directory can have.
+
+        RocketMQ may have stored such a name.
+        """
+        if self._queues.is_deleted(fields.topic, physical):
+            return None
+        with suppress(ValueError):
+            return self._queues.get_or_create(fields.topic, fields.queue_id)
+        return None
+
+    def _hold_unit(
+        self, units: list[HeldUnit], queue: ConsumeQueue, fields: RecordFields, physical: int, size: int
+    ) -> list[HeldUnit]:
+        """Assign a record its queue offsets, and return ``units`` with its unit."""
+        offset, end = fields.queue_offset, fields.queue_offset + fields.offsets
+        if offset < queue.end:
+            units = [unit for unit in units if unit[0] is not queue or unit[1] < offset]
+            self._dispatcher.drop_held_from(queue, offset)
+            self._queues.restart_at(queue, offset)
+        if queue.end == queue.readable_end != offset and not queue.files.files:
+            queue.start_at(offset)
+        units.append((queue, offset, physical, size, fields.tags_code))
+        queue.reserve_offset(end - 1)
+        if fields.offsets > 1:
+            self._dispatcher.hold_batch_end(queue, end, physical, size)
+        return units
 
     def _undispatched_start(self) -> int:
         """Return the end of what is in queues, or held by the dispatcher."""

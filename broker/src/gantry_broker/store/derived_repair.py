@@ -39,7 +39,6 @@ class IndexRepair:
 
     def __init__(
         self,
-        disk: Disk,
         commit_log: CommitLog,
         queues: QueueTable,
         index: KeyIndex,
@@ -53,7 +52,6 @@ class IndexRepair:
         self.rebuilds = 0
         """Number of completed rebuilds of a part of the index."""
 
-        self._disk: Final = disk
         self._log: Final = commit_log
         self._queues: Final = queues
         self._index: Final = index
@@ -112,9 +110,7 @@ class IndexRepair:
         reason = index.damage_reason
         index.drop_files_to_rebuild()
         self._request_point()
-        scan_dispatcher = ScanDispatcher(
-            self._disk, self._log, self._queues, index.put_for_rebuild, self._delay_levels_ms
-        )
+        scan_dispatcher = ScanDispatcher(self._log, self._queues, index.put_for_rebuild, self._delay_levels_ms)
         scan_dispatcher.restrict_to(set())
         # The last message of the last kept file may have keys in the next file, so all its keys are indexed again.
         scan_dispatcher.skip_indexed(index.end_physical - 1)
@@ -179,7 +175,7 @@ class DerivedRepair:
             on_repaired=on_repaired, request_point=request_point,
         )  # fmt: skip
         self.index: Final = None if index is None else IndexRepair(
-            disk, commit_log, table, index, dispatcher, seals=seals, delay_levels_ms=delay_levels_ms,
+            commit_log, table, index, dispatcher, seals=seals, delay_levels_ms=delay_levels_ms,
             monotonic_ms=monotonic_ms, request_point=request_point,
         )  # fmt: skip
         self.on_damage: Final = self.queues.on_damage

@@ -208,8 +208,16 @@ class Dispatcher:
 
     def drop_held_units(self, queues: Collection[ConsumeQueue]) -> None:
         """Drop the held units of deleted queues."""
+        self._drop_held(lambda queue, _: queue in queues)
+
+    def drop_held_from(self, queue: ConsumeQueue, offset: int) -> None:
+        """Drop the held units of ``queue`` from queue offset ``offset`` on: newer messages have these offsets."""
+        self._drop_held(lambda other, last: other is queue and last >= offset)
+
+    def _drop_held(self, is_dropped: Callable[[ConsumeQueue, int], bool]) -> None:
+        """Drop the held units, and ends of batches, whose queue and last queue offset ``is_dropped`` selects."""
         if self._held_units:
-            kept = [unit for unit in self._held_units if unit[0] not in queues]
+            kept = [unit for unit in self._held_units if not is_dropped(unit[0], unit[1])]
             self._held_units.clear()
             self._held_units.extend(kept)
-        self._batch_ends = deque(end for end in self._batch_ends if end[0] not in queues)
+        self._batch_ends = deque(end for end in self._batch_ends if not is_dropped(end[0], end[1] - 1))

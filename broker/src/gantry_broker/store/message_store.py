@@ -238,7 +238,8 @@ class MessageStore(StoreContract):
 
     def delete_topic(self, topic: str, before: int | None = None) -> bool:
         queues = {queue for queue in self.queues if queue.topic == topic}
-        if not self.queues.delete_topic(topic, self.log.wrote if before is None else before):
+        end = self.log.wrote if before is None else before
+        if not self.queues.delete_topic(topic, end, has_undispatched=self.dispatcher.dispatched < end):
             return False
         self.dispatcher.drop_held_units(queues)
         self._lifecycle.point_writer.request_point()
@@ -250,9 +251,7 @@ class MessageStore(StoreContract):
         levels_ms = self.settings.delay_levels_ms
         index = self._lifecycle.index
         index_batch = None if index is None else index.put_batch
-        scan_dispatcher = ScanDispatcher(
-            self._disk, self.log, self.queues, index_batch, levels_ms, is_tracking_touched=True
-        )
+        scan_dispatcher = ScanDispatcher(self.log, self.queues, index_batch, levels_ms, is_tracking_touched=True)
         self.dispatcher.hold()
         copier = LogCopier(
             self.log, self.dispatcher, self.queues, scan_dispatcher, seals=self.identity.ownership_at,

@@ -223,8 +223,11 @@ class QueueTable:
         """Limit deletions to ``end``, where the log ends now: messages after it may be of new topics."""
         self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
 
-    def delete_topic(self, topic: str, log_end: int) -> bool:
-        """Drop all queues of ``topic`` and their files; their messages lie before ``log_end``. Return False if none."""
+    def delete_topic(self, topic: str, log_end: int, *, has_undispatched: bool = False) -> bool:
+        """Drop all queues of ``topic`` and their files; their messages lie before ``log_end``.
+
+        With ``has_undispatched`` some of them may not be in a queue yet. Return False if there is nothing to drop.
+        """
         queues = [queue for queue in self if queue.topic == topic]
         for queue in queues:
             del self._queues[topic, queue.queue_id]
@@ -238,14 +241,25 @@ class QueueTable:
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(directory)
             self._is_directory_dirty = True
-        if queues:
-            self.deleted = {**self.deleted, topic: log_end}
-        return bool(queues)
+        if not queues and not has_undispatched:
+            return False
+        self.deleted = {**self.deleted, topic: log_end}
+        return True
 
     def remove(self, queue: ConsumeQueue) -> None:
         """Remove ``queue`` and its files, before ``gantry-point`` is started."""
         del self._queues[queue.topic, queue.queue_id]
         queue.reset(self._disk)
+
+    def restart_at(self, queue: ConsumeQueue, offset: int) -> None:
+        """Remove the units from queue offset ``offset`` on, because a later record in the log has that offset.
+
+        Its topic was deleted and created again, so its offsets began at 0 again: the newer message counts.
+        """
+        if offset <= queue.min_offset:
+            queue.reset(self._disk)
+        else:
+            queue.rewind(offset)
 
     def trim(self, queue: ConsumeQueue, min_offset: int) -> tuple[MappedFile, ...]:
         """Let ``queue`` begin at ``min_offset``, and return the files to unlink; none if the queue was deleted."""

@@ -94,8 +94,8 @@ class Recovery:
         self._log: Final = commit_log
         self._queues: Final = queues
         self._scan_dispatcher: Final = ScanDispatcher(
-            disk, commit_log, queues, None if index is None else index.put_batch, settings.delay_levels_ms, progress
-        )  # fmt: skip
+            commit_log, queues, None if index is None else index.put_batch, settings.delay_levels_ms, progress
+        )
         self._derived: Final = DerivedFiles(
             disk, commit_log, queues, index, self._scan_dispatcher, settings.delay_levels_ms, point_file
         )

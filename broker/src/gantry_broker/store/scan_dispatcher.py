@@ -56,7 +56,7 @@ class ScanDispatcher:
     """Dispatches the records of one recovery, of a slave's log, or of one rebuild of the index."""
 
     def __init__(
-        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index_batch: PutBatch | None,
+        self, commit_log: CommitLog, queues: QueueTable, index_batch: PutBatch | None,
         delay_levels_ms: tuple[int, ...], progress: Progress | None = None, *, is_tracking_touched: bool = False,
     ) -> None:  # fmt: skip
         """Create the dispatcher. ``index_batch`` indexes messages, as ``KeyIndex.put_batch`` does; None: no index.
@@ -76,7 +76,6 @@ class ScanDispatcher:
         """Number of records whose topic cannot be the name of a directory, so that they are in no queue."""
 
         self._only: set[ConsumeQueue] | None = None
-        self._disk: Final = disk
         self._log: Final = commit_log
         self._queues: Final = queues
         self._index_batch: Final = index_batch
@@ -84,6 +83,9 @@ class ScanDispatcher:
         self._progress: Final = progress
         self._plain_queues: dict[tuple[bytes, int], ConsumeQueue | None] = {}
         """Queues of plain records; None for those that take the general path."""
+
+        self._deleted = queues.deleted
+        """The deletions that these queues are known after."""
 
         self._tags: Final[dict[bytes, int]] = {b"": 0}
         self._drafts: list[Draft] = []
@@ -151,11 +153,7 @@ class ScanDispatcher:
             self.damaged.append((physical, physical + size))
             return
         if offset < queue.readable_end:
-            # The topic was deleted and created again, so its offsets restarted at 0: the newer message counts.
-            if offset <= queue.min_offset:
-                queue.reset(self._disk)
-            else:
-                queue.rewind(offset)
+            self._queues.restart_at(queue, offset)
         gap = offset - queue.readable_end
         if queue.files.files and gap * RECORD_BYTES_MIN > self._log.files.end_offset - self._log.min_physical:
             # The gap has more messages than the log has room for: the record's own offsets are corrupt.
@@ -182,7 +180,10 @@ class ScanDispatcher:
 
     def dispatch_plain_records(self, records: Iterable[PlainRecord], physical: int) -> int:
         """Dispatch all of ``records``, the first of which lies at ``physical``. Return where the run ends."""
-        if CompiledScan is not None and isinstance(records, PlainRun):
+        if self._deleted is not self._queues.deleted:  # a topic with the same name has other queues
+            self._deleted = self._queues.deleted
+            self._plain_queues.clear()
+        if CompiledScan is not None and self._only is None and isinstance(records, PlainRun):
             return self._dispatch_compiled(records)
         return self._dispatch_records(records, physical)
 
@@ -215,9 +216,8 @@ class ScanDispatcher:
             self._touched.update(scan.touched())
         if self._index_batch is not None and len(scan.keys):
             self._index_batch(scan.keys, (), scan.newest_ms)
-        if self._only is None:
-            self.last_record = scan.last_physical
-            self._log.note_store_time(scan.newest_ms)
+        self.last_record = scan.last_physical
+        self._log.note_store_time(scan.newest_ms)
         self._count(scan.count, scan.last_physical)
 
     def _dispatch_records(self, records: Iterable[PlainRecord], physical: int) -> int:
