@@ -98,7 +98,7 @@ def assert_same(master: StoreWorld, slave: StoreWorld) -> None:
 
 @given(st.data(), st.booleans(), st.sampled_from((0, 20, copying.KEPT_RECORDS_MAX)))
 def test_copy_equals_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool, kept_max: int) -> None:
-    """Log, queues and key searches are equal for any sizes of pieces and any order of dispatch."""
+    """Log, queues and key searches are equal for any sizes of pieces, any order of dispatch, and with deletions."""
     with mock.patch.object(copying, "KEPT_RECORDS_MAX", kept_max):
         copy_and_compare(data, is_pooled, kept_max)
 
@@ -118,6 +118,11 @@ def copy_and_compare(data: st.DataObject, is_pooled: bool, kept_max: int) -> Non
         start = copy_log(master, slave, copier, start, cuts)
         if data.draw(st.booleans()):
             slave.store.commit_step()
+        deleted = data.draw(st.sampled_from((None, None, *TOPICS[1:])))
+        if deleted is not None:
+            master.store.delete_topic(deleted)
+            slave.store.delete_topic(deleted, before=start)
+            master.sent[:] = [message for message in master.sent if message.topic != deleted]
         assert sum(len(piece.records or ()) for piece in copier.pieces) <= kept_max
         shown = copier.dispatch(data.draw(st.integers(0, start)))
         if is_pooled and not shown:
