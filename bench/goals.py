@@ -130,6 +130,8 @@ def why_unpublished(settings: RunSettings, measured: Measured, *, is_forced: boo
         return ""
     if not measured.has_compiled:
         return f"the compiled path was not measured ({measured.compiled_missing}); --publish does so nevertheless"
+    if measured.failed_runs:
+        return f"{measured.failed_runs} cells of replication have failed runs; --publish does so nevertheless"
     part = measured.busiest_part
     if part is not None and measured.other_cores[part] > OTHER_CORES_NOTICED:
         return (

@@ -162,6 +162,13 @@ class Measured(msgspec.Struct, frozen=True):
             cell for file in self.replication.values() for cell in file.cells if cell.system == "Apache"
         ]  # fmt: skip
 
+    @property
+    def failed_runs(self) -> int:
+        """The number of cells of replication in which a run has failed, with either system."""
+        files = self.replication.values()
+        cells = [cell.problem for file in files for cell in file.cells]
+        return sum(bool(one) for one in [*cells, *(run.problem for file in files for run in file.producer_runs)])
+
     def gantry_cells(self, path: GantryPath) -> list[HaCell]:
         """Return the cells of Gantry's brokers on one path."""
         file = self.replication.get(path)

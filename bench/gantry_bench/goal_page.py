@@ -90,7 +90,9 @@ def replication_table(measured: Measured) -> Figures:
 def _columns(cell: HaCell | None) -> list[str]:
     if cell is None or not cell.messages:
         return ["none" if cell is not None else "", "" if cell is None else cell.problem]
-    return [f"{cell.messages_per_second:,.0f}", f"{cell.p50_us:,.0f} / {cell.p99_us:,.0f}"]
+    times, refused = f"{cell.p50_us:,.0f} / {cell.p99_us:,.0f}", sum(cell.failures.values())
+    details = [times, *([f"{refused:,} refused"] if refused else []), *([cell.problem] if cell.problem else [])]
+    return [f"{cell.messages_per_second:,.0f}", "; ".join(details)]
 
 
 def _producer_table(measured: Measured) -> Figures:

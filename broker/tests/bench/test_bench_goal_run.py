@@ -324,6 +324,18 @@ def test_figures_of_a_busy_machine_are_published_only_on_request(bench: RunBench
     assert "Other programs used up to 0.40 cores, in the part send." in goals.PAGE.read_text()
 
 
+def test_failed_runs_of_apache_are_published_only_on_request(bench: RunBench, tmp_path: Path) -> None:
+    """A page with fewer of Apache's cells must not replace a complete one by itself."""
+    recorded = msgspec.json.decode(msgspec.json.encode(RECORDED))
+    recorded["ha"]["outcomes"]["producer"]["runs"][-1]["problem"] = "no rate"
+
+    refused = bench(recorded=recorded)
+
+    assert "not published: 1 cells of replication have failed runs" in refused.output
+    [folder] = (tmp_path / "results").iterdir()
+    assert "published in" in show_again(folder, "--publish").output
+
+
 def test_figures_without_the_compiled_path_are_published_only_on_request(
     bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -341,6 +341,19 @@ def test_cell_without_messages_is_slower_and_later(tmp_path: Path) -> None:
     assert ha_table.slower_notes(summaries)[1].endswith("64 outstanding (no messages).")
 
 
+def test_refusals_and_failed_runs_are_in_the_table_of_replication(tmp_path: Path) -> None:
+    """A system that refuses sends has a lower rate for them."""
+    results = ha_results(COMPILED, ours={(PLAIN, 64): 1000.0}, apache={(PLAIN, 64): 1000.0})
+    _, theirs = results["outcomes"]["table"]["runs"]
+    theirs["run"] = Run(report=report(messages_per_second=500.0, refused_by_code={"2": 1200}), other_cores=0.0)
+    failed = {**theirs, "run": None, "problem": "no answer for 5 s"}
+    results["outcomes"]["table"]["runs"].append(failed)
+
+    [row] = goal_page.replication_table(read(tmp_path, {"ha": results})).rows
+
+    assert row[-2:] == ["500", "1 / 2; 1,200 refused; no answer for 5 s"]
+
+
 def producer_results(failed: set[tuple[str, Setup]]) -> dict[str, Any]:
     """Return the results of the producer in all cells; the runs of some systems and setups have failed."""
     results = ha_results(COMPILED, ours={}, apache={})
