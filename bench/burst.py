@@ -9,7 +9,6 @@ The exit code is 1 when a run failed, or when a goal was missed and `--assert-go
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -35,6 +34,7 @@ from gantry_bench.burst_load import Outcome, Program, ProgramName, ShapeName, ru
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import print_figures, publish
 from gantry_bench.ha_apache import apache_missing_reason, start_apache_broker
+from gantry_bench.interrupts import interrupt_on_sigterm
 from gantry_bench.machine import Machine, describe_machine
 from gantry_bench.measurement import Goal
 from gantry_bench.page import goal_figures, machine_figures
@@ -129,20 +129,6 @@ def both_brokers(folder: Path, *, has_apache: bool) -> Iterator[dict[SystemName,
         if has_apache:
             addresses["Apache"] = stack.enter_context(start_apache_broker(folder / "theirs")).address
         yield addresses
-
-
-@contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM inside of the `with` block, so that all started processes are ended."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def write_results(results: Results) -> Path:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -202,6 +203,7 @@ class Comparison:
             targets: dict[Side, Target] = {}
             for side in SIDES:
                 folder = self._folder / f"send-{mode.name}-{body_bytes}-{side}"
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
                 broker = start_broker(
                     folder, name_server=name_server, core=self._cores.server, prefix=self._prefixes[side],
                     extra={"brokerName": f"broker-{side}"},

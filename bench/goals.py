@@ -7,13 +7,10 @@ missed and `--assert-goals` was given.
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Timer
 from typing import Final, get_args
 
 import click
@@ -21,38 +18,27 @@ import msgspec
 from gantry_bench import speedups
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import print_figures, publish
-from gantry_bench.goal_figures import Measured, PartName, part_path, read_measured
+from gantry_bench.goal_figures import Measured, PartName, read_measured
 from gantry_bench.goal_page import page_figures
+from gantry_bench.goal_parts import Part, check_space, command_of, plan_parts
 from gantry_bench.goal_table import GoalRow, goal_rows
+from gantry_bench.interrupts import interrupt_on_sigterm
+from gantry_bench.machine import OtherWork
+from gantry_bench.part_process import run_part
 from gantry_bench.processes import ROOT
 from gantry_bench.results import shown_path
-from gantry_bench.speedups import Setting
+from gantry_bench.table import OTHER_CORES_NOTICED
 from rich.console import Console
 
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 BENCHMARK: Final = "bench"
-STOP_SECONDS_MAX: Final = 90.0
-"""The time that an interrupted part has to end its servers before it is killed."""
 TIMEOUT_FACTOR: Final = 3
 """A part may take so many times the estimate, and is then stopped."""
 TIMEOUT_MINUTES_MIN: Final = 15
 """The limit of short parts, since the first run also builds Apache's programs."""
 EXIT_INTERRUPTED: Final = 130
 SETTINGS_FILE: Final = "run.json"
-
-
-class Part(msgspec.Struct, frozen=True):
-    """One run of another benchmark."""
-
-    name: PartName
-    text: str
-    arguments: tuple[str, ...]
-    """The program in `bench/` and its arguments."""
-    minutes: float
-    """The estimated duration."""
-    setting: Setting | None = None
-    """The code path of its brokers; None for a program that measures both by itself."""
 
 
 class RunSettings(msgspec.Struct, frozen=True):
@@ -62,113 +48,21 @@ class RunSettings(msgspec.Struct, frozen=True):
     is_quick: bool
     parts: list[PartName]
     problems: dict[PartName, str] = {}
+    other_cores: dict[PartName, float] = {}
+    """The CPU time of other programs during each part, in cores, as a mean of its whole time."""
 
 
-def plan_parts(*, is_quick: bool, has_compiled: bool, before: str | None) -> list[Part]:
-    """Return the parts in the order of running. Without a compiled path nothing is run twice."""
-    quick = ("--quick",) if is_quick else ()
-    loads = ("--repetitions", "1", "--warm-up-ms", "200", "--duration-ms", "500") if is_quick else ()
-    size = quick or ("--short",)
-    own: Setting = "auto" if has_compiled else "off"
-    parts = [
-        Part(
-            "send", "sends on every server, and of every sender",
-            ("send.py", "--apache", "--mode", "a", "--mode", "b", "--body-bytes", "1024", *loads),
-            1.5 if is_quick else 6,
-        ),
-        Part(
-            "ha", "replication beside Apache's, with the load generator and with Apache's producer",
-            ("ha.py", "--only", "table", "--only", "producer", *size), 3 if is_quick else 32, own,
-        ),
-        Part("backlog", "pulls of a backlog", ("backlog.py", *quick), 1 if is_quick else 2),
-        Part(
-            "recovery-python", "recovery, Python", ("store.py", "--only", "recovery", *quick),
-            0.2 if is_quick else 5, "off",
-        ),
-    ]  # fmt: skip
-    if has_compiled:
-        parts += [
-            Part(
-                "ha-python", "replication, Python", ("ha.py", "--only", "table", "--without-apache", *size),
-                1 if is_quick else 5, "off",
-            ),
-            Part(
-                "recovery-compiled", "recovery, compiled", ("store.py", "--only", "recovery", *quick),
-                0.2 if is_quick else 3, "auto",
-            ),
-        ]  # fmt: skip
-    if before is not None:
-        rounds = "1" if is_quick else "5"
-        parts.append(
-            Part(
-                "before", f"sends compared with {before}, Python",
-                ("compare.py", before, "--only", "send", "--rounds", rounds), 0.7 if is_quick else 2.5, "off",
-            )
-        )  # fmt: skip
-    return parts
+class Progress(msgspec.Struct):
+    """What the parts have left so far."""
 
-
-def command_of(part: Part, folder: Path) -> list[str]:
-    """Return the command line of a part."""
-    program, *arguments = part.arguments
-    prefix = () if part.setting is None else speedups.prefix_for(part.setting)
-    script = str(ROOT / "bench" / program)
-    return [*prefix, sys.executable, script, *arguments, "--json", str(part_path(folder, part.name))]
-
-
-def run_part(command: Sequence[str], log_path: Path, *, seconds_max: float, report: Callable[[str], None]) -> str:
-    """Run a part until it ends; return why it has failed, or an empty text. Its output goes to a file.
-
-    Lines that end with dots report progress, and are passed on. An interrupt of this program stops the part first.
-    """
-    last_line, is_late = "", False
-    with log_path.open("w") as log:
-        # In a session of its own, so that Ctrl-C reaches it once, from here: a second one would stop its clean-up.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-            start_new_session=True,
-        )  # fmt: skip
-
-        def stop_late() -> None:
-            nonlocal is_late
-            is_late = True
-            process.send_signal(signal.SIGINT)
-
-        assert process.stdout is not None
-        timer = Timer(seconds_max, stop_late)
-        timer.start()
-        try:
-            for line in process.stdout:
-                log.write(line)
-                log.flush()
-                last_line = line.strip() or last_line
-                if line.startswith("  ") and line.rstrip().endswith("..."):
-                    report(line.rstrip())
-            code = process.wait()
-        finally:
-            timer.cancel()
-            _stop(process)
-            process.stdout.close()
-    if is_late:
-        return f"it was stopped after {seconds_max / 60:.0f} minutes"
-    return "" if code == 0 else f"exit code {code}: {last_line.removeprefix('Error: ')[:300]}"
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """End a part that still runs: it ends its servers at an interrupt."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGINT)
-    try:
-        process.communicate(timeout=STOP_SECONDS_MAX)  # reads its output, or it could wait for a full pipe
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def run_parts(parts: Sequence[Part], folder: Path, console: Console) -> tuple[dict[PartName, str], bool]:
-    """Run the parts; return the reasons of those that have failed, and whether the user has interrupted the run."""
     problems: dict[PartName, str] = {}
+    other_cores: dict[PartName, float] = {}
+    is_interrupted: bool = False
+
+
+def run_parts(parts: Sequence[Part], folder: Path, console: Console) -> Progress:
+    """Run the parts, until the last one or an interrupt by the user."""
+    progress = Progress()
     for number, part in enumerate(parts, 1):
         now = time.strftime("%H:%M:%S")
         left = sum(one.minutes for one in parts[number - 1 :])
@@ -179,17 +73,21 @@ def run_parts(parts: Sequence[Part], folder: Path, console: Console) -> tuple[di
         seconds_max = 60 * max(TIMEOUT_FACTOR * part.minutes, TIMEOUT_MINUTES_MIN)
         log_path = folder / f"{part.name}.log"
         try:
-            problem = run_part(
-                command_of(part, folder), log_path, seconds_max=seconds_max,
-                report=lambda line: console.print(line, style="dim", highlight=False),
-            )  # fmt: skip
+            with OtherWork() as others:
+                problem = run_part(
+                    command_of(part, folder), log_path, seconds_max=seconds_max,
+                    report=lambda line: console.print(line, style="dim", highlight=False),
+                )  # fmt: skip
         except KeyboardInterrupt:
             rest = [one.name for one in parts[number - 1 :]]
-            return problems | dict.fromkeys(rest, "interrupted"), True
+            progress.problems |= dict.fromkeys(rest, "interrupted")
+            progress.is_interrupted = True
+            return progress
+        progress.other_cores[part.name] = others.cores
         if problem:
-            problems[part.name] = problem
+            progress.problems[part.name] = problem
             console.print(f"  failed: {problem}; see {shown_path(log_path, ROOT)}", style="red", highlight=False)
-    return problems, False
+    return progress
 
 
 def write_settings(folder: Path, settings: RunSettings) -> None:
@@ -206,17 +104,40 @@ def read_settings(folder: Path) -> RunSettings:
         raise BenchmarkFailed(f"{folder} is not a folder of results of make bench: {error}") from error
 
 
-def why_unpublished(settings: RunSettings, measured: Measured) -> str:
-    """Return why the figures do not belong into the docs; empty if they do."""
+def read_run(folder: Path, settings: RunSettings) -> tuple[Measured, RunSettings]:
+    """Return the figures of a run, and its settings with the parts that cannot be read as further problems."""
+    measured, unread = read_measured(folder, settings.parts)
+    recorded, own = measured.other_cores, settings.other_cores
+    cores = {part: max(recorded.get(part, 0.0), own.get(part, 0.0)) for part in {**recorded, **own}}
+    measured = msgspec.structs.replace(measured, other_cores=cores)
+    return measured, msgspec.structs.replace(settings, problems={**unread, **settings.problems})
+
+
+def why_unpublished(settings: RunSettings, measured: Measured, *, is_forced: bool) -> str:
+    """Return why the figures do not belong into the docs; empty if they do. Some reasons can be overruled."""
     if settings.is_quick:
         return "a quick run"
     if settings.problems:
         return "a part has failed"
     needed: set[PartName] = {"send", "ha", "backlog", "recovery-python"}
+    if measured.has_compiled:
+        needed |= {"ha-python", "recovery-compiled"}
     if not needed <= set(settings.parts):
         return "not all parts were run"
     if measured.send is not None and {"apache", "c"} & set(measured.send.missing):
         return "Apache's broker or the C server was not measured"
+    if is_forced:
+        return ""
+    if not measured.has_compiled:
+        return f"the compiled path was not measured ({measured.compiled_missing}); --publish does so nevertheless"
+    if measured.failed_runs:
+        return f"{measured.failed_runs} cells of replication have failed runs; --publish does so nevertheless"
+    part = measured.busiest_part
+    if part is not None and measured.other_cores[part] > OTHER_CORES_NOTICED:
+        return (
+            f"other programs used up to {measured.other_cores[part]:.2f} cores, in the part {part}; repeat it on a "
+            "quiet machine, or publish with --from and --publish"
+        )
     return ""
 
 
@@ -226,14 +147,12 @@ def exit_code(settings: RunSettings, rows: Sequence[GoalRow], *, assert_goals: b
     return 1 if settings.problems or (assert_goals and is_missed) else 0
 
 
-def show(folder: Path, settings: RunSettings, console: Console) -> tuple[Measured, list[GoalRow]]:
+def show(measured: Measured, settings: RunSettings, console: Console) -> None:
     """Print the tables of the parts that have results, the table of goals last."""
-    measured, unread = read_measured(folder, settings.parts)
-    problems = {**unread, **settings.problems}
-    goals, *others = sorted(page_figures(measured, problems, settings.started_at), key=lambda one: one.name != "goals")
+    tables = page_figures(measured, settings.problems, settings.started_at)
+    goals, *others = sorted(tables, key=lambda one: one.name != "goals")
     for figures in [*(table for table in others if table.rows), goals]:
         print_figures(console, figures)
-    return measured, goal_rows(measured)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -247,7 +166,8 @@ def show(folder: Path, settings: RunSettings, console: Console) -> tuple[Measure
 @click.option("--before", metavar="REV", help="Compare the Python path with this commit, for the goal on it.")
 @click.option(
     "--publish/--no-publish", "is_publishing", default=None,
-    help="Whether a complete run replaces the tables in docs/benchmarks.md; by default it does, and --from does not.",
+    help="Whether a complete run replaces the tables in docs/benchmarks.md. By default it does if the compiled path "
+    "was measured and the machine was quiet, and --from does not.",
 )  # fmt: skip
 @click.option(
     "--from", "source", metavar="FOLDER", type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -274,9 +194,9 @@ def main(
     Each part is another benchmark (`make bench-send`, ...). Its figures and its output are kept in
     bench/results/bench-TIME/, also if a later part fails or if you interrupt the run.
 
-    You need Linux, Go 1.22, Java 17 with Maven, a C compiler, and 40 GiB of free disk. Without Java or a C compiler
-    the table is incomplete, and has the reason. The first run builds the load generator and Apache's programs, which
-    takes some minutes more.
+    You need Linux, Go 1.22, Java 17 with Maven, a C compiler, 16 GiB of free disk and 14 GiB of free memory. Without
+    Java or a C compiler the table is incomplete, and has the reason. The first run builds the load generator and
+    Apache's programs, which takes some minutes more.
 
     \b
     Exit code: 0, or 1 if a part has failed, or with --assert-goals if a goal was missed; 130 after an interrupt.
@@ -290,18 +210,27 @@ def main(
             folder, settings, is_interrupted = measure(names, is_quick=is_quick, before=before, console=console)
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
-    measured, rows = show(folder, settings, console)
+    measured, settings = read_run(folder, settings)
+    show(measured, settings, console)
     console.print(f"results: {shown_path(folder.resolve(), ROOT)}", highlight=False)
     if is_interrupted:
         sys.exit(EXIT_INTERRUPTED)
     if source is None if is_publishing is None else is_publishing:
-        if reason := why_unpublished(settings, measured):
+        if reason := why_unpublished(settings, measured, is_forced=is_publishing is True):
             console.print(f"not published: {reason}", style="yellow", highlight=False)
         else:
-            tables = page_figures(measured, {}, settings.started_at)
-            PAGE.write_text(publish(PAGE.read_text(), tables, benchmark=BENCHMARK))
-            console.print(f"published in {shown_path(PAGE, ROOT)}", highlight=False)
-    sys.exit(exit_code(settings, rows, assert_goals=assert_goals))
+            write_page(measured, settings, console)
+    sys.exit(exit_code(settings, goal_rows(measured), assert_goals=assert_goals))
+
+
+def write_page(measured: Measured, settings: RunSettings, console: Console) -> None:
+    """Replace the tables of this benchmark in the docs."""
+    tables = page_figures(measured, settings.problems, settings.started_at)
+    try:
+        PAGE.write_text(publish(PAGE.read_text(), tables, benchmark=BENCHMARK))
+    except (BenchmarkFailed, OSError) as error:
+        raise click.ClickException(f"the figures are not published: {error}") from error
+    console.print(f"published in {shown_path(PAGE, ROOT)}", highlight=False)
 
 
 def measure(
@@ -318,16 +247,19 @@ def measure(
             needs = "the compiled path" if "before" not in missing else "--before REV"
             raise BenchmarkFailed(f"the part {min(missing)} needs {needs}")
         parts = [part for part in parts if part.name in names]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    check_space(parts, RESULTS)
     now = time.gmtime()
     folder = RESULTS / f"bench-{time.strftime('%Y%m%dT%H%M%SZ', now)}"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", now)
     settings = RunSettings(started_at=started_at, is_quick=is_quick, parts=[part.name for part in parts])
     write_settings(folder, settings)  # now, so that `--from` shows the finished parts even if this process is killed
-    problems, is_interrupted = run_parts(parts, folder, console)
-    settings = msgspec.structs.replace(settings, problems=problems)
+    with interrupt_on_sigterm():
+        done = run_parts(parts, folder, console)
+    settings = msgspec.structs.replace(settings, problems=done.problems, other_cores=done.other_cores)
     write_settings(folder, settings)
-    return folder, settings, is_interrupted
+    return folder, settings, done.is_interrupted
 
 
 if __name__ == "__main__":

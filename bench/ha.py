@@ -10,14 +10,12 @@ when an answer of Gantry was wrong or a refusal, or when a goal was missed and `
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Final, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e" / "interop"))
@@ -30,6 +28,7 @@ from gantry_bench.ha_apache import apache_missing_reason
 from gantry_bench.ha_parts import HaOutcome, HaParts, PartName
 from gantry_bench.ha_run import Runner
 from gantry_bench.ha_scale import FULL, QUICK, SHORT, HaScale
+from gantry_bench.interrupts import interrupt_on_sigterm
 from gantry_bench.loadgen import LoadGenerator, build
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
@@ -76,20 +75,6 @@ def working_folder(free_bytes_needed: int) -> Iterator[Path]:
         raise BenchmarkFailed(f"{free_bytes >> 20} MiB are free on the disk and {free_bytes_needed >> 20} are needed")
     with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as folder:
         yield Path(folder)
-
-
-@contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM inside of the `with` block, so that all started processes are ended."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def warn_if_busy(console: Console) -> None:

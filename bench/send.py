@@ -73,8 +73,11 @@ from gantry_bench.table import print_goals, print_surroundings
 from rich.console import Console
 
 RESULTS: Final = ROOT / "bench" / "results"
-FREE_BYTES_NEEDED: Final = 12 * 1024**3
-"""One cell writes about 9 GiB on a fast machine; segments are preallocated, and stores are removed after each cell."""
+ROOM_BYTES: Final = 3 * 1024**3
+"""The room for log files that are preallocated."""
+BYTES_PER_SECOND: Final = 1.5 * 1024**3
+"""What all servers of a cell store for a second of load on each, on a fast machine; the cell's stores are removed
+after it."""
 FIRST_LOAD_MS: Final = 8000
 """The load before Apache's first measurement, in which Java compiles its hot code; at most five measurements long."""
 PartName = Literal["servers", "senders"]
@@ -101,6 +104,12 @@ class Plan(msgspec.Struct, frozen=True):
     def sender_body_bytes(self) -> int:
         """The body size of the goals, if it is measured at all."""
         return GOAL_BODY_BYTES if GOAL_BODY_BYTES in self.bodies_bytes else self.bodies_bytes[-1]
+
+    @property
+    def free_bytes_needed(self) -> int:
+        """The disk space for the stores of a cell."""
+        seconds = self.repetitions * (self.timing.warm_up_ms + self.timing.duration_ms) / 1000
+        return ROOM_BYTES + int(seconds * BYTES_PER_SECOND)
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -307,11 +316,12 @@ def report(console: Console, results: Results, json_path: Path | None) -> None:
     others = [cell.other_cores for cell in results.cells] + [cell.other_cores for cell in results.sender_cells]
     busiest = max(others, default=0.0)
     print_surroundings(console, results.machine, results.cores, busiest)
-    if results.errors:
-        refusal = first_refusal([run.report for run in results.runs])
-        console.print(f"{results.errors} answers were wrong or refusals; the first refusal: {refusal}", style="red")
     path = write_results(results, results.started_at, folder=RESULTS, name="send", json_path=json_path)
     console.print(f"written to {shown_path(path, ROOT)}", highlight=False)
+    if results.errors:  # last, because make bench reports the last line of a part that has failed
+        refusal = first_refusal([run.report for run in results.runs])
+        text = f"{results.errors} answers were wrong or refusals; the first refusal: {refusal}"
+        console.print(text, style="red", soft_wrap=True)
 
 
 def exit_code(results: Results, *, assert_goals: bool) -> int:
@@ -368,7 +378,7 @@ def main(
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
     try:
-        with working_folder(FREE_BYTES_NEEDED) as folder:
+        with working_folder(plan.free_bytes_needed) as folder:
             session.run(folder)
     except (BenchmarkFailed, KeyboardInterrupt) as error:
         failure = str(error) or "interrupted"

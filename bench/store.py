@@ -27,7 +27,7 @@ from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.parts import Outcome, PartName, StoreParts
 from gantry_bench.processes import ROOT
 from gantry_bench.results import json_option, shown_path, write_results
-from gantry_bench.scale import FULL, QUICK, Scale
+from gantry_bench.scale import FULL, QUICK, SHORT, Scale
 from gantry_bench.speedups import CodePath, probe
 from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
 from rich.console import Console
@@ -97,18 +97,22 @@ def report(console: Console, results: Results, *, json_path: Path | None, is_pub
     show_default=True, help="Part to run; may be given several times.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Run for a minute to check the benchmark itself; the figures mean nothing.")
+@click.option(
+    "--short", is_flag=True, help="Recover only the largest log, three times from memory, as make bench does."
+)
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/promises.md.")
 @json_option
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(
-    names: Sequence[PartName], *, quick: bool, is_publishing: bool, json_path: Path | None, assert_goals: bool
-) -> None:
+    names: Sequence[PartName], *, quick: bool, short: bool, is_publishing: bool, json_path: Path | None,
+    assert_goals: bool,
+) -> None:  # fmt: skip
     """Measure the store: append tail, synchronous flush, recovery speed, resident memory."""
     names = tuple(dict.fromkeys(names))
-    if is_publishing and (quick or set(names) != set(get_args(PartName))):
-        raise click.UsageError("--publish needs a complete run, without --quick and --only")
+    if is_publishing and (quick or short or set(names) != set(get_args(PartName))):
+        raise click.UsageError("--publish needs a complete run, without --quick, --short and --only")
     console = Console(width=None if sys.stdout.isatty() else 150)
-    scale = QUICK if quick else FULL
+    scale = QUICK if quick else SHORT if short else FULL
     started = time.gmtime()
     try:
         warn_if_busy(console)

@@ -40,6 +40,9 @@ class BacklogCell(msgspec.Struct, frozen=True):
     server: ServerName
     megabytes_per_second: float
     megabytes_per_cpu_second: float
+    megabytes_per_cpu_second_least: float
+    megabytes_per_cpu_second_most: float
+    repetitions: int
     cpu_us_per_pull: float
     messages_per_pull: float
 
@@ -57,11 +60,15 @@ def summarise_pulls(runs: Sequence[PullRun]) -> list[BacklogCell]:
     cells = []
     for server in dict.fromkeys(run.server for run in runs):
         own = [run for run in runs if run.server == server]
+        megabytes = [_ratio(run.size_bytes / 1e6, run.cpu_seconds) for run in own]
         cells.append(
             BacklogCell(
                 server=server,
                 megabytes_per_second=median(run.size_bytes / run.seconds / 1e6 for run in own),
-                megabytes_per_cpu_second=median(_ratio(run.size_bytes / 1e6, run.cpu_seconds) for run in own),
+                megabytes_per_cpu_second=median(megabytes),
+                megabytes_per_cpu_second_least=min(megabytes),
+                megabytes_per_cpu_second_most=max(megabytes),
+                repetitions=len(own),
                 cpu_us_per_pull=median(_ratio(run.cpu_seconds * 1e6, run.pulls) for run in own),
                 messages_per_pull=median(_ratio(run.messages, run.pulls) for run in own),
             )

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from gantry_bench.backlog import BacklogReport
+from gantry_bench.figures import Figures
 from gantry_bench.ha_cells import HaCell, HaRun, summarise_cells
 from gantry_bench.ha_producer import ProducerRun
 from gantry_bench.machine import Machine
@@ -22,6 +23,8 @@ from gantry_bench.send_figures import Cell, GantryPath, SenderCell, ServerName
 from gantry_bench.speedups import CodePath
 
 PartName = Literal["send", "ha", "ha-python", "backlog", "recovery-python", "recovery-compiled", "before"]
+HA_PARTS: Final[tuple[PartName, ...]] = ("ha", "ha-python")
+RECOVERY_PARTS: Final[tuple[PartName, ...]] = ("recovery-python", "recovery-compiled")
 GOAL_WAY: Final = "all of it, cached"
 """The recovery that the goal is about: without a recovery point, with the log in the page cache."""
 
@@ -38,10 +41,12 @@ class SendFile(msgspec.Struct, frozen=True):
 
 class _TableOutcome(msgspec.Struct, frozen=True):
     runs: list[HaRun]
+    figures: list[Figures] = []
 
 
 class _ProducerOutcome(msgspec.Struct, frozen=True):
     runs: list[ProducerRun]
+    figures: list[Figures] = []
 
 
 class _HaOutcomes(msgspec.Struct, frozen=True):
@@ -66,6 +71,18 @@ class HaFile(msgspec.Struct, frozen=True):
         """The runs of Apache's producer; empty if the part has failed."""
         return [] if self.outcomes.producer is None else self.outcomes.producer.runs
 
+    @property
+    def table_notes(self) -> list[str]:
+        """The conditions of the table, and in which cells Apache was faster."""
+        table = self.outcomes.table
+        return table.figures[0].notes if table is not None and table.figures else []
+
+    @property
+    def producer_table(self) -> Figures | None:
+        """The table of Apache's producer, as `bench-ha` has printed it."""
+        producer = self.outcomes.producer
+        return producer.figures[0] if producer is not None and producer.figures else None
+
 
 class BacklogFile(msgspec.Struct, frozen=True):
     """What the goals need of the results of `bench-backlog`."""
@@ -75,6 +92,8 @@ class BacklogFile(msgspec.Struct, frozen=True):
 
 class _RecoveryOutcome(msgspec.Struct, frozen=True):
     raw: list[RecoveryCell]
+    figures: Figures | None = None
+    other_cores: float = 0.0
 
 
 class _StoreOutcomes(msgspec.Struct, frozen=True):
@@ -92,11 +111,18 @@ class StoreFile(msgspec.Struct, frozen=True):
         """All recoveries of the run."""
         return self.outcomes.recovery.raw
 
+    @property
+    def notes(self) -> list[str]:
+        """The conditions of the recoveries."""
+        figures = self.outcomes.recovery.figures
+        return [] if figures is None else figures.notes
+
 
 class _ComparedCell(msgspec.Struct, frozen=True):
     name: str
     cpu_ratio: float
     rate_ratio: float
+    other_cores: float = 0.0
 
 
 class CompareFile(msgspec.Struct, frozen=True):
@@ -116,6 +142,8 @@ class Measured(msgspec.Struct, frozen=True):
     before: CompareFile | None = None
     compiled_missing: str = ""
     """Why the compiled path was not measured; empty if it was."""
+    other_cores: dict[PartName, float] = {}
+    """The most CPU time of other programs during each part, in cores."""
 
     @property
     def has_compiled(self) -> bool:
@@ -123,11 +151,23 @@ class Measured(msgspec.Struct, frozen=True):
         return not self.compiled_missing
 
     @property
+    def busiest_part(self) -> PartName | None:
+        """The part during which other programs used most CPU time; None if no part has measured that."""
+        return max(self.other_cores, key=lambda part: self.other_cores[part], default=None)
+
+    @property
     def apache_cells(self) -> list[HaCell]:
         """The cells of Apache's brokers, which are measured once for both paths."""
         return [
             cell for file in self.replication.values() for cell in file.cells if cell.system == "Apache"
         ]  # fmt: skip
+
+    @property
+    def failed_runs(self) -> int:
+        """The number of cells of replication in which a run has failed, with either system."""
+        files = self.replication.values()
+        cells = [cell.problem for file in files for cell in file.cells]
+        return sum(bool(one) for one in [*cells, *(run.problem for file in files for run in file.producer_runs)])
 
     def gantry_cells(self, path: GantryPath) -> list[HaCell]:
         """Return the cells of Gantry's brokers on one path."""
@@ -159,24 +199,53 @@ def read_measured(folder: Path, parts: Sequence[PartName]) -> tuple[Measured, di
         return None
 
     send = read("send", SendFile)
-    on_paths = [read("ha", HaFile), read("ha-python", HaFile)]
-    recoveries = [read("recovery-python", StoreFile), read("recovery-compiled", StoreFile)]
     measured = Measured(
         send=send,
-        replication=_by_path([file for file in on_paths if file is not None]),
+        replication=_by_path({part: read(part, HaFile) for part in HA_PARTS}, problems),
         backlog=read("backlog", BacklogFile),
-        recovery=_by_path([file for file in recoveries if file is not None]),
+        recovery=_by_path({part: read(part, StoreFile) for part in RECOVERY_PARTS}, problems),
         before=read("before", CompareFile),
     )
-    return msgspec.structs.replace(measured, compiled_missing=_compiled_missing(measured)), problems
+    measured = msgspec.structs.replace(
+        measured, compiled_missing=_compiled_missing(measured), other_cores=_other_cores(measured)
+    )
+    return measured, problems
 
 
 PathFile = TypeVar("PathFile", HaFile, StoreFile)
 
 
-def _by_path(files: Sequence[PathFile]) -> dict[GantryPath, PathFile]:
-    """Return the files by the path that they report, and not by the path that was requested."""
-    return {"compiled" if file.path.is_compiled else "python": file for file in files}
+def _by_path(files: Mapping[PartName, PathFile | None], problems: dict[PartName, str]) -> dict[GantryPath, PathFile]:
+    """Return the files by the path that they report, and not by the path that was requested.
+
+    A part on the same path as an earlier one is a problem: its figures are left out.
+    """
+    found: dict[GantryPath, tuple[PartName, PathFile]] = {}
+    for part, file in files.items():
+        if file is None:
+            continue
+        path: GantryPath = "compiled" if file.path.is_compiled else "python"
+        if path in found:
+            problems[part] = f"it ran on the {path} path, as {found[path][0]} did"
+        else:
+            found[path] = part, file
+    return {path: file for path, (_, file) in found.items()}
+
+
+def _other_cores(measured: Measured) -> dict[PartName, float]:
+    """Return what the parts have recorded. Those of replication do not know it: they count their slaves, too."""
+    found: list[tuple[PartName, float]] = []
+    if measured.send is not None:
+        found += [("send", cell.other_cores) for cell in measured.send.cells]
+        found += [("send", cell.other_cores) for cell in measured.send.sender_cells]
+    if measured.backlog is not None:
+        found.append(("backlog", measured.backlog.report.other_cores))
+    for path, file in measured.recovery.items():
+        part: PartName = "recovery-compiled" if path == "compiled" else "recovery-python"
+        found.append((part, file.outcomes.recovery.other_cores))
+    if measured.before is not None:
+        found += [("before", cell.other_cores) for cell in measured.before.cells]
+    return {part: max(cores for name, cores in found if name == part) for part, _ in found}
 
 
 def _compiled_missing(measured: Measured) -> str:

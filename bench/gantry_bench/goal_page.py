@@ -6,7 +6,8 @@ rows, and the reason below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -15,7 +16,6 @@ from gantry_bench.figures import Figures
 from gantry_bench.goal_figures import Measured, PartName
 from gantry_bench.goal_table import goal_figures, goal_rows
 from gantry_bench.ha_cells import HaCell, find_cell
-from gantry_bench.ha_producer import producer_figures
 from gantry_bench.page import machine_figures
 from gantry_bench.recovery import size_text
 from gantry_bench.send_figures import PATHS, missing_notes, mode_notes, send_table, sender_note, sender_table
@@ -40,8 +40,20 @@ def _send_tables(measured: Measured) -> list[Figures]:
     notes = missing_notes(measured.send.missing)
     cells, sender_cells = measured.send.cells, measured.send.sender_cells
     modes = list(dict.fromkeys(cell.mode for cell in cells))
-    first = send_table(cells, [*mode_notes(modes), *notes])
-    return [first, sender_table(sender_cells, [sender_note(sender_cells)] if sender_cells else [])]
+    counts = {one.repetitions for cell in cells for one in cell.servers.values()}
+    first = send_table(cells, [*mode_notes(modes), *_medians_note(counts), *notes])
+    counts = {
+        one.repetitions for cell in sender_cells for run in cell.servers.values() for one in (run.usual, run.sender)
+    }
+    sender_notes = [sender_note(sender_cells), *_medians_note(counts)] if sender_cells else []
+    return [first, sender_table(sender_cells, sender_notes)]
+
+
+def _medians_note(counts: Collection[int]) -> list[str]:
+    """Return a sentence on the repetitions, the fewest if they differ; none without a figure."""
+    if not counts:
+        return []
+    return ["One run of each." if min(counts) == 1 else f"Medians of {min(counts)} runs."]
 
 
 def _empty(name: str, note: str = "Not measured.") -> Figures:
@@ -66,27 +78,38 @@ def replication_table(measured: Measured) -> Figures:
         for _, cells in systems:
             row += _columns(find_cell(cells, cells[0].system, setup, level))
         rows.append(row)
-    notes = []
+    path, file = next(iter(measured.replication.items()))
+    notes = list(file.table_notes)
     if len(measured.replication) > 1:
-        notes = ["The brokers of the Python path ran alone, before or after the others."]
+        notes.append(
+            f"These notes are those of the {PATH_TEXTS[path]} path. The brokers of the other path ran alone, later."
+        )
     return Figures(name="replication", headings=headings, rows=rows, notes=notes)
 
 
 def _columns(cell: HaCell | None) -> list[str]:
     if cell is None or not cell.messages:
         return ["none" if cell is not None else "", "" if cell is None else cell.problem]
-    return [f"{cell.messages_per_second:,.0f}", f"{cell.p50_us:,.0f} / {cell.p99_us:,.0f}"]
+    times, refused = f"{cell.p50_us:,.0f} / {cell.p99_us:,.0f}", sum(cell.failures.values())
+    details = [times, *([f"{refused:,} refused"] if refused else []), *([cell.problem] if cell.problem else [])]
+    return [f"{cell.messages_per_second:,.0f}", "; ".join(details)]
 
 
 def _producer_table(measured: Measured) -> Figures:
-    runs = [run for file in measured.replication.values() for run in file.producer_runs]
-    if not runs:
-        return _empty("producer")
-    return msgspec.structs.replace(producer_figures(runs, []), name="producer")
+    for path, file in measured.replication.items():
+        if table := file.producer_table:
+            notes = [*table.notes, f"Gantry's brokers ran on the {PATH_TEXTS[path]} path."]
+            return msgspec.structs.replace(table, name="producer", notes=notes)
+    return _empty("producer")
 
 
 def _backlog_table(measured: Measured) -> Figures:
-    return _empty("backlog") if measured.backlog is None else backlog_table(measured.backlog.report)
+    if measured.backlog is None:
+        return _empty("backlog")
+    report = measured.backlog.report
+    table = backlog_table(report)
+    counts = Counter(run.server for run in report.runs).values()
+    return msgspec.structs.replace(table, notes=[*_medians_note(counts), *table.notes])
 
 
 def recovery_table(measured: Measured) -> Figures:
@@ -102,5 +125,7 @@ def recovery_table(measured: Measured) -> Figures:
     ]  # fmt: skip
     if not rows:
         return _empty("recovery")
+    paths = [path for path in PATHS if path in measured.recovery]
+    notes = [f"{PATH_TEXTS[path]}: {note}" for path in paths for note in measured.recovery[path].notes]
     headings = ["path", "log", "what is read", "read", "seconds", "GB/s", "CPU seconds"]
-    return Figures(name="recovery", headings=headings, rows=rows, notes=[])
+    return Figures(name="recovery", headings=headings, rows=rows, notes=notes)

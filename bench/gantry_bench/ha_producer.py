@@ -90,9 +90,14 @@ def read_producer(text: str, log_text: str, *, system: System, setup: Setup, thr
 
 
 def rate_of(runs: Sequence[ProducerRun], system: System, setup: Setup, threads: int) -> float | None:
-    """Return the median rate of the repetitions; None if there was no run."""
+    """Return the median rate of the repetitions; None if there was no run.
+
+    A failed run of Apache's counts as none, because nothing can be compared with it; one of Gantry's has the rate 0.
+    """
     rates = [
-        run.messages_per_second for run in runs if (run.system, run.setup, run.threads) == (system, setup, threads)
+        run.messages_per_second
+        for run in runs
+        if (run.system, run.setup, run.threads) == (system, setup, threads) and not (system == "Apache" and run.problem)
     ]
     return median(rates) if rates else None
 

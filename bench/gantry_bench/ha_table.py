@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gantry_bench.figures import Figures
-from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, HaCell, System, find_cell
+from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, HaCell, Setup, System, find_cell
 from gantry_bench.measurement import Goal
 
 LEVELS: Final = (1, 16, 64, 256)
@@ -28,6 +28,22 @@ SYSTEMS: Final[tuple[System, ...]] = ("Gantry", "Apache")
 def ratio(part: float, whole: float) -> float:
     """Return part / whole, and 0 if ``whole`` is 0."""
     return part / whole if whole > 0 else 0.0
+
+
+def find_measured(cells: Sequence[HaCell], system: System, setup: Setup, level: int) -> HaCell | None:
+    """Return the cell; None if a run of it failed, or if no message was accepted."""
+    cell = find_cell(cells, system, setup, level)
+    return None if cell is None or cell.problem or not cell.messages else cell
+
+
+def is_slower(ours: HaCell, theirs: HaCell) -> bool:
+    """Whether the first cell has fewer messages a second. A cell without messages is slower than any other."""
+    return not ours.messages or ours.messages_per_second < theirs.messages_per_second
+
+
+def is_later(ours: HaCell, theirs: HaCell) -> bool:
+    """Whether the first cell has a longer p99. The p99 of a cell without messages is 0, and counts as longer."""
+    return not ours.messages or ours.p99_us > theirs.p99_us
 
 
 def table_goals(cells: Sequence[HaCell], relay: Sequence[HaCell]) -> list[Goal]:
@@ -85,15 +101,16 @@ def slower_notes(cells: Sequence[HaCell]) -> list[str]:
     """List the cells in which Apache's broker had a higher rate or a lower p99, as sentences."""
     slower, later, compared = [], [], 0
     for ours in cells:
-        theirs = find_cell(cells, "Apache", ours.setup, ours.level)
-        if ours.system != "Gantry" or theirs is None or theirs.problem:
+        theirs = find_measured(cells, "Apache", ours.setup, ours.level)
+        if ours.system != "Gantry" or theirs is None:
             continue
         compared += 1
         name = f"{ours.setup.text}, {ours.level} outstanding"
-        if ours.messages_per_second < theirs.messages_per_second:
+        if is_slower(ours, theirs):
             slower.append(f"{name} ({ratio(ours.messages_per_second, theirs.messages_per_second):.2f}x)")
-        if ours.p99_us > theirs.p99_us:
-            later.append(f"{name} ({ratio(ours.p99_us, theirs.p99_us):.1f}x)")
+        if is_later(ours, theirs):
+            times = f"{ratio(ours.p99_us, theirs.p99_us):.1f}x" if ours.messages else "no messages"
+            later.append(f"{name} ({times})")
     if not compared:
         return []
     return [

@@ -9,6 +9,7 @@ files or tables.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from statistics import median
 from typing import Final, Literal
 
@@ -87,6 +88,8 @@ C_SERVER_RATIO_MAX: Final[dict[str, float]] = {"a": 1.6, "b": 1.5}
 """Goal: the broker's CPU time per message of 1 KiB, as a multiple of the C server's, by mode."""
 APACHE_RATIO_MIN: Final[dict[str, float]] = {"a": 4.0, "b": 3.0}
 """Goal: Apache's CPU time per message of 1 KiB, as a multiple of the broker's, by mode."""
+REFUSED_SHARE_MAX: Final = 0.01
+"""A server that refuses more is not compared: refusals cost CPU time, too, which is counted for the other messages."""
 GOAL_BODY_BYTES: Final = 1024
 """The body size of the goals that compare with the C server and with Apache."""
 IDLE_RESIDENT_BYTES_MAX: Final = 120 * 1024 * 1024
@@ -172,6 +175,14 @@ class Summary(msgspec.Struct, frozen=True):
     server_utilisation: float
     load_generator_utilisation: float
     errors: int
+    """The number of refusals and of wrong answers."""
+    messages: int = 0
+    """The number of accepted messages."""
+
+    @property
+    def refused_share(self) -> float:
+        """The refusals and wrong answers, of all answers."""
+        return self.errors / (self.errors + self.messages) if self.errors else 0.0
 
 
 class Goal(msgspec.Struct, frozen=True):
@@ -226,6 +237,7 @@ def summarise(reports: Sequence[Report]) -> Summary:
         server_utilisation=median(report.server.utilisation for report in reports),
         load_generator_utilisation=median(report.own_utilisation for report in reports),
         errors=sum(report.errors for report in reports),
+        messages=sum(report.messages for report in reports),
     )
 
 
@@ -235,7 +247,12 @@ def first_refusal(reports: Sequence[Report]) -> str:
 
 
 def cpu_ratio(broker: Summary, echo: Summary) -> float:
-    """Return the broker's CPU time per message as a multiple of the echo server's."""
+    """Return the broker's CPU time per message as a multiple of the echo server's.
+
+    Without CPU time of either there is no ratio: the result is not a number, and meets no goal.
+    """
+    if not broker.cpu_us_per_message or not echo.cpu_us_per_message:
+        return nan
     return broker.cpu_us_per_message / echo.cpu_us_per_message
 
 

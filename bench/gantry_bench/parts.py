@@ -13,11 +13,11 @@ import msgspec
 from gantry_bench.figures import Figures
 from gantry_bench.group_commit import CONNECTIONS_MAX, SLOW_SYNC_MS, SyncRun, summarise_sync, sync_figures, sync_goals
 from gantry_bench.loadgen import LoadGenerator, build
-from gantry_bench.machine import OtherWork, assign_cores
+from gantry_bench.machine import OtherWork, assign_cores, read_available_bytes
 from gantry_bench.measurement import Goal
 from gantry_bench.media import PoolMedia, pool_media
-from gantry_bench.recovery import FillPlan, RecoveryCell, recovery_figures
-from gantry_bench.recovery_run import run_recovery
+from gantry_bench.recovery import RecoveryCell, recovery_figures, runs_text
+from gantry_bench.recovery_run import fill_plan, run_recovery, uncached_note
 from gantry_bench.resident import ResidentCell, resident_figures, run_resident
 from gantry_bench.scale import BODY_BYTES, MEBIBYTE, Scale
 from gantry_bench.sync_run import run_sync
@@ -28,7 +28,6 @@ from gantry_bench.tail_run import run_round
 PartName = Literal["tail", "sync", "recovery", "rss"]
 
 ROOM_FOR_HEADERS_BYTES = 16 * MEBIBYTE
-UNFLUSHED_BYTES_MAX = 512 * MEBIBYTE
 ANONYMOUS_NOTE = (
     "With anonymous memory the call does less: queue and index entries are written later, after the commit. So its "
     "excess can be negative."
@@ -123,21 +122,22 @@ class StoreParts:
     def measure_recovery(self) -> Outcome:
         """Recover one log of each size."""
         cells: list[RecoveryCell] = []
-        segment_bytes = self._scale.recovery_segment_bytes
+        uncached: list[str] = []
+        scale = self._scale
         with OtherWork() as others:
-            for size in self._scale.recovery_log_bytes:
-                plan = FillPlan(
-                    store_path=str(self._folder / "recovered"),
-                    segment_bytes=segment_bytes,
-                    log_bytes=size,
-                    body_bytes=BODY_BYTES,
-                    unflushed_bytes_max=UNFLUSHED_BYTES_MAX,
-                )
-                cells += run_recovery(plan, report_progress=self._add_prefix(f"recovery, {size:,} bytes"))
+            for size in scale.recovery_log_bytes:
+                plan = fill_plan(self._folder / "recovered", scale, size)
+                if note := uncached_note(size, read_available_bytes()):
+                    self._report_progress(note)
+                    uncached.append(note)
+                report_progress = self._add_prefix(f"recovery, {size:,} bytes")
+                cells += run_recovery(plan, scale.recovery_ways, report_progress=report_progress)
         conditions = [
-            f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
-            "each, after `kill -9`. A recovery point is written every 10 s. Reading includes verifying every byte, "
-            f"rebuilding queues and index, and syncing everything. {other_work_note(others.cores)}"
+            f"Messages of {BODY_BYTES} bytes in four queues, log files of {scale.recovery_segment_bytes // MEBIBYTE} "
+            f"MiB, {runs_text(scale.recovery_ways)}, after `kill -9`. A recovery point is written every 10 s. Reading "
+            f"includes verifying every byte, rebuilding queues and index, and syncing everything. "
+            f"{other_work_note(others.cores)}",
+            *uncached,
         ]
         return Outcome(recovery_figures(cells, conditions), [], cells, others.cores)
 

@@ -1,6 +1,7 @@
 """Runs recoveries: fill, kill, and then three times recover, kill. Every store is removed afterwards.
 
-A disk without enough room is refused before anything is written.
+A disk without enough room is refused before anything is written. A page cache without enough room is reported, because
+a recovery from the cache would read the disk, too.
 """
 
 from __future__ import annotations
@@ -11,14 +12,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
-from gantry_bench.recovery import WAYS, FillPlan, FillReport, Peak, RecoverPlan, RecoverReport, RecoveryCell, Way
+from gantry_bench.recovery import (
+    WAYS,
+    FillPlan,
+    FillReport,
+    Peak,
+    RecoverPlan,
+    RecoverReport,
+    RecoveryCell,
+    Way,
+    size_text,
+)
+from gantry_bench.scale import BODY_BYTES, MEBIBYTE, Scale
 
 STORE_PROCESS: Final = Path(__file__).resolve().parent.parent / "store_process.py"
 TIMEOUT_SECONDS: Final = 1800
@@ -27,6 +39,7 @@ RECOVERY_POINT: Final = "recovery-point.json"
 ROOM_FACTOR: Final = 1.15
 """The factor for queues and index in addition to the log; preallocated files are added to that."""
 INDEX_BYTES: Final = 512 << 20
+UNFLUSHED_BYTES_MAX: Final = 512 * MEBIBYTE
 
 ReportType = TypeVar("ReportType", FillReport, RecoverReport)
 
@@ -36,8 +49,36 @@ def bytes_needed(plan: FillPlan) -> int:
     return int(plan.log_bytes * ROOM_FACTOR) + 2 * plan.segment_bytes + INDEX_BYTES
 
 
-def run_recovery(plan: FillPlan, *, report_progress: Callable[[str], None] = lambda text: None) -> list[RecoveryCell]:
-    """Recover one log in all three ways."""
+def log_bytes_needed(scale: Scale) -> int:
+    """Return the maximum disk space of the recoveries of a scale, of which each removes its store."""
+    return max(bytes_needed(fill_plan(Path(), scale, size)) for size in scale.recovery_log_bytes)
+
+
+def fill_plan(store: Path, scale: Scale, log_bytes: int) -> FillPlan:
+    """Return the plan of a log of a scale."""
+    return FillPlan(
+        store_path=str(store),
+        segment_bytes=scale.recovery_segment_bytes,
+        log_bytes=log_bytes,
+        body_bytes=BODY_BYTES,
+        unflushed_bytes_max=UNFLUSHED_BYTES_MAX,
+    )
+
+
+def uncached_note(log_bytes: int, available_bytes: int) -> str:
+    """Return a sentence if a log with its queues and index exceeds the free memory; empty if it fits."""
+    if log_bytes * ROOM_FACTOR <= available_bytes:
+        return ""
+    return (
+        f"The log of {size_text(log_bytes)} does not fit into the page cache, for which {size_text(available_bytes)} "
+        "of memory were available: its recoveries read the disk, too."
+    )
+
+
+def run_recovery(
+    plan: FillPlan, ways: Sequence[Way] = WAYS, *, report_progress: Callable[[str], None] = lambda text: None
+) -> list[RecoveryCell]:
+    """Recover one log in each way, in this order; a way may be repeated."""
     store = Path(plan.store_path)
     free = shutil.disk_usage(store.parent).free
     if free < bytes_needed(plan):
@@ -46,7 +87,7 @@ def run_recovery(plan: FillPlan, *, report_progress: Callable[[str], None] = lam
         report_progress("filling")
         filled, _ = run_process("fill", plan, FillReport)
         cells = []
-        for way in WAYS:
+        for way in ways:
             report_progress(way)
             prepare_store(store, way)
             again = RecoverPlan(store_path=plan.store_path, segment_bytes=plan.segment_bytes)

@@ -1,4 +1,4 @@
-"""The sizes of `make bench-store`: the full run, and a smoke test of a minute."""
+"""The sizes of `make bench-store`: the full run, the recoveries of `make bench`, and a smoke test of a minute."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from gantry_bench.group_commit import LEVELS
 from gantry_bench.loadgen import Timing
+from gantry_bench.recovery import CACHED_RUNS, WAYS, Way
 
 MEBIBYTE: Final = 1 << 20
 BODY_BYTES: Final = 1024
@@ -33,6 +34,8 @@ class Scale(msgspec.Struct, frozen=True):
     sync_timing: Timing
     recovery_log_bytes: tuple[int, ...]
     recovery_segment_bytes: int
+    recovery_ways: tuple[Way, ...]
+    """The recoveries of each log, in this order."""
     resident_segment_bytes: int
     resident_timing: Timing
 
@@ -52,9 +55,14 @@ FULL: Final = Scale(
     sync_timing=Timing(warm_up_ms=500, duration_ms=2000),
     recovery_log_bytes=(1_000_000_000, 10_000_000_000),
     recovery_segment_bytes=1024 * MEBIBYTE,
+    recovery_ways=WAYS,
     resident_segment_bytes=256 * MEBIBYTE,
     resident_timing=Timing(warm_up_ms=500, duration_ms=5000),
 )
+SHORT: Final = msgspec.structs.replace(
+    FULL, name="short", recovery_log_bytes=(10_000_000_000,), recovery_ways=CACHED_RUNS
+)
+"""Recoveries of the log that the goal of `make bench` is about, three times from the page cache."""
 QUICK: Final = Scale(
     name="quick",
     tail_rounds=1,
@@ -70,6 +78,7 @@ QUICK: Final = Scale(
     sync_timing=Timing(warm_up_ms=50, duration_ms=200),
     recovery_log_bytes=(20_000_000,),
     recovery_segment_bytes=16 * MEBIBYTE,
+    recovery_ways=WAYS,
     resident_segment_bytes=16 * MEBIBYTE,
     resident_timing=Timing(warm_up_ms=50, duration_ms=300),
 )

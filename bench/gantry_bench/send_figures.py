@@ -8,6 +8,7 @@ compared with the usual one, whose load ran in turn with it on the same server.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Final, Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from gantry_bench.measurement import (
     C_SERVER_RATIO_MAX,
     GOAL_BODY_BYTES,
     JAVA,
+    REFUSED_SHARE_MAX,
     SENDER_RATIO_MAX,
     Goal,
     Mode,
@@ -91,7 +93,7 @@ def send_goals(cells: Sequence[Cell], sender_cells: Sequence[SenderCell]) -> lis
                 text = f"{SERVER_TEXTS[path]}: CPU per message, {sender_cell.sender.text}"
                 measured = cpu_ratio(run.sender, run.usual)
                 goals.append(Goal(text=text, limit=SENDER_RATIO_MAX, measured=measured, unit="x Java's"))
-    return goals
+    return [goal for goal in goals if not isnan(goal.measured)]
 
 
 def _cell_goals(cell: Cell, broker: Summary, name: str) -> list[Goal]:
@@ -106,8 +108,10 @@ def _cell_goals(cell: Cell, broker: Summary, name: str) -> list[Goal]:
     if "c" in cell.servers and (limit := C_SERVER_RATIO_MAX.get(cell.mode.name)):
         measured = cpu_ratio(broker, cell.servers["c"])
         goals.append(Goal(text=text, limit=limit, measured=measured, unit="x C server"))
-    if "apache" in cell.servers and (limit := APACHE_RATIO_MIN.get(cell.mode.name)):
-        measured = cpu_ratio(cell.servers["apache"], broker)
+    apache = cell.servers.get("apache")
+    is_compared = apache is not None and apache.refused_share <= REFUSED_SHARE_MAX
+    if apache is not None and is_compared and (limit := APACHE_RATIO_MIN.get(cell.mode.name)):
+        measured = cpu_ratio(apache, broker)
         goals.append(Goal(text=text, limit=limit, measured=measured, unit="x less than Apache", is_floor=True))
     return goals
 
@@ -122,7 +126,7 @@ def send_table(cells: Sequence[Cell], notes: Sequence[str] = ()) -> Figures:
         name="sends",
         headings=[
             "mode", "body", "server", "msgs/s", "p50 / p99 / p99.9 us", "CPU us/msg", "x echo", "x C server",
-            "frames/write", "replies/read", "busy", "load busy",
+            "frames/write", "replies/read", "busy", "load busy", "refused",
         ],
         rows=rows,
         notes=list(notes),
@@ -131,12 +135,22 @@ def send_table(cells: Sequence[Cell], notes: Sequence[str] = ()) -> Figures:
 
 def _columns(one: Summary, servers: Mapping[ServerName, Summary]) -> list[str]:
     times = " / ".join(f"{value:,.0f}" for value in (one.p50_us, one.p99_us, one.p99_9_us))
-    ratios = [f"{cpu_ratio(one, servers[name]):.2f}" if name in servers else "" for name in _BASELINES]
+    ratios = [ratio_text(cpu_ratio(one, servers[name])) if name in servers else "" for name in _BASELINES]
     return [
         f"{one.messages_per_second:,.0f}", times, f"{one.cpu_us_per_message:.2f}", *ratios,
         f"{one.frames_per_write:.0f}", f"{one.replies_per_read:.1f}", f"{one.server_utilisation:.0%}",
-        f"{one.load_generator_utilisation:.0%}",
+        f"{one.load_generator_utilisation:.0%}", refused_text(one),
     ]  # fmt: skip
+
+
+def ratio_text(times: float) -> str:
+    """Return a ratio for a table; empty if there is none."""
+    return "" if isnan(times) else f"{times:.2f}"
+
+
+def refused_text(one: Summary) -> str:
+    """Return the refusals and wrong answers for a table, with their share of all answers."""
+    return f"{one.errors:,} ({one.refused_share:.1%})" if one.errors else "0"
 
 
 _BASELINES: Final[tuple[ServerName, ServerName]] = ("echo", "c")
@@ -159,7 +173,7 @@ def sender_table(cells: Sequence[SenderCell], notes: Sequence[str] = ()) -> Figu
 
 
 def _sender_columns(run: SenderRun) -> list[str]:
-    return [f"{run.sender.cpu_us_per_message:.2f}", f"{cpu_ratio(run.sender, run.usual):.2f}"]
+    return [f"{run.sender.cpu_us_per_message:.2f}", ratio_text(cpu_ratio(run.sender, run.usual))]
 
 
 def missing_notes(missing: Mapping[ServerName, str]) -> list[str]:

@@ -1,35 +1,30 @@
-"""`make bench`: the table of goals from recorded figures, the plan of its parts, and what a failed part leaves.
-
-The figures are results as other benchmarks write them, so no load is run; parts are small programs in place of
-benchmarks.
-"""
+"""`make bench`: the tables from recorded figures, which are results as other benchmarks write them. No load is run."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import goals
 import msgspec
 import pytest
-from click.testing import CliRunner
 from gantry_bench import (
     backlog,
     figures,
     goal_figures,
     goal_page,
     goal_table,
+    ha_cells,
     ha_producer,
+    ha_table,
     machine,
     measurement,
     recovery,
     speedups,
 )
 from gantry_bench.goal_figures import Measured, PartName
-from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, SYNC_PLAIN, Setup
+from gantry_bench.ha_cells import PLAIN, SETUPS, SYNC_BUFFERED, SYNC_PLAIN, Setup
 from gantry_bench.loadgen import Run
 from test_bench_measurement import report, with_cpu
 
@@ -43,9 +38,9 @@ PYTHON = speedups.CodePath("off", False, "GANTRY_SPEEDUPS=off")
 NONE = speedups.CodePath("auto", False, "no C compiler")
 
 
-def cost(microseconds: float) -> measurement.Summary:
-    """Return the figures of a server that uses this much CPU time per message."""
-    return measurement.summarise([with_cpu(microseconds)])
+def cost(*microseconds: float) -> measurement.Summary:
+    """Return the figures of a server that used this much CPU time per message, in one or several runs."""
+    return measurement.summarise([with_cpu(one) for one in microseconds])
 
 
 def send_results(costs: Mapping[str, tuple[float, float]], *, worst_sender: float = 1.2) -> dict[str, Any]:
@@ -84,15 +79,17 @@ def ha_results(
             times = {"mean": 1.0, "p50": 1e6 / rate, "p99": 2e6 / rate, "p99_9": 3e6 / rate, "max": 4e6 / rate}
             one = report(messages_per_second=rate, latency_us=times)
             runs.append({"system": system, "setup": setup, "level": level, "run": Run(report=one, other_cores=0.0)})
-    outcomes: dict[str, Any] = {"table": {"runs": runs, "relay": [], "errors": 0}}
+    cells = ha_cells.summarise_cells([msgspec.convert(msgspec.to_builtins(one), ha_cells.HaRun) for one in runs])
+    notes = [ha_table.table_figures(cells, ["The load of the table."])]
+    outcomes: dict[str, Any] = {"table": {"runs": runs, "figures": notes, "relay": [], "errors": 0}}
     if threads is not None:
-        outcomes["producer"] = {
-            "runs": [
-                ha_producer.ProducerRun(name, PLAIN, count, rate, 1.0, 0)  # type: ignore[arg-type]
-                for count, both in threads.items()
-                for name, rate in zip(("Gantry", "Apache"), both, strict=True)
-            ]
-        }
+        produced = [
+            ha_producer.ProducerRun(name, PLAIN, count, rate, 1.0, 0)  # type: ignore[arg-type]
+            for count, both in threads.items()
+            for name, rate in zip(("Gantry", "Apache"), both, strict=True)
+        ]
+        figures_of = ha_producer.producer_figures(produced, ["One run for each cell."])
+        outcomes["producer"] = {"runs": produced, "figures": [figures_of]}
     return {"path": path, "without_apache": "", "outcomes": outcomes}
 
 
@@ -106,7 +103,9 @@ def recovery_results(path: speedups.CodePath, seconds: float, log_bytes: int = 1
         for size in (1_000_000, log_bytes)
         for way in recovery.WAYS
     ]  # fmt: skip
-    return {"path": path, "outcomes": {"recovery": {"raw": cells, "goals": []}}}
+    table = recovery.recovery_figures(cells, ["One run each."])
+    outcome = {"raw": cells, "goals": [], "figures": table, "other_cores": 0.0}
+    return {"path": path, "outcomes": {"recovery": outcome}}
 
 
 def backlog_results(**megabytes: float) -> dict[str, Any]:
@@ -179,10 +178,11 @@ def test_every_goal_has_both_paths_apache_and_the_c_server(tmp_path: Path) -> No
         ),
         f"{many}: at least 3 x less than Apache": ("8.00 us, 6.25 x", "12.00 us, 4.17 x", "50.00 us", "5.00 us", "met"),
         "replication, cells slower than Apache, or with a longer p99; load generator: 0 of 32": (
-            "1 slower, 1 with a longer p99, of 7", "2 slower, 2 with a longer p99, of 7", "", "", "**not met**",
+            "1 slower, 1 with a longer p99, of 7; 25 not compared",
+            "2 slower, 2 with a longer p99, of 7; 25 not compared", "", "", "**not met**",
         ),
         "replication, cells slower than Apache; Apache's own producer: 0 of 32": (
-            "1 slower, of 2", "", "", "", "**not met**",
+            "1 slower, of 2; 30 not compared", "", "", "", "**not met**",
         ),
         "sync replication with a buffer at 64 and 256, of async without a buffer: at least 0.8": (
             "0.85 at 64, 0.70 at 256", "0.85 at 64, 0.70 at 256", "0.60 at 64, 0.60 at 256", "", "**not met**",
@@ -218,7 +218,8 @@ def test_figures_are_attributed_to_the_path_that_was_reported(tmp_path: Path) ->
 
     assert {row[2] for row in table.rows} == {""}
     assert table.rows[0][3:] == ["7.00 us, 6.36 x", "30.00 us", "1.10 us", "**not met**"]
-    assert table.notes == ["The compiled path was not measured (no C compiler); goals are checked on the Python path."]
+    reason = "The compiled path was not measured (no C compiler); goals are checked on the Python path."
+    assert table.notes == [reason, "Other programs used up to 0.00 cores, in the part send."]
 
 
 def test_goal_without_figures_is_neither_met_nor_missed(tmp_path: Path) -> None:
@@ -277,181 +278,198 @@ def test_page_has_a_place_for_every_table(tmp_path: Path) -> None:
                                   "167 / 333"]  # fmt: skip
 
 
-# -- the parts ---------------------------------------------------------------------------------------------------------
+def test_page_has_the_conditions_of_every_table(tmp_path: Path) -> None:
+    """The notes of the parts are kept, since a reader must know what was measured once and what is a median."""
+    tables = goal_page.page_figures(read(tmp_path, RECORDED), {}, "2026-11-27T12:00:00Z")
+
+    notes = {table.name: table.notes for table in tables}
+    assert "One run of each." in notes["sends"]
+    assert "One run of each." in notes["senders"]
+    assert notes["backlog"] == ["One run of each."]
+    assert notes["replication"][0] == "The load of the table."
+    assert "those of the compiled path" in notes["replication"][-1]
+    assert notes["producer"][0] == "One run for each cell."
+    assert notes["recovery"] == ["compiled: One run each.", "Python: One run each."]
 
 
-def test_nothing_is_run_twice_without_a_compiled_path() -> None:
-    """Without it each part runs once, on the Python path; with it replication and recovery run on both."""
-    one = {part.name: part.setting for part in goals.plan_parts(is_quick=False, has_compiled=False, before=None)}
-    both = {part.name: part.setting for part in goals.plan_parts(is_quick=False, has_compiled=True, before="HEAD")}
+# -- what decides a goal -----------------------------------------------------------------------------------------------
 
-    assert one == {"send": None, "ha": "off", "backlog": None, "recovery-python": "off"}
-    assert set(both) == set(ALL_PARTS)
-    assert (both["ha"], both["ha-python"], both["before"]) == ("auto", "off", "off")
+ALL_CELLS = dict.fromkeys(goal_table.GOAL_CELLS, 1000.0)
 
 
-@pytest.mark.parametrize(("is_quick", "minutes_max"), [(True, 8), (False, 60)], ids=["quick", "full"])
-def test_estimates_are_within_the_limits(is_quick: bool, minutes_max: int) -> None:
-    """All parts together take less than an hour, or eight minutes."""
-    parts = goals.plan_parts(is_quick=is_quick, has_compiled=True, before="HEAD")
-
-    assert sum(part.minutes for part in parts) < minutes_max
-
-
-def test_part_gets_its_code_path_and_its_file(tmp_path: Path) -> None:
-    """The setting is in the environment of the program, which passes it on to its brokers."""
-    [part] = [one for one in goals.plan_parts(is_quick=True, has_compiled=True, before=None) if one.name == "ha-python"]
-
-    words = goals.command_of(part, tmp_path)
-
-    assert words[:3] == ["env", "GANTRY_SPEEDUPS=off", sys.executable]
-    assert words[3].endswith("bench/ha.py")
-    assert words[-2:] == ["--json", str(tmp_path / "ha-python.json")]
+def replication_row(tmp_path: Path, results: dict[str, Any], word: str) -> tuple[str, bool | None]:
+    """Return the text and the verdict of the row of a goal on replication."""
+    measured = read(tmp_path, {"ha": results})
+    [row] = [row for row in goal_table.goal_rows(measured) if word in row.work]
+    return row.paths["compiled"].text, row.is_met
 
 
-def run_program(tmp_path: Path, text: str, seconds_max: float = 60.0) -> tuple[str, list[str], str]:
-    """Run a program in place of a part; return the problem, the reported progress and the log."""
-    progress: list[str] = []
-    log = tmp_path / "part.log"
-    problem = goals.run_part([sys.executable, "-c", text], log, seconds_max=seconds_max, report=progress.append)
-    return problem, progress, log.read_text()
+def test_goal_on_all_cells_is_met_by_all_cells(tmp_path: Path) -> None:
+    """It is met if all 32 are compared, and undecided if one of Apache's is missing."""
+    some = {key: rate for key, rate in ALL_CELLS.items() if key != (PLAIN, 64)}
+
+    whole = replication_row(tmp_path, ha_results(COMPILED, ours=ALL_CELLS, apache=ALL_CELLS), "load generator")
+    partial = replication_row(tmp_path, ha_results(COMPILED, ours=ALL_CELLS, apache=some), "load generator")
+
+    assert whole == ("0 slower, 0 with a longer p99, of 32", True)
+    assert partial == ("0 slower, 0 with a longer p99, of 31; 1 not compared", None)
 
 
-def test_progress_of_a_part_is_passed_on(tmp_path: Path) -> None:
-    """Only lines of progress are printed; the log has everything."""
-    problem, progress, log = run_program(tmp_path, "print('  first step ...'); print('a table')")
+def test_goal_without_any_cell_of_apache_is_undecided(tmp_path: Path) -> None:
+    """The Python path does not decide in place of a compiled path that could not be compared."""
+    results = ha_results(COMPILED, ours=ALL_CELLS, apache={})
 
-    assert (problem, progress) == ("", ["  first step ..."])
-    assert log == "  first step ...\na table\n"
-
-
-def test_failed_part_is_reported_with_its_last_line(tmp_path: Path) -> None:
-    """The last line of click's errors is the reason."""
-    problem, _, _ = run_program(tmp_path, "import sys; print('a table'); sys.exit('Error: Go is missing')")
-
-    assert problem == "exit code 1: Go is missing"
+    assert replication_row(tmp_path, results, "load generator") == ("not compared", None)
 
 
-def test_part_that_hangs_is_stopped(tmp_path: Path) -> None:
-    """A part that exceeds its time is a failed part, and not the end of the run."""
-    problem, _, _ = run_program(tmp_path, "import time; time.sleep(600)", seconds_max=0.2)
+def test_cell_without_messages_is_slower_and_later(tmp_path: Path) -> None:
+    """Its p99 is 0, which would be the shortest of all."""
+    results = ha_results(COMPILED, ours=ALL_CELLS, apache=ALL_CELLS)
+    [run] = [
+        run for run in results["outcomes"]["table"]["runs"]
+        if (run["system"], run["setup"], run["level"]) == ("Gantry", PLAIN, 64)
+    ]  # fmt: skip
+    nothing = {"mean": 0.0, "p50": 0.0, "p99": 0.0, "p99_9": 0.0, "max": 0.0}
+    run["run"] = Run(report=report(messages=0, messages_per_second=0.0, latency_us=nothing), other_cores=0.0)
 
-    assert problem == "it was stopped after 0 minutes"
+    text, is_met = replication_row(tmp_path, results, "load generator")
+
+    assert (text, is_met) == ("1 slower, 1 with a longer p99, of 32", False)
+    summaries = ha_cells.summarise_cells([
+        msgspec.convert(msgspec.to_builtins(one), ha_cells.HaRun) for one in results["outcomes"]["table"]["runs"]
+    ])  # fmt: skip
+    assert ha_table.slower_notes(summaries)[1].endswith("64 outstanding (no messages).")
 
 
-def test_interrupted_part_ends_its_servers(tmp_path: Path) -> None:
-    """A part gets the interrupt, too, and this program waits for its end."""
-    text = (
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "try:\n    print('  started ...', flush=True)\n    time.sleep(600)\n"
-        "finally:\n    open('ended', 'w').close()"
-    )
+def test_refusals_and_failed_runs_are_in_the_table_of_replication(tmp_path: Path) -> None:
+    """A system that refuses sends has a lower rate for them."""
+    results = ha_results(COMPILED, ours={(PLAIN, 64): 1000.0}, apache={(PLAIN, 64): 1000.0})
+    _, theirs = results["outcomes"]["table"]["runs"]
+    theirs["run"] = Run(report=report(messages_per_second=500.0, refused_by_code={"2": 1200}), other_cores=0.0)
+    failed = {**theirs, "run": None, "problem": "no answer for 5 s"}
+    results["outcomes"]["table"]["runs"].append(failed)
 
-    def interrupt(_: str) -> None:
-        raise KeyboardInterrupt
+    [row] = goal_page.replication_table(read(tmp_path, {"ha": results})).rows
 
-    with pytest.raises(KeyboardInterrupt):
-        goals.run_part(
-            [sys.executable, "-c", f"import os\nos.chdir({str(tmp_path)!r})\n{text}"],
-            tmp_path / "part.log",
-            seconds_max=60.0,
-            report=interrupt,
+    assert row[-2:] == ["500", "1 / 2; 1,200 refused; no answer for 5 s"]
+
+
+def producer_results(failed: set[tuple[str, Setup]]) -> dict[str, Any]:
+    """Return the results of the producer in all cells; the runs of some systems and setups have failed."""
+    results = ha_results(COMPILED, ours={}, apache={})
+    runs = [
+        ha_producer.ProducerRun(
+            system, setup, threads, 0.0 if (system, setup) in failed else 100.0, 1.0, 0,
+            problem="no rate" if (system, setup) in failed else "",
         )
-
-    assert (tmp_path / "ended").exists()
-
-
-RunBench = Callable[..., Any]
-
-
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunBench:
-    """The command with recorded results in place of measurements; parts in ``failing`` exit with 1 without results."""
-    page = tmp_path / "benchmarks.md"
-    page.write_text(goals.PAGE.read_text())
-    monkeypatch.setattr(goals, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(goals, "PAGE", page)
-    monkeypatch.setattr(speedups, "probe", lambda setting: COMPILED)
-
-    def run(*arguments: str, failing: tuple[str, ...] = (), interrupted_at: str = "") -> Any:
-        def run_part(command: list[str], log_path: Path, **_: object) -> str:
-            path = Path(command[-1])
-            name: Any = path.stem
-            if name == interrupted_at:
-                raise KeyboardInterrupt
-            if name in failing:
-                return "exit code 1: it broke"
-            path.write_bytes(msgspec.json.encode(RECORDED[name]))
-            return ""
-
-        monkeypatch.setattr(goals, "run_part", run_part)
-        return CliRunner().invoke(goals.main, list(arguments))
-
-    return run
-
-
-def test_complete_run_publishes_its_tables(bench: RunBench, tmp_path: Path) -> None:
-    """The tables are in the page, and the goals that are missed do not fail the command unless that was requested."""
-    result = bench()
-
-    assert result.exit_code == 0, result.output
-    assert "part 1 of 6: sends on every server" in result.output
-    assert "| 1.70 us, 1.55 x | 7.00 us, 6.36 x | 30.00 us | 1.10 us | met |" in goals.PAGE.read_text()
-    assert bench("--assert-goals").exit_code == 1
-
-
-@pytest.mark.parametrize("arguments", [("--quick",), ("--no-publish",), ("--only", "send")], ids=" ".join)
-def test_incomplete_run_is_not_published(bench: RunBench, arguments: tuple[str, ...]) -> None:
-    """A quick run, or one of some parts, prints its table and leaves the page alone."""
-    before = goals.PAGE.read_text()
-
-    result = bench(*arguments)
-
-    assert result.exit_code == 0, result.output
-    assert "broker CPU per send" in result.output
-    assert goals.PAGE.read_text() == before
-
-
-def test_failed_part_keeps_the_others_and_fails_the_command(bench: RunBench, tmp_path: Path) -> None:
-    """The exit code is 1, the table has the other figures, and it can be shown again."""
-    result = bench(failing=("ha",))
-
-    assert result.exit_code == 1
-    assert "failed: exit code 1: it broke" in result.output
-    assert "not published: a part has failed" in result.output
-    assert "1.70 us, 1.55 x" in result.output
-    [folder] = (tmp_path / "results").iterdir()
-    assert json.loads((folder / "run.json").read_text())["problems"] == {"ha": "exit code 1: it broke"}
-    again = CliRunner().invoke(goals.main, ["--from", str(folder)])
-    assert again.exit_code == 1
-    assert "1.70 us, 1.55 x" in again.output
-
-
-def test_interrupt_keeps_the_finished_parts(bench: RunBench) -> None:
-    """The table of the finished parts is printed, and the exit code is that of an interrupt."""
-    result = bench(interrupted_at="ha")
-
-    assert result.exit_code == 130
-    assert "1.70 us, 1.55 x" in result.output
-    assert "The part backlog has failed: interrupted." in result.output
+        for setup, threads in goal_table.GOAL_CELLS
+        for system in ("Gantry", "Apache")
+    ]  # fmt: skip
+    results["outcomes"]["producer"] = {"runs": runs, "figures": [ha_producer.producer_figures(runs, [])]}
+    return results
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
-    [(("--only", "before"), "needs --before REV"), (("--from", "/"), "not a folder of results")],
-    ids=["no commit", "another folder"],
+    ("failed", "text", "is_met"),
+    [
+        (set(), "0 slower, of 32", True),
+        ({("Apache", setup) for setup in SETUPS}, "not compared", None),
+        ({("Apache", setup) for setup in SETUPS[1:]}, "0 slower, of 4; 28 not compared", None),
+        ({("Apache", SETUPS[0]), ("Gantry", SETUPS[1])}, "4 slower, of 28; 4 not compared", False),
+    ],
+    ids=["none failed", "Apache's", "most of Apache's", "one of each"],
 )
-def test_impossible_request_is_refused(bench: RunBench, arguments: tuple[str, ...], text: str) -> None:
-    """The message names what is missing."""
-    result = bench(*arguments)
+def test_failed_run_of_apaches_producer_decides_nothing(
+    tmp_path: Path, failed: set[tuple[str, Setup]], text: str, is_met: bool | None
+) -> None:
+    """A failed run has the rate 0, which would be slower than any of Gantry's; Gantry's own is a missed cell."""
+    results = producer_results(failed)
 
-    assert result.exit_code == 1
-    assert text in result.output
+    assert replication_row(tmp_path, results, "own producer") == (text, is_met)
+    if failed == {("Apache", setup) for setup in SETUPS}:
+        runs = results["outcomes"]["producer"]["runs"]
+        assert [goal.unit for goal in ha_producer.producer_goals(runs)] == ["answers"]
 
 
-def test_help_teaches_the_command() -> None:
-    """It has examples, the requirements, the place of the results and the exit codes."""
-    text = CliRunner().invoke(goals.main, ["--help"]).output
+def one_send_row(tmp_path: Path, servers: dict[str, measurement.Summary]) -> goal_table.GoalRow:
+    """Return the row that compares mode a with Apache's broker."""
+    results = send_results({"compiled": (1.7, 8.0)})
+    results["cells"][0]["servers"] = servers
+    results["missing"] = {}
+    return goal_table.goal_rows(read(tmp_path, {"send": results}))[1]
 
-    for word in ("make bench BENCH='--quick'", "C compiler", "bench/results/bench-TIME/", "Exit code"):
-        assert word in text
+
+def test_server_that_refuses_sends_is_not_better_for_it(tmp_path: Path) -> None:
+    """The cost of refusals is counted for the accepted messages, so a goal against that server is not met by it."""
+    refusing = msgspec.structs.replace(cost(30.0), errors=20, messages=980)
+    few = msgspec.structs.replace(refusing, errors=5, messages=995)
+
+    row = one_send_row(tmp_path, {"compiled": cost(1.7), "apache": refusing})
+
+    assert (row.apache, row.is_met) == ("30.00 us, 2.0% refused", None)
+    assert one_send_row(tmp_path, {"compiled": cost(1.7), "apache": few}).is_met is True
+    assert one_send_row(tmp_path, {"compiled": cost(20.0), "apache": refusing}).is_met is False
+
+
+def test_spread_of_repetitions_is_shown(tmp_path: Path) -> None:
+    """A reader sees whether the server was steady."""
+    row = one_send_row(tmp_path, {"compiled": cost(1.6, 1.7, 1.9), "apache": cost(25.0, 30.0, 31.0)})
+
+    assert row.apache == "30.00 us (25.00 to 31.00)"
+    assert row.paths["compiled"].text == "1.70 us (1.60 to 1.90), 17.65 x"
+
+
+def test_figure_without_cpu_time_decides_nothing(tmp_path: Path) -> None:
+    """There is no ratio to nothing, and none of nothing."""
+    row = one_send_row(tmp_path, {"compiled": cost(0.0), "apache": cost(30.0)})
+
+    assert (row.paths["compiled"].text, row.is_met) == ("0.00 us", None)
+    assert one_send_row(tmp_path, {"compiled": cost(1.7), "apache": cost(0.0)}).is_met is None
+
+
+def test_recovery_is_a_median(tmp_path: Path) -> None:
+    """Of the recoveries of the largest log; the table shows the least and the most."""
+    results = recovery_results(COMPILED, 10.0)
+    [cell] = goal_table.largest_recoveries(results["outcomes"]["recovery"]["raw"])
+    for seconds in (20.0, 8.0):
+        again = msgspec.structs.replace(cell, report=msgspec.structs.replace(cell.report, seconds=seconds))
+        results["outcomes"]["recovery"]["raw"].append(again)
+
+    [row] = [
+        row for row in goal_table.goal_rows(read(tmp_path, {"recovery-compiled": results})) if "recovery" in row.work
+    ]
+
+    assert row.paths["compiled"].text == "1.00 GB/s (0.50 to 1.25; 10 GB)"
+
+
+def test_second_part_on_a_path_is_a_problem(tmp_path: Path) -> None:
+    """It would replace the first one, which has Apache's figures."""
+    write(tmp_path, {"ha": ha_results(PYTHON, ours=OURS, apache=APACHE), "ha-python": RECORDED["ha-python"]})
+
+    measured, problems = goal_figures.read_measured(tmp_path, ["ha", "ha-python"])
+
+    assert problems == {"ha-python": "it ran on the python path, as ha did"}
+    assert len(measured.apache_cells) == len(APACHE)
+
+
+def test_busiest_part_is_a_note(tmp_path: Path) -> None:
+    """Every figure comes with the work of other programs, of the part with most of it."""
+    busy = send_results({"compiled": (1.7, 8.0)})
+    busy["cells"][1]["other_cores"] = 0.7
+
+    measured = read(tmp_path, {"send": busy, "backlog": RECORDED["backlog"]})
+
+    table = goal_table.goal_figures([], measured, {})
+    assert table.notes == ["Other programs used up to 0.70 cores, in the part send."]
+
+
+def test_spread_of_pulls_is_shown(tmp_path: Path) -> None:
+    """A reader sees whether Apache's broker was steady."""
+    results = backlog_results(compiled=2100.0, apache=1000.0)
+    results["report"]["runs"] += [*backlog_results(apache=900.0)["report"]["runs"],
+                                  *backlog_results(apache=1300.0)["report"]["runs"]]  # fmt: skip
+
+    measured = read(tmp_path, {"backlog": results})
+
+    [row] = [row for row in goal_table.goal_rows(measured) if row.work.startswith("pull")]
+    assert (row.apache, row.paths["compiled"].text) == ("1,000 (900 to 1,300)", "2,100, 2.10 x")

@@ -6,6 +6,7 @@ exercised without a broker: start, load, CPU time of another process, medians, g
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 import send
 from click.testing import CliRunner, Result
 from gantry_bench import errors, loadgen, machine, measurement, memory, processes, speedups
+from rich.console import Console
 
 RunCommand = Callable[..., Result]
 TIMING = loadgen.Timing(warm_up_ms=20, duration_ms=100)
@@ -98,7 +100,7 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     monkeypatch.setattr(speedups, "probe", lambda setting: speedups.CodePath(setting, False, "not in this test"))
     monkeypatch.setattr(send, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(send, "ROOT", tmp_path)
-    monkeypatch.setattr(send, "FREE_BYTES_NEEDED", 0)
+    monkeypatch.setattr(send, "ROOM_BYTES", 0)
 
     def run(*arguments: str, answer: int = 0) -> Result:
         nonlocal code
@@ -174,6 +176,24 @@ def test_refused_sends_fail_the_command(stubbed_send: RunCommand) -> None:
 
     assert result.exit_code == 1
     assert "said the stub" in result.output
+
+
+def test_refusals_are_the_last_line(tmp_path: Path) -> None:
+    """`make bench` shows the last line of a failed part as the reason."""
+    plan = send.Plan(
+        parts=("servers",), modes=(), bodies_bytes=(1024,), senders=(), repetitions=1, timing=TIMING, has_apache=False
+    )  # fmt: skip
+    results = send.Results(
+        started_at="2026-11-27T12:00:00Z", machine=machine.describe_machine(), cores=machine.Cores(None, None),
+        plan=plan, paths=[], missing={}, cells=[], sender_cells=[], goals=[], idle_memory=[], runs=[], errors=3,
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=100)
+
+    send.report(console, results, tmp_path / "send.json")
+
+    output: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert output.splitlines()[-1].startswith("3 answers were wrong or refusals; the first refusal: ")
+    assert "written to" in output
 
 
 @pytest.mark.verify(quick=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from gantry_bench import measurement, send_figures
 from gantry_bench.send_figures import Cell, SenderCell, SenderRun, ServerName
 from test_bench_measurement import with_cpu
@@ -76,6 +77,36 @@ def test_every_sender_has_a_goal_on_each_path() -> None:
         "Gantry, compiled, CPU us/msg", "x Java's",
     ]  # fmt: skip
     assert table.rows[1] == ["code 10, JSON, Go's order", "2.00", "1.00", "3.00", "1.50", "", ""]
+
+
+def test_server_that_refuses_sends_has_no_goal() -> None:
+    """Its cost of refusals counts for the accepted messages; up to 1 % of refusals are accepted."""
+    refusing = msgspec.structs.replace(cost(30.0), errors=20, messages=980)
+    one = cell("a", 1024, compiled=1.7)
+    one.servers["apache"] = refusing
+
+    assert send_figures.send_goals([one], []) == []
+    one.servers["apache"] = msgspec.structs.replace(refusing, errors=5, messages=995)
+    assert [goal.is_met for goal in send_figures.send_goals([one], [])] == [True]
+
+
+def test_table_shows_refusals() -> None:
+    """Each server has its number and their share of all answers."""
+    one = cell("a", 1024, c=1.0)
+    one.servers["apache"] = msgspec.structs.replace(cost(30.0), errors=20, messages=980)
+
+    table = send_figures.send_table([one])
+
+    assert table.headings[-1] == "refused"
+    assert [row[-1] for row in table.rows] == ["0", "20 (2.0%)"]
+
+
+def test_cell_without_cpu_time_has_neither_ratio_nor_goal() -> None:
+    """A short run can be measured with no CPU time at all."""
+    one = cell("a", 1024, c=0.0, compiled=1.7)
+
+    assert send_figures.send_goals([one], []) == []
+    assert [row[7] for row in send_figures.send_table([one]).rows] == ["", ""]
 
 
 def test_table_has_a_row_for_each_server() -> None:

@@ -166,3 +166,19 @@ def test_page_without_markers_is_an_error() -> None:
 
     with pytest.raises(errors.BenchmarkFailed, match="has no markers for 'a'"):
         figures.publish("<!-- bench-store: a -->\n", [table])
+
+
+def test_log_that_exceeds_the_free_memory_is_noted() -> None:
+    """Queues and index are in the page cache, too."""
+    assert recovery_run.uncached_note(10_000_000_000, 11_500_000_000) == ""
+    assert "10 GB does not fit into the page cache, for which 11 GB" in recovery_run.uncached_note(
+        10_000_000_000, 11_000_000_000
+    )
+
+
+def test_short_recoveries_are_of_the_largest_log() -> None:
+    """They are repeated from memory, and need no more disk than a part of `make bench` may."""
+    assert scale.SHORT.recovery_log_bytes == (max(scale.FULL.recovery_log_bytes),)
+    assert recovery_run.log_bytes_needed(scale.SHORT) < 14 << 30
+    assert recovery.runs_text(scale.SHORT.recovery_ways) == "3 runs each"
+    assert recovery.runs_text(scale.FULL.recovery_ways) == "one run each"
