@@ -31,12 +31,28 @@ def take_snapshot(peer: peers.Peer, topics: tuple[str, ...]) -> snapshot.Snapsho
     return snapshot.take(peer.address, peer.broker_address, topics, keys)
 
 
+def assert_same(found: snapshot.Snapshot, expected: snapshot.Snapshot, newest_key: str, *, may_lack_hits: bool) -> None:
+    """Check that two snapshots are equal; with ``may_lack_hits`` older keys may find nothing."""
+    assert (found.physical_offset_max, found.queues) == (expected.physical_offset_max, expected.queues)
+    if may_lack_hits:
+        assert found.hits[newest_key] == expected.hits[newest_key]
+        assert {key: hit for key, hit in found.hits.items() if hit} == {
+            key: hit for key, hit in expected.hits.items() if found.hits[key]
+        }
+    else:
+        assert found.hits == expected.hits
+
+
 @pytest.mark.parametrize("end", ["stop", "crash"])
 @pytest.mark.parametrize(("first", "second"), [("apache", "gantry"), ("gantry", "apache")])
 def test_store_written_by_one_is_read_and_continued_by_the_other(
     first: str, second: str, end: str, tmp_path: Path
 ) -> None:
-    """After a clean stop and after a crash: same end of the log, same queues, same bytes, same key queries."""
+    """After a clean stop and after a crash: same end of the log, same queues, same bytes, same key queries.
+
+    After a crash Apache's broker deletes an index file that is newer than the checkpoint, and indexes again only what
+    follows the place where its recovery begins.
+    """
     layout = peers.Layout(tmp_path / "peer", settings=SETTINGS)
     with Nursery(tmp_path / "logs") as nursery:
         writer = peers.start(first, nursery, layout)
@@ -45,13 +61,17 @@ def test_store_written_by_one_is_read_and_continued_by_the_other(
         getattr(writer, end)()
 
         reader = peers.start(second, nursery, layout)
-        assert take_snapshot(reader, topics) == written
+        newest_key = f"{topics[-1]}#key-{COUNT - 1}"
+        is_cut = end == "crash" and second == "apache"
+        assert_same(take_snapshot(reader, topics), written, newest_key, may_lack_hits=is_cut)
         more = fill_topics(reader, nursery, tmp_path / "home", "two")
         continued = take_snapshot(reader, topics + more)
         getattr(reader, end)()
 
         again = peers.start(first, nursery, layout)
-        assert take_snapshot(again, topics + more) == continued
+        newest_key = f"{more[-1]}#key-{COUNT - 1}"
+        is_cut = end == "crash" and first == "apache"
+        assert_same(take_snapshot(again, topics + more), continued, newest_key, may_lack_hits=is_cut)
         again.stop()
 
     assert written.messages == 2 * COUNT

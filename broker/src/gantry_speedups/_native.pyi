@@ -14,6 +14,9 @@ class Keys:
     """Hashes of keys with the offsets and store times of their messages, in the order of the log."""
 
     def __len__(self) -> int: ...
+    def drop_first(self, count: int) -> None:
+        """Remove the first ``count`` keys, or all of them if there are fewer."""
+
     def place(self, index: int) -> tuple[int, int]:
         """Return where the message of a key begins, and its store time."""
 

@@ -55,6 +55,13 @@ cdef class Keys:
             position = stop + 1
         return 0
 
+    def drop_first(self, Py_ssize_t count):
+        """Remove the first ``count`` keys, or all of them if there are fewer."""
+        cdef Py_ssize_t dropped = min(max(count, 0), self.count)
+        self.count -= dropped
+        if self.count:
+            memmove(self.items, self.items + dropped, self.count * sizeof(Key))
+
     def place(self, Py_ssize_t index):
         """Return where the message of a key begins, and its store time."""
         if not 0 <= index < self.count:

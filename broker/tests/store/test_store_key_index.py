@@ -25,6 +25,7 @@ from gantry_broker.store.key_hash import (
     suffix_hashes,
 )
 from gantry_broker.store.key_index import KeyIndex
+from gantry_store_files.recovery_point import RECOVERY_POINT_FILE
 from gantry_testing.faulty_reading_disk import FaultyReadingDisk
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.hashing import java_string_hash
@@ -293,3 +294,56 @@ def test_recovery_point_between_two_files_costs_no_key(
     world.open()
 
     assert [found(world, key) for key in ("k0", "first", "second")] == [[b"0"], [b"split"], [b"split"]]
+
+
+def count_entries(world: StoreWorld) -> int:
+    index = world.store._lifecycle.index
+    assert index is not None
+    return sum(file.header.next_number - 1 for file in index.files)
+
+
+@pytest.mark.parametrize("is_point_lost", [True, False])
+@pytest.mark.parametrize("keys", ["", "one", "one two", "one two three four"])
+def test_start_after_a_clean_stop_adds_no_entry(world: StoreWorld, keys: str, is_point_lost: bool) -> None:
+    """Without a recovery point, as after a stop of RocketMQ's broker, too: that returns a message for each entry."""
+    drafts = [world.draft(body=b"%d" % number, keys=keys) for number in range(98)]
+    world.append(drafts)
+    count = sum(len(draft.keys) for draft in drafts)
+    assert count_entries(world) == count
+    world.close()
+    if is_point_lost:
+        world.disk.remove(f"{world.root}/{RECOVERY_POINT_FILE}")
+
+    world.open()
+    assert count_entries(world) == count
+    world.append([world.draft(body=b"new", keys=keys)])
+
+    assert count_entries(world) == count + len(drafts[0].keys)
+    assert found(world, "one") == ([b"new", *(b"%d" % number for number in reversed(range(98)))][:64] if keys else [])
+
+
+@pytest.mark.parametrize("first_keys", ["", "a", "a b", "a b c"])
+def test_keys_of_a_message_that_are_split_between_two_files_are_indexed_once(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch, first_keys: str
+) -> None:
+    """A start after a crash continues with the first key that has no entry."""
+    drafts = [world.draft(body=b"0", keys=first_keys)]
+    drafts += [world.draft(body=b"%d" % number, keys="x") for number in range(1, 98)]
+    drafts.append(world.draft(body=b"split", keys="first second third fourth"))
+    create, store = KeyIndex._writable_file, world.store
+
+    def write_point_before(index: KeyIndex) -> IndexFile:
+        if index.files and index.files[-1].is_full:
+            world.clock.advance(60_000)
+            store.flush_step()
+        return create(index)
+
+    monkeypatch.setattr(KeyIndex, "_writable_file", write_point_before)
+    world.append(drafts)
+    monkeypatch.undo()
+    world.kill()
+
+    world.open()
+
+    assert count_entries(world) == sum(len(draft.keys) for draft in drafts) >= 200
+    assert [found(world, key) for key in ("first", "second", "third", "fourth")] == [[b"split"]] * 4

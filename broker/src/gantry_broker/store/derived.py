@@ -82,8 +82,7 @@ class DerivedFiles:
         self._stop_trusting(point)
         self._remove_untrusted()
         if self._index is not None:
-            # The last message may have keys that were to come into the next file, so all its keys are indexed again.
-            self._scan_dispatcher.skip_indexed(self._index.end_physical - 1)
+            self._scan_dispatcher.skip_indexed(self._index.end_physical, self._index.count_last_keys())
 
     def _load_queues(
         self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int

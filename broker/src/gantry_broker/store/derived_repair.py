@@ -112,8 +112,7 @@ class IndexRepair:
         self._request_point()
         scan_dispatcher = ScanDispatcher(self._log, self._queues, index.put_for_rebuild, self._delay_levels_ms)
         scan_dispatcher.restrict_to(set())
-        # The last message of the last kept file may have keys in the next file, so all its keys are indexed again.
-        scan_dispatcher.skip_indexed(index.end_physical - 1)
+        scan_dispatcher.skip_indexed(index.end_physical, index.count_last_keys())
         self._scan_dispatcher, self._begin = scan_dispatcher, max(index.end_physical, self._log.min_physical)
         self._offset = self._begin
         log.warning("rebuilding key index from the commit log", extra={"offset": self._begin, "reason": reason})

@@ -105,6 +105,16 @@ class KeyIndex:
                 return file.header.end_physical
         return -1
 
+    def count_last_keys(self) -> int:
+        """Return how many keys of the last indexed message have an entry: the first ones, since they are in order."""
+        end, count = self.end_physical, 0
+        for file in reversed(self.files):
+            for number in range(file.header.next_number - 1, 0, -1):
+                if file.entry(number)[1] != end:
+                    return count
+                count += 1
+        return count
+
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def load(self, *, up_to: str | None = None) -> bool:
@@ -380,7 +390,7 @@ class KeyIndex:
                 except IndexFileDamaged as exc:
                     self.mark_damaged(file, str(exc))
         last = self.files[-1].header if self.files else IndexHeader()
-        # A message at the border of two files has an entry twice after a rebuild.
+        # Earlier versions indexed the last message again at each start without a recovery point.
         return KeyMatches(list(dict.fromkeys(found)), last.end_timestamp_ms, last.end_physical, not self.is_behind)
 
     def has_entry(self, topic: str, key: str, physical: int, timestamp_ms: int) -> bool:

@@ -64,6 +64,7 @@ class ScanDispatcher:
         With ``is_tracking_touched`` the queues that get units are remembered for ``take_touched``.
         """
         self._index_end = -1
+        self._indexed_keys = 0
         self._touched: set[ConsumeQueue] | None = set() if is_tracking_touched else None
         self.records = 0
         self.last_record = -1
@@ -101,9 +102,12 @@ class ScanDispatcher:
         self._only = only
         self._plain_queues.clear()
 
-    def skip_indexed(self, end: int) -> None:
-        """Do not index messages at or before the physical offset ``end``, which are indexed already."""
-        self._index_end = end
+    def skip_indexed(self, end: int, key_count: int) -> None:
+        """Do not index messages before the physical offset ``end``, nor the first ``key_count`` keys of the one there.
+
+        These are indexed already. The other keys of that message were to come into the next file.
+        """
+        self._index_end, self._indexed_keys = end, key_count
 
     def take_touched(self) -> set[ConsumeQueue]:
         """Return the queues that got units since the last call."""
@@ -142,7 +146,7 @@ class ScanDispatcher:
             self._put_unit(queue, fields.queue_offset, physical, size, fields.tags_code, fields.offsets)
             if self._touched is not None:
                 self._touched.add(queue)
-        if self._index_batch is not None and fields.keys and physical > self._index_end:
+        if self._index_batch is not None and fields.keys and physical >= self._index_end:
             self._put_keys(queue, fields.keys, physical, fields.store_timestamp_ms)
 
     def _put_unit(
@@ -164,6 +168,8 @@ class ScanDispatcher:
             fill_batch(queue, offset + offsets, physical)
 
     def _put_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], physical: int, timestamp_ms: int) -> None:
+        if physical == self._index_end:
+            keys = keys[self._indexed_keys :]
         if timestamp_ms != self._drafts_ms or len(self._drafts) == INDEX_BATCH_MAX:
             self.flush()
             self._drafts_ms = timestamp_ms
@@ -191,7 +197,7 @@ class ScanDispatcher:
         """Dispatch a run by the compiled scan, and by Python the records before which that stops."""
         position: int = run.position
         base = run.base_offset
-        index_from = -1 if self._index_batch is None else max(0, self._index_end + 1)
+        index_from = -1 if self._index_batch is None else max(0, self._index_end)
         while True:
             scan, stop = CompiledScan(self._find_queue), min(run.stop, position + COMPILED_BYTES)
             position = scan.dispatch(run.view, position, stop, base, run.is_sealed, run.verify_crc, index_from)
@@ -214,8 +220,11 @@ class ScanDispatcher:
         """Index the keys of the records of a compiled scan, and count them."""
         if self._touched is not None:
             self._touched.update(scan.touched())
-        if self._index_batch is not None and len(scan.keys):
-            self._index_batch(scan.keys, (), scan.newest_ms)
+        keys = scan.keys
+        if self._index_batch is not None and len(keys):
+            if keys.place(0)[0] == self._index_end:
+                keys.drop_first(self._indexed_keys)
+            self._index_batch(keys, (), scan.newest_ms)
         self.last_record = scan.last_physical
         self._log.note_store_time(scan.newest_ms)
         self._count(scan.count, scan.last_physical)
@@ -246,7 +255,7 @@ class ScanDispatcher:
                 self._put_unit(queue, offset, physical, size, code)
             if touched is not None:
                 touched.add(queue)
-            if is_indexing and physical > self._index_end:
+            if is_indexing and physical >= self._index_end:
                 keys = keys_of(properties)
                 if keys:
                     self._put_keys(queue, keys, physical, timestamp_ms)
