@@ -376,3 +376,11 @@ def test_change_of_the_tools_causes_a_build(
         monkeypatch.setenv(change, "-DX=1")
 
     assert hook.fingerprint_of("sources") != before
+
+
+@pytest.mark.parametrize("image", ["broker", "pipelines"])
+def test_image_build_loads_the_module_where_it_runs(image: str) -> None:
+    """The last stage runs the program with the mode of the build, so that `require` fails there."""
+    last = (ROOT / image / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+
+    assert "\nARG GANTRY_SPEEDUPS=require\nRUN gantry --version\n" in last
