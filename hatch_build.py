@@ -11,12 +11,14 @@ The reason is also written to `build.txt` in the package, where `gantry_speedups
 output of a failed compilation is always printed (pip shows it with --verbose).
 
 `python hatch_build.py` builds the module in the source tree, as an editable install does, and prints the result in one
-line; `scripts/setup` runs it.
+line. It builds and prints nothing if the module is up to date. Every `scripts/setup` runs it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import shlex
@@ -39,6 +41,11 @@ COMPILERS: Final = ("cc", "gcc", "clang")
 MODES: Final = ("auto", "require", "off")
 WHEN: Final = "when Gantry was built"
 MODULE_FILE: Final = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+BUILD_PACKAGES: Final = ("Cython", "setuptools")
+COMPILER_VARIABLES: Final = ("CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED")
+"""The environment variables besides CC with which setuptools changes the command lines of the compiler."""
+
+UP_TO_DATE: Final = "up to date"
 COMPILE: Final = "--compile"
 """The argument with which this file runs itself, to capture the output of the compiler."""
 
@@ -53,7 +60,7 @@ class Build(NamedTuple):
     """The output of a failed compilation."""
 
     compiler: str = ""
-    """The compiler that was used."""
+    """The compiler that was used, or UP_TO_DATE."""
 
     @property
     def summary(self) -> str:
@@ -93,14 +100,22 @@ def find_compiler() -> list[str] | None:
     return None
 
 
+def find_version(package: str) -> str | None:
+    """Return the version of a package that builds need, or None if it is missing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def what_is_missing(compiler: list[str] | None) -> str:
     """Return what a compilation lacks, in one line; empty if it can be tried."""
     if compiler is None:
         return f"not built: no C compiler {WHEN}"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return f"not built: no Python headers {WHEN}"
-    for package in ("Cython", "setuptools"):
-        if importlib.util.find_spec(package) is None:
+    for package in BUILD_PACKAGES:
+        if find_version(package) is None:
             return f"not built: no {package} {WHEN}"
     return ""
 
@@ -127,10 +142,26 @@ def compile_module(folder: Path, target: Path, sources_hash: str) -> Build:
         if done.returncode != 0 or not built.is_file():
             what = f"build failed: the C compiler or Cython reported an error {WHEN}"
             return Build(f"{what}; run scripts/setup or pip install --verbose to see it", done.stdout)
-        draft = target.with_name(f"{target.name}.new")
-        shutil.copy(built, draft)
-        draft.replace(target)  # a running process keeps the file that it has mapped
+        try:
+            replace_file(target, built.read_bytes())
+        except OSError as error:
+            return Build(f"not built: cannot write to {target.parent}: {error.strerror}")
     return Build("", compiler=compiler[0])
+
+
+def replace_file(target: Path, content: bytes) -> None:
+    """Write a file durably, in one step; a running process keeps the old file, which it may have mapped."""
+    draft = target.with_name(f"{target.name}.{os.getpid()}.new")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def run_compiler() -> None:
@@ -147,44 +178,63 @@ def run_compiler() -> None:
     command.run()
 
 
-def fingerprint_of(folder: Path, sources_hash: str) -> str:
+def read_compiler_version(compiler: list[str] | None) -> str:
+    """Return what the compiler prints about itself; empty if there is none, or it cannot be run."""
+    if compiler is None:
+        return ""
+    try:
+        return subprocess.run(
+            [*compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            check=False,
+        ).stdout  # fmt: skip
+    except OSError:
+        return ""
+
+
+def fingerprint_of(sources_hash: str) -> str:
     """Return a hash of everything that the result of a build depends on."""
     compiler = find_compiler()
-    facts = [
-        sources_hash,
-        sys.version,
-        MODULE_FILE,
-        str(compiler),
-        what_is_missing(compiler),
-        Path(__file__).read_text(),
-    ]
-    facts += [os.environ.get(name, "") for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS")]
+    facts = [sources_hash, sys.version, MODULE_FILE, sysconfig.get_path("include"), what_is_missing(compiler)]
+    facts += [str(compiler), read_compiler_version(compiler), Path(__file__).read_text()]
+    facts += [str(find_version(package)) for package in BUILD_PACKAGES]
+    facts += [str(os.environ.get(name)) for name in COMPILER_VARIABLES]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 def build_in_place(root: Path, mode: str) -> Build:
-    """Build the module in the source tree, unless it is up to date.
+    """Build the module in the source tree, unless it is up to date: built from the same, and undamaged.
 
     The module of an earlier build is removed if there is no new one, since it would be outdated. With `off` nothing is
-    built or removed. Raises RequiredModuleMissing.
+    built or removed. A checkout that cannot be written gets neither module nor record. Raises RequiredModuleMissing.
     """
     folder = root / SOURCE_FOLDER
     record = load_build_record(folder)
-    target, place = folder / MODULE_FILE, folder / record.RECORD
+    target = folder / MODULE_FILE
     if mode == "off":
         if not target.exists():
-            place.write_text(record.record_text("", f"not built: GANTRY_SPEEDUPS was off {WHEN}"), encoding="utf-8")
+            write_record(folder, "", f"not built: GANTRY_SPEEDUPS was off {WHEN}")
         return Build("switched off by GANTRY_SPEEDUPS=off")
     sources_hash = record.hash_sources(folder)
-    fingerprint = fingerprint_of(folder, sources_hash)
-    if target.exists() and record.read_record(folder) == (fingerprint, ""):
-        return Build("", compiler="up to date")
+    fingerprint = fingerprint_of(sources_hash)
+    module = record.describe_module(target)
+    if module and record.read_record(folder) == (fingerprint, "", module):
+        return Build("", compiler=UP_TO_DATE)
     build = compile_module(folder, target, sources_hash)
     if build.reason:
-        target.unlink(missing_ok=True)
-    place.write_text(record.record_text(fingerprint, build.reason), encoding="utf-8")
+        with contextlib.suppress(OSError):
+            target.unlink()
+    write_record(folder, fingerprint, build.reason)
     report_failure(build, mode)
     return build
+
+
+def write_record(folder: Path, fingerprint: str, reason: str) -> None:
+    """Write the record of a build beside the module, if the folder can be written."""
+    record = load_build_record(folder)
+    module = "" if reason else record.describe_module(folder / MODULE_FILE)
+    text = record.record_text(record.BuildRecord(fingerprint, reason, module))
+    with contextlib.suppress(OSError):
+        replace_file(folder / record.RECORD, text.encode())
 
 
 def report_failure(build: Build, mode: str) -> None:
@@ -211,14 +261,15 @@ class SpeedupsBuildHook(BuildHookInterface[Any]):
         folder = root / SOURCE_FOLDER
         record = load_build_record(folder)
         self._folder = tempfile.TemporaryDirectory(prefix="gantry-wheel-")
-        target, place = Path(self._folder.name, MODULE_FILE), Path(self._folder.name, record.RECORD)
+        target = Path(self._folder.name, MODULE_FILE)
         build = Build(f"not built: GANTRY_SPEEDUPS was off {WHEN}")
         if mode != "off":
             build = compile_module(folder, target, record.hash_sources(folder))
             report_failure(build, mode)
         self._show(build)
         if build.reason:
-            place.write_text(record.record_text("", build.reason), encoding="utf-8")
+            place = Path(self._folder.name, record.RECORD)
+            place.write_text(record.record_text(record.BuildRecord(reason=build.reason)), encoding="utf-8")
             build_data["force_include"][str(place)] = f"{PACKAGE}/{record.RECORD}"
         else:
             build_data["force_include"][str(target)] = f"{PACKAGE}/{MODULE_FILE}"
@@ -240,10 +291,12 @@ def main(arguments: list[str]) -> int:
         run_compiler()
         return 0
     try:
-        print(f"setup: {build_in_place(Path(__file__).resolve().parent, read_mode()).summary}")
+        build = build_in_place(Path(__file__).resolve().parent, read_mode())
     except RequiredModuleMissing as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
+    if build.compiler != UP_TO_DATE:
+        print(f"setup: {build.summary}")
     return 0
 
 

@@ -11,13 +11,10 @@ buildah() {
 }
 base_arguments() { # base_arguments [BASE [BUILD_BASE]]: print the options of a build on these images
     [ -n "${1:-}" ] || return 0
-    printf -- '--build-arg BASE=%s ' "$1"
     build_base=${2:-$1-build}
-    if [ -n "${2:-}" ] || buildah inspect --type image "$build_base" >/dev/null 2>&1; then
-        printf -- '--build-arg BUILD_BASE=%s' "$build_base"
-    else # BASE may have no compiler
-        printf -- '--build-arg BUILD_BASE=%s --build-arg GANTRY_SPEEDUPS=auto' "$1"
-    fi
+    [ -n "${2:-}" ] || buildah inspect --type image "$build_base" >/dev/null 2>&1 || refuse \
+        "there is no image $build_base, in which the hot path is compiled" "run scripts/local-base, or name an image with a C compiler"
+    printf -- '--build-arg BASE=%s --build-arg BUILD_BASE=%s' "$1" "$build_base"
 }
 write_archive() { # write_archive IMAGE FILE: write the image, and the checksum of its sources next to it
     rm -f "$2.sources" "$2.draft"

@@ -18,7 +18,11 @@ from typing import Final, NoReturn, final
 
 import uvloop
 
-import gantry_speedups
+try:
+    import gantry_speedups
+except ImportError as error:  # GANTRY_SPEEDUPS is invalid, or requires a compiled module that is not usable
+    sys.stderr.write(f"gantry broker: {error}\n")
+    sys.exit(2)  # EXIT_SETTINGS
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError, describe_disk_error
 from gantry_broker.ports import RealDisk, SystemClock

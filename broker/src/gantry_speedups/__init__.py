@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from gantry_speedups.build_record import hash_sources, read_reason
+from gantry_speedups.build_record import find_damage, hash_sources, read_reason
 
 VARIABLE: Final = "GANTRY_SPEEDUPS"
 AUTO: Final = "auto"
@@ -65,6 +65,8 @@ def load_native() -> tuple[ModuleType | None, str]:
 
     Only tests call this directly, to compare both paths in one process; everything else uses `native`.
     """
+    if damage := find_damage(_FOLDER):
+        return None, f"cannot be loaded: {damage}"
     try:
         module = importlib.import_module(_NAME)
     except ModuleNotFoundError as error:

@@ -52,10 +52,10 @@ def write_command(folder: Path, name: str, body: str) -> None:
     path.chmod(0o755)
 
 
-def refusal(script: str, path: Path, **environment: str) -> str:
+def refusal(script: str, path: Path, *arguments: str, **environment: str) -> str:
     """The one line with which a script refuses; it has not started anything by then."""
     result = subprocess.run(
-        [str(ROOT / "scripts" / script)],
+        [str(ROOT / "scripts" / script), *arguments],
         env={"PATH": str(path), **environment},
         capture_output=True,
         text=True,
@@ -180,6 +180,18 @@ def test_without_buildah_image_names_the_package(bare_path: Path) -> None:
     write_command(bare_path, "id", "echo 0")
 
     assert refusal("image", bare_path) == "image: buildah is missing -- on Debian: apt-get install buildah"
+
+
+@pytest.mark.parametrize("script", ["image", "image-pipelines"])
+def test_without_a_compiler_the_image_is_not_built(bare_path: Path, script: str) -> None:
+    """A base without its image for compiling: one line, and not an image with the slower path."""
+    write_command(bare_path, "id", "echo 0")
+    write_command(bare_path, "buildah", "exit 1")
+
+    assert refusal(script, bare_path, "some-base") == (
+        f"{script}: there is no image some-base-build, in which the hot path is compiled"
+        " -- run scripts/local-base, or name an image with a C compiler"
+    )
 
 
 @pytest.mark.parametrize("version", [None, "go1.19.8", "go1.21.13"], ids=["none", "Debian 12", "one too old"])

@@ -86,6 +86,31 @@ def load_hook(tree: Path) -> ModuleType:
     return module
 
 
+def prepare_setup(tree: Path) -> None:
+    """Add `scripts/setup` to the tree, with an environment in which every call of pip succeeds and does nothing."""
+    (tree / "scripts").mkdir()
+    (tree / "requirements").mkdir()
+    for name in ("requirements/build.txt", "requirements/runtime.txt", "scripts/setup"):
+        shutil.copy(ROOT / name, tree / name)
+    (tree / "scripts/common.sh").write_text(
+        'set -eu\nROOT=$PWD VENV=$PWD/.venv\nfind_python() { printf "%s\\n" "$VENV/bin/python"; }\n'
+    )
+    python = tree / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\ncase "$*" in *pip*) exit 0 ;; esac\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+
+
+def setup(tree: Path, **variables: str) -> str:
+    """Run `scripts/setup`. Return what it printed about the hot path: of standard error the warning only."""
+    done = subprocess.run(
+        ["scripts/setup"], cwd=tree, env=environment(variables), capture_output=True, text=True, check=True, timeout=300
+    )
+    warnings = [line.partition(";")[0] for line in done.stderr.splitlines() if line.startswith("warning: the compiled")]
+    printed = [line for line in done.stdout.splitlines() if "packages" not in line]
+    return "\n".join(warnings + printed)
+
+
 def leftovers(tree: Path) -> set[str]:
     """Return the files in the package that no clone has."""
     sources = {"__init__.py", "build_record.py", "py.typed", "_native.pyi", "_native.pyx", "__pycache__"}
@@ -131,10 +156,8 @@ def test_without_build_packages_the_python_path_is_installed(
     tree: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     """A missing package is a reason like a missing compiler."""
-    hook, find_spec = load_hook(tree), importlib.util.find_spec
-    present = "setuptools" if package == "Cython" else "Cython"
-    answers = {package: None, present: find_spec("zlib")}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: answers[name])
+    hook = load_hook(tree)
+    monkeypatch.setattr(hook, "find_version", lambda name: None if name == package else "1")
 
     assert hook.build_in_place(tree, "auto").reason == f"not built: no {package} when Gantry was built"
 
@@ -144,7 +167,6 @@ def test_without_headers_the_python_path_is_installed(
 ) -> None:
     """A compiler without Python's headers compiles nothing."""
     hook = load_hook(tree)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / name))
     monkeypatch.setenv("CC", sys.executable)  # some program that exists
 
@@ -163,7 +185,8 @@ def test_module_is_compiled_once(tree: Path) -> None:
     assert running(tree) == "compiled False"
     assert leftovers(tree) == {"build.txt", MODULE_FILE}
 
-    assert build(tree, GANTRY_SPEEDUPS="require").stdout == "setup: compiled hot path (up to date)\n"
+    second = build(tree, GANTRY_SPEEDUPS="require")
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert module.stat().st_mtime_ns == built_ns
 
     (tree / PACKAGE / "_native.pyx").write_text(SOURCE.replace("1", "2"))
@@ -208,7 +231,8 @@ def test_failed_compilation_is_shown(tree: Path, source: str, expected: str) -> 
 @pytest.mark.needs_speedups
 def test_platform_wheel_has_the_module_and_no_sources(tree: Path) -> None:
     """The wheel is for this Python and machine. A module that lies in the tree is not taken into it."""
-    (tree / PACKAGE / "_native.old.so").write_bytes(b"another build")
+    for file in ("_native.old.so", f"{MODULE_FILE}.1.new", "build.txt.1.new"):
+        (tree / PACKAGE / file).write_bytes(b"another build")
     (tree / PACKAGE / "build.txt").write_text("another build\n\n")
 
     name, files, _ = build_wheel(tree, GANTRY_SPEEDUPS="require")
@@ -239,31 +263,124 @@ def test_wheel_without_the_module_is_pure(tree: Path, variables: dict[str, str],
     assert running(tree) == f"python False {reason}"
 
 
-def test_setup_builds_only_what_has_changed(tree: Path) -> None:
-    """The second setup runs no build; a changed source, or a compiler that was installed since, causes one."""
-    scripts = tree / "scripts"
-    scripts.mkdir()
-    (tree / "requirements").mkdir()
-    shutil.copy(ROOT / "requirements/build.txt", tree / "requirements")
-    shutil.copy(ROOT / "scripts/speedups.sh", scripts)
-    python = tree / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    (tree / ".venv/pyvenv.cfg").write_text("")
+def test_setup_prints_the_python_path_each_time(tree: Path) -> None:
+    """Every setup tries to build, so that one finds headers that were installed since, and shows a failure again."""
+    prepare_setup(tree)
+    line = "setup: Python hot path: not built: no C compiler when Gantry was built"
+    off = "setup: Python hot path: switched off by GANTRY_SPEEDUPS=off"
 
-    def setup(**variables: str) -> str:
-        program = "set -eu; VENV=$PWD/.venv; . scripts/speedups.sh; build_speedups"
-        return subprocess.run(
-            ["sh", "-c", program], cwd=tree, env=environment(variables), capture_output=True, text=True, check=True
-        ).stdout
+    assert [setup(tree, **NO_COMPILER), setup(tree, **NO_COMPILER)] == [line, line]
+    assert setup(tree, **NO_COMPILER, GANTRY_SPEEDUPS="off") == off
+    assert setup(tree, **NO_COMPILER) == line
+    assert running(tree) == "python False not built: no C compiler when Gantry was built"
 
-    line = "setup: Python hot path: not built: no C compiler when Gantry was built\n"
-    assert [setup(**NO_COMPILER), setup(**NO_COMPILER)] == [line, ""]
-    with (tree / PACKAGE / "_native.pyx").open("a") as file:
-        file.write("\n")
-    assert [setup(**NO_COMPILER), setup(**NO_COMPILER)] == [line, ""]
-    assert setup(CC=sys.executable, CFLAGS="-bad") != ""  # a program that exists now, and that compiles nothing
-    assert (
-        setup(**NO_COMPILER, GANTRY_SPEEDUPS="off") == "setup: Python hot path: switched off by GANTRY_SPEEDUPS=off\n"
-    )
+
+@pytest.mark.needs_speedups
+@pytest.mark.verify(quick=1)
+def test_setup_repeats_a_failed_build_and_no_successful_one(tree: Path) -> None:
+    """A failure is shown by each setup until it is mended; then the module is built once."""
+    prepare_setup(tree)
+    (tree / PACKAGE / "_native.pyx").write_text("cdef int broken(:\n")
+
+    for _ in range(2):
+        warning, result = setup(tree).splitlines()
+        assert warning == "warning: the compiled hot path could not be built"
+        assert result.startswith("setup: Python hot path: build failed: ")
+    (tree / PACKAGE / "_native.pyx").write_text(SOURCE)
+
+    assert setup(tree).startswith("setup: compiled hot path (")
+    assert setup(tree) == ""
+
+
+@pytest.mark.needs_speedups
+@pytest.mark.verify(quick=1)
+@pytest.mark.parametrize("damage", ["truncated", "deleted", "overwritten"])
+def test_damaged_module_is_built_again(tree: Path, damage: str) -> None:
+    """A build compares the module with its record. A process does not load one of another size, which may kill it."""
+    assert build(tree).returncode == 0
+    module = tree / PACKAGE / MODULE_FILE
+    content = module.read_bytes()
+    module.unlink()
+    if damage != "deleted":
+        module.write_bytes(content[: len(content) // 3] if damage == "truncated" else b"x" * len(content))
+
+    assert running(tree).startswith("python False not built" if damage == "deleted" else "python True cannot be loaded")
+    if damage == "truncated":
+        assert f"has {len(content) // 3} bytes instead of {len(content)}; run scripts/setup" in running(tree)
+    assert build(tree, GANTRY_SPEEDUPS="require").returncode == 0
+    assert running(tree) == "compiled False"
+
+
+def test_read_only_checkout_is_installed_without_a_record(tree: Path) -> None:
+    """The reason is printed, and cannot be kept. A folder in the place of a file refuses a write to root, too."""
+    (tree / PACKAGE / "build.txt").mkdir()
+
+    for variables, reason in (
+        ({"GANTRY_SPEEDUPS": "off"}, "switched off by GANTRY_SPEEDUPS=off"),
+        (NO_COMPILER, "not built: no C compiler when Gantry was built"),
+    ):
+        done = build(tree, **variables)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"setup: Python hot path: {reason}\n"
+    assert running(tree) == "python False not built; run scripts/setup"
+    assert leftovers(tree) == {"build.txt"}
+
+
+@pytest.mark.needs_speedups
+def test_read_only_checkout_is_installed_without_a_module(tree: Path) -> None:
+    """The installation takes the Python path, and fails with `require`."""
+    (tree / PACKAGE / MODULE_FILE / "folder").mkdir(parents=True)
+
+    done, refused = build(tree), build(tree, GANTRY_SPEEDUPS="require")
+
+    reason = f"not built: cannot write to {tree / PACKAGE}: "
+    assert done.stdout.startswith(f"setup: Python hot path: {reason}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(f"setup: GANTRY_SPEEDUPS=require: {reason}")
+    assert leftovers(tree) == {"build.txt", MODULE_FILE}
+
+
+@pytest.mark.needs_speedups
+def test_draft_of_another_build_is_not_touched(tree: Path) -> None:
+    """Two builds at the same time do not write to the same file."""
+    draft = tree / PACKAGE / f"{MODULE_FILE}.new"
+    draft.write_text("another build")
+
+    assert build(tree).returncode == 0
+
+    assert draft.read_text() == "another build"
+
+
+@pytest.mark.parametrize("change", ["compiler", "option", "headers", "package", "CFLAGS", "CPPFLAGS", "LDFLAGS"])
+def test_change_of_the_tools_causes_a_build(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The module is up to date only if the same compiler, options, headers and packages would build it."""
+    hook, compiler = load_hook(tree), tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho version 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    before = hook.fingerprint_of("sources")
+    assert hook.fingerprint_of("sources") == before
+
+    if change == "compiler":
+        compiler.write_text("#!/bin/sh\necho version 2\n")
+    elif change == "option":
+        monkeypatch.setenv("CC", f"{compiler} -DX=1")
+    elif change == "headers":
+        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / name))
+    elif change == "package":
+        monkeypatch.setattr(hook, "find_version", lambda name: "0.1")
+    else:
+        monkeypatch.setenv(change, "-DX=1")
+
+    assert hook.fingerprint_of("sources") != before
+
+
+@pytest.mark.parametrize("image", ["broker", "pipelines"])
+def test_image_build_loads_the_module_where_it_runs(image: str) -> None:
+    """The last stage runs the program with the mode of the build, so that `require` fails there."""
+    last = (ROOT / image / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+
+    assert "\nARG GANTRY_SPEEDUPS=require\nRUN gantry --version\n" in last

@@ -158,6 +158,22 @@ def test_require_refuses_to_start_without_a_usable_module(package: Path, fault: 
     assert "-- run scripts/setup with a C compiler" in last
 
 
+@pytest.mark.parametrize(("program", "name"), [("gantry_broker", "gantry broker"), ("gantry_cli", "gantry")])
+@pytest.mark.parametrize("mode", ["require", "sometimes"])
+def test_program_refuses_with_one_line(package: Path, program: str, name: str, mode: str) -> None:
+    """Each program that processes messages ends with exit code 2 and no traceback, so that it is not started again."""
+    paths = os.pathsep.join([str(package.parent), PYTHON_PATH])
+    environment = os.environ | {"GANTRY_SPEEDUPS": mode, "PYTHONPATH": paths}
+
+    done = subprocess.run(
+        [sys.executable, "-m", program, "--help"], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"{name}: GANTRY_SPEEDUPS={mode}")
+
+
 @pytest.mark.parametrize("mode", ["off", "require", "sometimes"])
 def test_command_line_ends_with_one_line(mode: str) -> None:
     """`gantry` reports an invalid or unfulfilled GANTRY_SPEEDUPS without a traceback, with exit code 2."""

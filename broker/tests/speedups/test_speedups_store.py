@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.ports import RealDisk
-from gantry_broker.store import append, copying, dispatcher, reader, scan_dispatcher
+from gantry_broker.store import append, copying, dispatcher, key_index, reader, scan_dispatcher
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
@@ -63,6 +63,7 @@ def path(name: str) -> Iterator[None]:
         patch.object(reader, "native", native),
         patch.object(dispatcher, "release_units", release),
         patch.object(append, "CompiledBatch", () if native is None else native.SendBatch),
+        patch.object(key_index, "CompiledKeys", () if native is None else native.Keys),
     ):
         yield
 
