@@ -317,7 +317,7 @@ def test_topic_that_is_created_again_gets_new_queues_on_a_slave(is_retired_queue
 
 @pytest.mark.parametrize(
     ("is_deletion_known", "dispatched"),
-    # A slave that knows of the deletion has applied it before it dispatches what follows it.
+    # A slave that has received the deletion applies it before it dispatches what follows it.
     [(False, 0), (False, 2), (False, 5), (False, 6), (True, 0), (True, 2), (True, 5)],
 )
 def test_promoted_slave_has_the_new_messages_of_a_topic_that_was_created_again(
