@@ -109,6 +109,8 @@ def arguments(mode: Mode, body_bytes: int, *, sender: Sender, target: Target, ti
         f"-warm-up={timing.warm_up_ms}ms",
         f"-duration={timing.duration_ms}ms",
     ]
+    if mode.topics:
+        command += [f"-topics={mode.topics}", "-queues=1"]
     if target.account is not None:
         command += [f"-access-key={target.account[0]}", f"-secret-key={target.account[1]}"]
     return [*command, "-echo"] if target.is_echo else command

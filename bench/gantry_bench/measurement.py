@@ -31,6 +31,8 @@ class Mode(msgspec.Struct, frozen=True):
     cpu_ratio_max: float | None
     """Goal: the broker's CPU time per message is at most this many times the echo server's. None: shown without a
     goal."""
+    topics: int = 0
+    """The number of topics that messages go to in turn, each with one queue; 0 for one topic with four queues."""
 
     @property
     def text(self) -> str:
@@ -111,6 +113,7 @@ class LoadShape(msgspec.Struct, frozen=True):
     keys: int = 0
     batch_messages: int = 1
     is_signed: bool = False
+    topics: int = 0
 
 
 class Latency(msgspec.Struct, frozen=True):

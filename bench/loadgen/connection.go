@@ -39,7 +39,7 @@ type connection struct {
 	isWatchedForRoom bool
 }
 
-const inputBytes = 1 << 20
+const inputBytesMax = 1 << 20
 
 func dial(address string) (int, error) {
 	resolved, err := net.ResolveTCPAddr("tcp4", address)
@@ -66,10 +66,16 @@ func dial(address string) (int, error) {
 	return fd, nil
 }
 
+// inputBytes is room for the answers of a whole window, at most a mebibyte of them and at least two: ten thousand
+// connections with a window of one must not need ten thousand mebibytes.
+func inputBytes(outstanding, answerBytes int) int {
+	return max(min(2*outstanding*answerBytes, inputBytesMax), 2*answerBytes)
+}
+
 // newConnection lays the frames of each group side by side, so that one write sends them.
 func newConnection(o Options, fd, firstSlot int) *connection {
 	bodyBytes := o.BatchMessages * (o.BodyBytes + batchEntryBytesExtra)
-	c := &connection{fd: fd, firstSlot: firstSlot, input: make([]byte, max(inputBytes, 2*(bodyBytes+frameBytesExtra)))}
+	c := &connection{fd: fd, firstSlot: firstSlot, input: make([]byte, inputBytes(o.Outstanding, bodyBytes+frameBytesExtra))}
 	c.slots = make([]slot, o.Outstanding)
 	c.groups = make([]group, o.Outstanding/o.FramesPerWrite)
 	for g := range c.groups {

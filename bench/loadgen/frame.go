@@ -26,6 +26,7 @@ const (
 	uniqueDigits         = 32
 	uniqueFixed          = 20 // address, process and class loader: constant while a client lives
 	keyDigits            = 10
+	topicDigits          = 6
 	batchEntryBytesExtra = 512
 	kindJSON             = 0
 	kindRocketMQ         = 1
@@ -43,6 +44,8 @@ type Frame struct {
 	// keysAt are the digits of the keys, and moreUniqueAt the unique ids of the messages of a batch.
 	keysAt       []int
 	moreUniqueAt []int
+	topicAt      int // the digits of the topic's number, if there are several topics
+	topics       uint64
 	signer       *Signer // nil: not signed
 }
 
@@ -52,6 +55,7 @@ const (
 	opaquePlaceholder = 1_000_000
 	keyPlaceholder    = "key0000000000"
 	keyFixed          = len(keyPlaceholder) - keyDigits
+	topicPlaceholder  = "000000"
 )
 
 // longNames are the names of the fields with code 10, by those of one letter.
@@ -69,7 +73,7 @@ func BuildFrame(o Options, queue, seed int) Frame {
 		properties = messageProperties(o)
 	}
 	fields := []field{
-		{"a", o.Group}, {"b", o.Topic}, {"c", "TBW102"}, {"d", strconv.Itoa(o.Queues)}, {"e", strconv.Itoa(queue)},
+		{"a", o.Group}, {"b", o.topicName()}, {"c", "TBW102"}, {"d", strconv.Itoa(o.Queues)}, {"e", strconv.Itoa(queue)},
 		{"f", "0"}, {"g", bornPlaceholder}, {"h", "0"}, {"i", properties}, {"j", "0"}, {"k", "false"},
 		{"m", strconv.FormatBool(o.Code == codeSendBatch)}, {"n", o.BrokerName},
 	}
@@ -96,6 +100,9 @@ func BuildFrame(o Options, queue, seed int) Frame {
 	headerEnd := len(frame.bytes)
 	frame.bytes = append(frame.bytes, body...)
 	frame.findPlaces(headerEnd)
+	if frame.topics = uint64(o.Topics); frame.topics > 0 {
+		frame.topicAt = bytes.Index(frame.bytes, []byte(o.topicName())) + len(o.Topic)
+	}
 	for _, at := range bodyUniqueAt {
 		frame.moreUniqueAt = append(frame.moreUniqueAt, headerEnd+at)
 	}
@@ -236,6 +243,9 @@ func (f *Frame) Stamp(opaque int, bornMS int64, counter uint64) {
 	}
 	putDecimal(f.bytes[f.bornAt:f.bornAt+bornDigits], bornMS)
 	f.putUnique(f.uniqueAt, bornMS, counter)
+	if f.topics > 0 {
+		putDecimal(f.bytes[f.topicAt:f.topicAt+topicDigits], int64(counter%f.topics))
+	}
 	for i, at := range f.moreUniqueAt {
 		f.putUnique(at, bornMS, counter+uint64(i)+1)
 	}

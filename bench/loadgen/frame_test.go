@@ -118,3 +118,30 @@ func TestNextFrameTrustsNoLength(t *testing.T) {
 		}
 	}
 }
+
+// With several topics the messages go to each in turn, and the frame keeps its length.
+func TestStampTakesTopicsInTurn(t *testing.T) {
+	for _, kind := range []string{headerJSON, headerRocketMQ} {
+		o := sampleOptions()
+		o.Header, o.Topics = kind, 3
+		frame := BuildFrame(o, 0, 0)
+		size := len(frame.bytes)
+		for counter, want := range []string{"000000", "000001", "000002", "000000"} {
+			frame.Stamp(opaqueStart+counter, 1790000000000, uint64(counter))
+			if !strings.Contains(string(frame.bytes), o.Topic+want) || len(frame.bytes) != size {
+				t.Fatalf("%s: sending %d has no topic %s: %q", kind, counter, want, frame.bytes)
+			}
+		}
+	}
+}
+
+// Many connections with small windows need little memory; a large window has the room that it had.
+func TestInputHasRoomForTheAnswersOfAWindow(t *testing.T) {
+	for _, one := range []struct{ outstanding, answer, want int }{
+		{1, 5000, 10_000}, {64, 5000, 640_000}, {1024, 5000, inputBytesMax}, {1, 4 << 20, 8 << 20},
+	} {
+		if got := inputBytes(one.outstanding, one.answer); got != one.want {
+			t.Fatalf("%+v: got %d", one, got)
+		}
+	}
+}

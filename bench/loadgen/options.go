@@ -22,6 +22,7 @@ type Options struct {
 	BatchMessages  int
 	Group          string
 	Topic          string
+	Topics         int
 	BrokerName     string
 	Tags           string
 	Queues         int
@@ -34,11 +35,12 @@ type Options struct {
 }
 
 const (
-	connectionsMax = 1024
+	connectionsMax = 16_384
 	outstandingMax = 4096
 	bodyBytesMax   = 4 << 20
 	// A slot always sends to the same queue, so queues beyond the number of slots get no message.
 	queuesMax       = 1024
+	topicsMax       = 1_000_000
 	warmUpMax       = 30 * time.Second
 	durationMax     = 120 * time.Second
 	windowBytesMax  = 64 << 20
@@ -76,6 +78,7 @@ func ParseOptions(arguments []string) (Options, error) {
 	set.IntVar(&o.BatchMessages, "batch-messages", 1, "messages in one request of code 320, each of body-bytes")
 	set.StringVar(&o.Group, "group", "bench_producer", "producer group")
 	set.StringVar(&o.Topic, "topic", "GantryBench", "topic; the broker creates it from TBW102")
+	set.IntVar(&o.Topics, "topics", 0, "topics, used in turn, with six digits after the name; 0 for the one of that name")
 	set.StringVar(&o.BrokerName, "broker-name", "broker-a", "broker name in the header, as Java clients send it")
 	set.StringVar(&o.Tags, "tags", "", "tag of every message; none if empty")
 	set.IntVar(&o.Queues, "queues", 4, "queues of the topic, used round robin")
@@ -104,10 +107,11 @@ func (o Options) validate() error {
 		{"frames-per-write", o.FramesPerWrite, 1, o.Outstanding},
 		{"body-bytes", o.BodyBytes, 1, bodyBytesMax},
 		{"queues", o.Queues, 1, queuesMax},
+		{"topics", o.Topics, 0, topicsMax},
 		{"warm-up (ms)", int(o.WarmUp.Milliseconds()), 0, int(warmUpMax.Milliseconds())},
 		{"duration (ms)", int(o.Duration.Milliseconds()), 1, int(durationMax.Milliseconds())},
 		{"server-pid", o.ServerPID, 0, 1 << 30},
-		{"topic (characters)", len(o.Topic), 1, topicLengthMax},
+		{"topic (characters)", len(o.topicName()), 1, topicLengthMax},
 		{"group (characters)", len(o.Group), 1, topicLengthMax},
 		{"broker-name (characters)", len(o.BrokerName), 1, topicLengthMax},
 		{"tags (characters)", len(o.Tags), 0, topicLengthMax},
@@ -137,6 +141,9 @@ func (o Options) validate() error {
 	if o.BatchMessages > 1 && o.Code != codeSendBatch {
 		return fmt.Errorf("only requests of code %d have several messages", codeSendBatch)
 	}
+	if o.Topics > 0 && o.AccessKey != "" {
+		return errors.New("only requests to one topic are signed")
+	}
 	if o.Order != orderJava && o.Order != orderGo {
 		return fmt.Errorf("order must be %s or %s, not %q", orderJava, orderGo, o.Order)
 	}
@@ -152,6 +159,14 @@ func (o Options) validate() error {
 		}
 	}
 	return nil
+}
+
+// topicName is the topic of a new frame: with -topics the first of them, and Stamp writes the number of another.
+func (o Options) topicName() string {
+	if o.Topics == 0 {
+		return o.Topic
+	}
+	return o.Topic + topicPlaceholder
 }
 
 // isPlainName keeps names free of anything that JSON would have to escape.

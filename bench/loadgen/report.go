@@ -20,6 +20,7 @@ type Report struct {
 		BatchMessages  int    `json:"batch_messages"`
 		IsSigned       bool   `json:"is_signed"`
 		IsEcho         bool   `json:"is_echo"`
+		Topics         int    `json:"topics"`
 	} `json:"load"`
 	Messages          uint64  `json:"messages"`
 	Seconds           float64 `json:"seconds"`
@@ -87,6 +88,7 @@ func NewReport(o Options, counts Counts, latency *Histogram, length time.Duratio
 	r.Load.BatchMessages = o.BatchMessages
 	r.Load.IsSigned = o.AccessKey != ""
 	r.Load.IsEcho = o.Echo
+	r.Load.Topics = o.Topics
 	r.Messages = counts.Messages
 	r.Seconds = length.Seconds()
 	r.MessagesPerSecond = float64(counts.Messages) / length.Seconds()
