@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-sidecar: ## Measure the sidecar: ranges of the log compared with `cp`, sen
 
 bench-transactions: ## Measure transactions: 100 in flight compared with none, 10,000 and 100,000 open ones.
 	@scripts/bench-transactions $(BENCH_TRANSACTIONS)
+
+bench-scale: ## Measure memory, CPU and starts as topics, connections, consumers, shards and the log grow, with pictures.
+	@scripts/bench-scale $(BENCH_SCALE)
 
 bench-spark: ## Measure Spark: reads, archive and sink compared with Parquet and tuples, and sends during reads.
 	@scripts/bench-spark $(BENCH_SPARK)

@@ -7,12 +7,11 @@ again. All messages are in the page cache. The brokers take turns; the figures a
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, final
 
@@ -31,7 +30,7 @@ from gantry_bench.backlog import (
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_apache import apache_missing_reason, start_apache_broker
 from gantry_bench.loadgen import LoadGenerator, Target, Timing, build
-from gantry_bench.machine import Cores, OtherWork, read_process_cpu_seconds
+from gantry_bench.machine import Cores, OtherWork, pinned, read_process_cpu_seconds
 from gantry_bench.measurement import GOAL_BODY_BYTES, MODES
 from gantry_bench.processes import start_broker, start_name_server
 from gantry_bench.reported_run import Benchmark
@@ -144,18 +143,6 @@ class Consumer:
             "subVersion": "0", "subscription": "*", "expressionType": "TAG",
         }  # fmt: skip
         return Command(code=RequestCode.PULL_MESSAGE, opaque=queue, ext=ext).encode()
-
-
-@contextmanager
-def pinned(core: int | None) -> Iterator[None]:
-    """Run this thread on one core; processes that run already are not affected."""
-    before = os.sched_getaffinity(0)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def start_brokers(

@@ -11,6 +11,8 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -125,21 +127,48 @@ class LoadGenerator:
 
     def run(self, mode: Mode, body_bytes: int, *, target: Target, timing: Timing, sender: Sender = JAVA) -> Run:
         """Load the target once and return the result. Raises only if the run cannot be measured."""
-        command = [str(self._binary), *arguments(mode, body_bytes, sender=sender, target=target, timing=timing)]
+        return self.run_together(mode, body_bytes, targets=[target], timing=timing, sender=sender)[0]
+
+    def run_together(
+        self, mode: Mode, body_bytes: int, *, targets: Sequence[Target], timing: Timing, sender: Sender = JAVA
+    ) -> list[Run]:
+        """Load several targets at the same time, each by a process of its own; return their results in this order.
+
+        Raises only if a run cannot be measured.
+        """
         timeout_seconds = (timing.warm_up_ms + timing.duration_ms) / 1000 + GRACE_SECONDS
         core = self._core
         touch_memory(read_available_bytes())
-        with OtherWork(target.process_id) as others:
-            try:
-                done = subprocess.run(
-                    command,
-                    capture_output=True,
-                    timeout=timeout_seconds,
-                    check=False,
+        with ExitStack() as stack:
+            others = stack.enter_context(OtherWork(*(target.process_id for target in targets)))
+            processes = []
+            for target in targets:
+                command = arguments(mode, body_bytes, sender=sender, target=target, timing=timing)
+                process = subprocess.Popen(
+                    [str(self._binary), *command],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                     preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
                 )
-            except subprocess.TimeoutExpired as error:
-                raise BenchmarkFailed(f"the load generator did not end within {timeout_seconds:.0f} s") from error
-        if done.returncode != 0:
-            raise BenchmarkFailed(done.stderr.decode(errors="replace").strip() or "the load generator failed silently")
-        return Run(report=read_report(done.stdout), other_cores=others.cores)
+                processes.append(stack.enter_context(_killed_at_exit(process)))
+            reports = []
+            for process in processes:
+                try:
+                    output, errors = process.communicate(timeout=timeout_seconds)
+                except subprocess.TimeoutExpired as error:
+                    raise BenchmarkFailed(f"the load generator did not end within {timeout_seconds:.0f} s") from error
+                if process.returncode != 0:
+                    text = errors.decode(errors="replace").strip()
+                    raise BenchmarkFailed(text or "the load generator failed silently")
+                reports.append(read_report(output))
+        return [Run(report=report, other_cores=others.cores) for report in reports]
+
+
+@contextmanager
+def _killed_at_exit(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Kill the process at the end of the context, if it still runs."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -12,6 +12,8 @@ import os
 import platform
 import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -60,6 +62,18 @@ def pin(pid: int, core: int | None) -> None:
     if core is not None:
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), {core})
+
+
+@contextmanager
+def pinned(core: int | None) -> Iterator[None]:
+    """Run this thread on one core; processes that run already are not affected."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def touch_memory(available_bytes: int) -> int:
@@ -128,13 +142,12 @@ def children_cpu_seconds() -> float:
 class OtherWork:
     """Measures how many cores' worth of time other processes used during the context.
 
-    Processes that the benchmark starts within the context must end within it; ``server`` is one that runs before and
-    after.
+    Processes that the benchmark starts within the context must end within it; ``servers`` run before and after.
     """
 
-    def __init__(self, server: int | None = None) -> None:
+    def __init__(self, *servers: int) -> None:
         self.cores = 0.0
-        self._server = server
+        self._servers = servers
         self._began = self._busy = self._own = 0.0
 
     def __enter__(self) -> OtherWork:
@@ -147,7 +160,7 @@ class OtherWork:
         self.cores = max(0.0, busy - own) / elapsed
 
     def _own_seconds(self) -> float:
-        return children_cpu_seconds() + (0.0 if self._server is None else read_process_cpu_seconds(self._server))
+        return children_cpu_seconds() + sum(map(read_process_cpu_seconds, self._servers))
 
 
 def process_cpu_seconds(stat_text: str) -> float:

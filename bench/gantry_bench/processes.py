@@ -51,8 +51,10 @@ class Server(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def run_server(command: list[str], *, log: Path, core: int | None) -> Iterator[Server]:
-    """Run a server for the duration of the context."""
+def run_server(
+    command: list[str], *, log: Path, core: int | None, stop_seconds: float = STOP_TIMEOUT_SECONDS
+) -> Iterator[Server]:
+    """Run a server for the duration of the context; it has ``stop_seconds`` to stop before it is killed."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -67,7 +69,7 @@ def run_server(command: list[str], *, log: Path, core: int | None) -> Iterator[S
     finally:
         process.terminate()
         try:
-            process.wait(STOP_TIMEOUT_SECONDS)
+            process.wait(stop_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

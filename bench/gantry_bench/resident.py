@@ -43,7 +43,7 @@ class ResidentCell(msgspec.Struct, frozen=True):
         return memory.counted_bytes - self.buffers_bytes
 
 
-class _Sampler:
+class MemorySampler:
     """Samples the memory of a process in a thread of its own."""
 
     def __init__(self, process_id: int, store: Path) -> None:
@@ -92,7 +92,7 @@ def run_resident(
             start_name_server(folder) as name_server,
             start_broker(own, name_server=name_server, core=cores.server, extra=keys) as broker,
         ):
-            sampler = _Sampler(broker.target.process_id, own / "store")
+            sampler = MemorySampler(broker.target.process_id, own / "store")
             with sampler.sample_meanwhile():
                 run = load.run(MODES[SHOWN_LOAD], body_bytes, target=broker.target, timing=timing)
         shutil.rmtree(own)
