@@ -81,7 +81,9 @@ def measure(
                     skipped.append(one)
                 else:
                     points.append(one)
-                current = msgspec.structs.replace(results, points=points, skipped=skipped, problems=problems)
+                current = msgspec.structs.replace(
+                    results, points=list(points), skipped=list(skipped), problems=dict(problems)
+                )
                 save(current)
         except BenchmarkFailed as error:
             problems[name] = str(error)

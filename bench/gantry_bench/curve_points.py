@@ -15,7 +15,6 @@ before. Growth within the noise of a figure counts for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
@@ -115,25 +114,36 @@ def paths_of(points: Sequence[Point]) -> list[GantryPath]:
 
 
 def find_bend(line: Line, measure: Measure) -> Bend | None:
-    """Return the bend of a figure, or None if it has none within what was measured."""
+    """Return the bend of a figure, or None if it has none within what was measured.
+
+    The steps after a bend are beyond it, too: a single step that is dearer is a disturbed measurement.
+    """
+    found: Bend | None = None
+    for number in range(1, len(line)):
+        ratio = _ratio_at_bend(line, number, measure)
+        if ratio is None:
+            found = None
+        elif found is None:
+            found = Bend(*line[number], *line[number - 1], ratio)
+    return found
+
+
+def _ratio_at_bend(line: Line, number: int, measure: Measure) -> float | None:
+    """Return how many times the expected value a step has, if that is beyond a bend; None if it is not."""
+    (first_size, first), (size, value) = line[0], line[number]
     if measure.growth == "none":
         return None
-    first_size, first = line[0] if line else (0.0, 0.0)
-    lowest = first
-    for before, (size, value) in pairwise(line):
-        if measure.growth == "proportional":
-            expected = first * size / first_size
-            is_bend, ratio = value < SHARE_MIN * expected, value / expected if expected else 1.0
-        elif measure.growth == "flat":
-            is_bend, ratio = value >= FLAT_FACTOR * lowest, value / lowest if lowest else 0.0
-            is_bend = is_bend and value - lowest >= measure.noise
-        else:
-            is_bend, ratio = value - first > first, value / first if first else 0.0
-            is_bend = is_bend and value - first >= measure.noise
-        if is_bend:
-            return Bend(size, value, *before, ratio)
-        lowest = min(lowest, value)
-    return None
+    if measure.growth == "proportional":
+        ratio = _ratio(value, first * size / first_size)
+        return ratio if ratio < SHARE_MIN else None
+    if measure.growth == "linear":
+        return _ratio(value, first) if value - first > max(first, measure.noise) else None
+    lowest = min(earlier for _, earlier in line[:number])
+    return _ratio(value, lowest) if value >= FLAT_FACTOR * lowest and value - lowest >= measure.noise else None
+
+
+def _ratio(value: float, expected: float) -> float:
+    return value / expected if expected else 0.0
 
 
 def find_super_linear(line: Line, measure: Measure) -> Bend | None:
@@ -179,8 +189,11 @@ def _explain_line(curve: Curve, measure: Measure, line: Line, own: Mapping[float
             return f"grows with every {curve.noun} up to {most}, from {shown(line[0][1])} to {shown(last)}."
         text = f"bends at {size_text(bend.size)}: {bend.ratio:.2f} of what as many times the first one would yield"
     elif bend is None:
-        low, high = min(value for _, value in line), max(value for _, value in line)
-        return f"no bend up to {size_text(last_size)}, from {shown(low)} to {shown(high)}."
+        first_size, first = line[0]
+        return (
+            f"no bend up to {size_text(last_size)}; {shown(first)} at {size_text(first_size)}, {shown(last)} at "
+            f"{size_text(last_size)}."
+        )
     else:
         text = f"bends at {size_text(bend.size)}, {shown(bend.value)} after {shown(bend.before_value)} at "
         text += f"{size_text(bend.before_size)} ({bend.ratio:.1f} times the lowest)"
