@@ -19,12 +19,14 @@ import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command, decode_command
+from gantry_wire.commands.admin import TopicConfig, TopicConfigList
 from gantry_wire.commands.clients import HeartbeatData, ProducerData
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from gantry_wire.frame import FrameReader
 
 TIMEOUT_SECONDS: Final = 30.0
 WINDOW: Final = 64
+TOPICS_AT_ONCE: Final = 2000
 READ_BYTES: Final = 1 << 16
 HEARTBEAT_SECONDS: Final = 30.0
 """The interval of RocketMQ's clients."""
@@ -71,13 +73,14 @@ def request_all(address: str, commands: Sequence[Command]) -> None:
 
 
 def create_topics(address: str, names: Sequence[str], queues: int) -> None:
-    """Create topics with so many queues each."""
-    fields = {
-        "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6",
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
-    code = RequestCode.UPDATE_AND_CREATE_TOPIC
-    request_all(address, [Command(code=code, ext={**fields, "topic": name}) for name in names])
+    """Create topics with so many queues each, many in a request, or change those that exist."""
+    for start in range(0, len(names), TOPICS_AT_ONCE):
+        configs = [
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+            for name in names[start : start + TOPICS_AT_ONCE]
+        ]
+        body = msgspec.json.encode(TopicConfigList(topic_config_list=configs))
+        request_all(address, [Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)])
 
 
 def heartbeat(number: int) -> Command:
@@ -184,7 +187,7 @@ class Consumers:
             raise
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close the connections of consumers and producer."""
         for connection in (*self._connections, self._producer):
             connection.close()
         self._selector.close()

@@ -206,7 +206,7 @@ def _explain_linear(curve: Curve, measure: Measure, line: Line, bend: Bend | Non
     text = f"{first:,.{measure.decimals}f} at {size_text(first_size)}, and "
     text += f"{each * measure.each_factor:,.3g} {measure.each_unit} for each further {curve.noun}"
     if last - first < measure.noise:
-        return f"no growth up to {size_text(last_size)} that can be told from noise."
+        return f"no growth beyond noise up to {size_text(last_size)}."
     if bend is None:
         text += f"; up to {size_text(last_size)} the fixed part is the larger one"
     else:

@@ -39,6 +39,7 @@ TOPIC: Final = "GantryBench"
 SHARED_TOPIC: Final = "BenchShared"
 OWN_TOPIC: Final = "BenchOwn"
 FIRST_LOADS_MAX: Final = 20
+TOPIC_CHANGES: Final = 10
 LOG_BYTES_PER_SECOND: Final = 400_000_000
 """No broker has written faster; for the estimate of the disk space."""
 SHARD_SEGMENT_BYTES: Final = 128 * MEBIBYTE
@@ -138,9 +139,8 @@ class CurveRun:
         scale = self._scale
         mode = Mode("topics", 1, 64, 64, None, topics=step.size)
         with self._broker(step, name_server) as broker:
-            before = read_usage(broker.process_id)
             create_topics(broker.address, [f"{TOPIC}{number:06d}" for number in range(step.size)], 1)
-            created = read_usage(broker.process_id).since(before)
+            changes = self._change_topic(broker)
             self._send_first(broker, mode, 2 * step.size)
             sends, others = self._send_repeatedly(broker, mode)
             memory = broker.read_memory()
@@ -152,10 +152,18 @@ class CurveRun:
             with self._broker(step, name_server) as broker:
                 starts.append(broker.start_seconds)
         values = {
-            **mebibytes(memory), **sends, "rest_percent": rest.percent, "start_s": median(starts),
-            "stop_s": stop_seconds, "create_ms": created.cpu_seconds * 1e3 / step.size,
+            **mebibytes(memory), **sends, **changes, "rest_percent": rest.percent, "start_s": median(starts),
+            "stop_s": stop_seconds,
         }  # fmt: skip
         return values, max(others, rest.other_cores)
+
+    def _change_topic(self, broker: CurveBroker) -> dict[str, float]:
+        """Return what one change of one topic costs, which has the same steps as its creation."""
+        before, began = read_usage(broker.process_id), time.monotonic()
+        for queues in (2, 1) * (TOPIC_CHANGES // 2):
+            create_topics(broker.address, [f"{TOPIC}000000"], queues)
+        elapsed, used = time.monotonic() - began, read_usage(broker.process_id).since(before)
+        return {"change_ms": used.cpu_seconds * 1e3 / TOPIC_CHANGES, "change_wall_ms": elapsed * 1e3 / TOPIC_CHANGES}
 
     def _connections(self, step: Step, name_server: str) -> tuple[dict[str, float], float]:
         with self._broker(step, name_server, connections=step.size) as broker:

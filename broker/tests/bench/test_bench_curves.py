@@ -320,7 +320,7 @@ def results_of(names: list[CurveName]) -> curves.Results:
 
 
 def measured(step: Step) -> Point:
-    """Measure nothing."""
+    """Return a point without measuring anything."""
     return Point(curve=step.curve, path=step.path, size=step.size, values={"rest_percent": 1.0})
 
 
