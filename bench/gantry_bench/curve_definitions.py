@@ -29,6 +29,7 @@ TOPICS: Final = Curve(
         Measure(key="loop_us", heading="event loop, us/send", decimals=2),
         Measure(key="kernel_us", heading="kernel, us/send", decimals=2),
         Measure(key="faults", heading="page faults/send", decimals=3),
+        Measure(key="files", heading="open files", decimals=0),
         Measure(key="rate", heading="sends/s", decimals=0),
         Measure(
             key="start_s", heading="start, s", decimals=2, title="Start after a clean stop", growth="linear",
@@ -64,7 +65,13 @@ CONNECTIONS: Final = Curve(
                 ("all_loop_us", "in the event loop"), ("all_threads_us", "in other threads"),
                 ("all_kernel_us", "in the kernel, of both"),
             ),
+            references=(
+                ("wide_us", "if a turn of the event loop may read 64 MiB instead of 1 MiB it is"),
+                ("echo_us", "on an echo server it is"),
+            ),
         ),
+        Measure(key="wide_us", heading="with turns of 64 MiB", decimals=2),
+        Measure(key="echo_us", heading="echo server, us/send", decimals=2),
         Measure(key="all_kernel_us", heading="kernel, us/send, all send", decimals=2),
         Measure(key="all_rate", heading="sends/s, all send", decimals=0),
         Measure(key="all_p99_ms", heading="p99, ms, all send"),
@@ -72,8 +79,11 @@ CONNECTIONS: Final = Curve(
     ),
     notes=(
         "Idle connections send a heartbeat every 30 s. Beside them, one more connection sends 64 messages of 1 KiB in "
-        "one write. Then they are closed, and as many connections send, with one message in flight each. Memory of "
-        "sockets in the kernel is not the broker's, and is not counted.",
+        "one write. Then they are closed, and as many connections send, with one message in flight each. The broker "
+        "serves 1 MiB of requests in a turn of its event loop (`maxReadBytesPerTurn`), so that small requests wait for "
+        "no burst, and pauses the connections whose requests wait for a later turn; the same load also runs with "
+        "turns of 64 MiB, and on an echo server. Memory of sockets in the kernel is not the broker's, and is not "
+        "counted.",
     ),
 )  # fmt: skip
 CONSUMERS: Final = Curve(

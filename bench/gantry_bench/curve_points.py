@@ -47,6 +47,8 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """How growth for each one is shown: 1024 and "KiB" for a figure in MiB."""
     parts: tuple[tuple[str, str], ...] = ()
     """Keys and texts of figures in the same unit that explain it: which part of the growth is theirs."""
+    references: tuple[tuple[str, str], ...] = ()
+    """Keys and texts of the same figure under other conditions, to compare with at the bend."""
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +199,10 @@ def _explain_line(curve: Curve, measure: Measure, line: Line, own: Mapping[float
     else:
         text = f"bends at {size_text(bend.size)}, {shown(bend.value)} after {shown(bend.before_value)} at "
         text += f"{size_text(bend.before_size)} ({bend.ratio:.1f} times the lowest)"
-    return f"{text}{_explain_parts(measure, own[bend.before_size], own[bend.size])}."
+    references = "".join(
+        f"; {text} {shown(own[bend.size][key])}" for key, text in measure.references if key in own[bend.size]
+    )
+    return f"{text}{_explain_parts(measure, own[bend.before_size], own[bend.size])}{references}."
 
 
 def _explain_linear(curve: Curve, measure: Measure, line: Line, bend: Bend | None) -> str:

@@ -26,14 +26,14 @@ from gantry_bench.loadgen import LoadGenerator, Run, Timing, build
 from gantry_bench.machine import Cores, OtherWork, pinned
 from gantry_bench.measurement import MODES, Mode, Report
 from gantry_bench.memory import ResidentMemory
-from gantry_bench.processes import start_name_server
+from gantry_bench.processes import start_echo_server, start_name_server
 from gantry_bench.recovery import FillPlan, FillReport, Way
 from gantry_bench.recovery_run import RECOVERY_POINT, bytes_needed, prepare_store, run_process
 from gantry_bench.resident import MemorySampler
 from gantry_bench.runtime_info import read_progress
 from gantry_bench.scale import BODY_BYTES, MEBIBYTE
 from gantry_bench.send_figures import GantryPath
-from gantry_bench.usage import Usage, measure_rest, raise_file_limit, read_usage
+from gantry_bench.usage import Usage, count_files, measure_rest, raise_file_limit, read_usage
 
 TOPIC: Final = "GantryBench"
 SHARED_TOPIC: Final = "BenchShared"
@@ -47,6 +47,10 @@ SHARD_SEGMENT_BYTES: Final = 128 * MEBIBYTE
 TOPIC_DISK_BYTES: Final = 80 * 1024
 BEFORE_KILL: Final = Timing(warm_up_ms=0, duration_ms=500)
 """The sends between the recovery point and the kill."""
+QUEUE_FILES: Final = 2
+"""The descriptors of a queue with messages: that of its file, and the copy that Python's map keeps."""
+MANY_IN_FLIGHT: Final = 1000
+WIDE_TURN_BYTES: Final = 64 * MEBIBYTE
 SPARE_CONNECTIONS: Final = 100
 UNFLUSHED_BYTES_MAX: Final = 512 * MEBIBYTE
 SLOW_DISK_BYTES_PER_SECOND: Final = 20_000_000
@@ -113,12 +117,15 @@ class CurveRun:
     def _missing(self, step: Step) -> str:
         """Return what this machine lacks for a step, or an empty text."""
         scale = self._scale
-        if step.curve in ("connections", "consumers") and (reason := raise_file_limit(step.size)):
+        files: dict[CurveName, int] = {
+            "topics": QUEUE_FILES * step.size, "connections": step.size, "consumers": (1 + QUEUE_FILES) * step.size,
+        }  # fmt: skip
+        if reason := raise_file_limit(files.get(step.curve, 0)):
             return reason
         if step.curve == "restart":
             return missing_space(self._folder, bytes_needed(self._fill_plan(step)))
         seconds = (scale.timing.warm_up_ms + scale.timing.duration_ms) / 1000 * scale.repetitions * 2
-        needed = int(seconds * LOG_BYTES_PER_SECOND) + 3 * scale.segment_bytes
+        needed = int(seconds * 3 * LOG_BYTES_PER_SECOND) + 3 * scale.segment_bytes
         if step.curve == "topics":
             needed += step.size * TOPIC_DISK_BYTES
         if step.curve == "shards":
@@ -126,8 +133,12 @@ class CurveRun:
         return missing_space(self._folder, needed)
 
     @contextmanager
-    def _broker(self, step: Step, name_server: str, *, connections: int = 0) -> Iterator[CurveBroker]:
+    def _broker(
+        self, step: Step, name_server: str, *, connections: int = 0, turn_bytes: int = 0
+    ) -> Iterator[CurveBroker]:
         extra = {"mappedFileSizeCommitLog": str(self._scale.segment_bytes)}
+        if turn_bytes:
+            extra["maxReadBytesPerTurn"] = str(turn_bytes)
         if connections:
             most = str(connections + SPARE_CONNECTIONS)
             extra |= {"serverMaxConnections": most, "serverMaxConnectionsPerAddress": most}
@@ -143,7 +154,7 @@ class CurveRun:
             changes = self._change_topic(broker)
             self._send_first(broker, mode, 2 * step.size)
             sends, others = self._send_repeatedly(broker, mode)
-            memory = broker.read_memory()
+            memory, files = broker.read_memory(), count_files(broker.process_id)
             rest = measure_rest(broker.process_id, scale.rest_seconds)
             began = time.monotonic()
         stop_seconds = time.monotonic() - began
@@ -153,7 +164,7 @@ class CurveRun:
                 starts.append(broker.start_seconds)
         values = {
             **mebibytes(memory), **sends, **changes, "rest_percent": rest.percent, "start_s": median(starts),
-            "stop_s": stop_seconds,
+            "stop_s": stop_seconds, "files": files,
         }  # fmt: skip
         return values, max(others, rest.other_cores)
 
@@ -177,13 +188,24 @@ class CurveRun:
             sampler = MemorySampler(broker.process_id, broker.store)
             with sampler.sample_meanwhile():
                 together, others_together = self._send_repeatedly(broker, mode)
+        shutil.rmtree(broker.store)
+        with self._broker(step, name_server, connections=step.size, turn_bytes=WIDE_TURN_BYTES) as broker:
+            self._send_first(broker, MODES["a"], 1)
+            wide, others_wide = self._send_repeatedly(broker, mode)
+        with start_echo_server(self._folder / "step", core=self._cores.server) as echo:
+            runs = [
+                self._load.run(mode, BODY_BYTES, target=echo, timing=load_timing(self._scale, mode))
+                for _ in range(self._scale.repetitions)
+            ]
         most = max(sampler.samples, key=lambda sample: sample.anonymous_bytes)
         values = {
             **mebibytes(memory), **beside, "rest_percent": rest.percent,
             "each_kib": _each_kib(memory, empty, step.size), "all_each_kib": _each_kib(most, empty, step.size),
             **{f"all_{key.removeprefix('cpu_')}": value for key, value in together.items()},
+            "wide_us": wide["cpu_us"],
+            "echo_us": median(run.report.server.cpu_us_per_message for run in runs),
         }  # fmt: skip
-        return values, max(others, others_together, rest.other_cores)
+        return values, max(others, others_together, others_wide, rest.other_cores)
 
     def _consumers(self, step: Step, name_server: str) -> tuple[dict[str, float], float]:
         with self._broker(step, name_server, connections=step.size) as broker, pinned(self._cores.load):
@@ -297,7 +319,10 @@ class CurveRun:
         stored = 0
         for _ in range(FIRST_LOADS_MAX):
             timing = Timing(warm_up_ms=0, duration_ms=max(self._scale.timing.duration_ms // 4, 100))
-            stored += self._load.run(mode, BODY_BYTES, target=broker.target, timing=timing).report.messages
+            report = self._load.run(mode, BODY_BYTES, target=broker.target, timing=timing).report
+            stored += report.messages
+            if report.errors:
+                raise BenchmarkFailed(f"the broker refused {report.errors:,} first sends: {report.first_refusal}")
             if stored >= messages:
                 return
         raise BenchmarkFailed(f"the broker stored only {stored:,} messages of {messages:,}")
@@ -307,11 +332,21 @@ class CurveRun:
         turns, others = [], 0.0
         for _ in range(self._scale.repetitions):
             before, stored = read_usage(broker.process_id), read_progress(broker.address).messages
-            run = self._load.run(mode, BODY_BYTES, target=broker.target, timing=self._scale.timing)
+            run = self._load.run(mode, BODY_BYTES, target=broker.target, timing=load_timing(self._scale, mode))
             used = read_usage(broker.process_id).since(before)
             turns.append(send_values(run.report, used, read_progress(broker.address).messages - stored))
             others = max(others, run.other_cores)
         return {key: median(turn[key] for turn in turns) for key in turns[0]}, others
+
+
+def load_timing(scale: CurveScale, mode: Mode) -> Timing:
+    """Return the duration of a load. With thousands of sends in flight it is longer.
+
+    Their answers come in bursts of all of them, so a short window could have the work of a burst without its answers.
+    """
+    if mode.connections * mode.outstanding < MANY_IN_FLIGHT:
+        return scale.timing
+    return Timing(warm_up_ms=2 * scale.timing.warm_up_ms, duration_ms=3 * scale.timing.duration_ms)
 
 
 def send_values(report: Report, used: Usage, messages: int) -> dict[str, float]:

@@ -35,8 +35,8 @@ class CurveScale(msgspec.Struct, frozen=True):
 
 FULL: Final = CurveScale(
     name="full",
-    topics=(1, 10, 100, 1000, 10_000),
-    connections=(1, 10, 100, 1000, 10_000),
+    topics=(1, 10, 100, 1000, 5000, 10_000),
+    connections=(1, 10, 100, 1000, 3000, 10_000),
     consumers=(1, 10, 100, 1000),
     shards=(1, 2, 4, 8),
     log_bytes=(1_000_000_000, 10_000_000_000, 30_000_000_000, 100_000_000_000),

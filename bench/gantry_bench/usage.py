@@ -19,7 +19,7 @@ from gantry_bench.machine import CLOCK_TICKS_PER_SECOND, OtherWork
 
 NANOSECONDS: Final = 1e9
 SPARE_FILES: Final = 512
-"""Descriptors for everything but connections."""
+"""Descriptors for everything but connections and queues."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -104,10 +104,15 @@ def measure_rest(process_id: int, seconds: float) -> Rest:
     return Rest(percent=100 * used.cpu_seconds / elapsed, other_cores=others.cores)
 
 
-def raise_file_limit(connections: int) -> str:
-    """Allow this process and its children so many connections; return why that is not possible, or an empty text."""
+def count_files(process_id: int) -> int:
+    """Return how many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{process_id}/fd"))
+
+
+def raise_file_limit(count: int) -> str:
+    """Allow this process and its children so many descriptors and some more; return why not, or an empty text."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + SPARE_FILES
+    needed = count + SPARE_FILES
     if soft >= needed:
         return ""
     try:
