@@ -220,9 +220,9 @@ def main(
     scripts/bench-scale --only topics --only restart      two curves
     scripts/bench-scale --from bench/results/scale-20261127T120000Z.json --pictures /tmp/pictures
 
-    You need Linux, Go 1.22 to build the load generator, and 10,600 file descriptors (`ulimit -Hn`). Steps of `restart`
-    that do not leave 10 GB of the disk free are skipped, and the output says how much they need. Leave the machine
-    alone meanwhile: a run beside other programs is not published.
+    You need Linux, Go 1.22 to build the load generator, and 20,512 file descriptors (`ulimit -Hn`). Steps that this
+    limit does not allow, or that do not leave 10 GB of the disk free, are skipped, and the output has what they need.
+    Leave the machine alone meanwhile: a run beside other programs is not published.
 
     \b
     Exit code: 0, or 1 if a curve has failed; 130 after an interrupt.

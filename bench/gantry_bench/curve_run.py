@@ -125,7 +125,7 @@ class CurveRun:
         if step.curve == "restart":
             return missing_space(self._folder, bytes_needed(self._fill_plan(step)))
         seconds = (scale.timing.warm_up_ms + scale.timing.duration_ms) / 1000 * scale.repetitions * 2
-        needed = int(seconds * 3 * LOG_BYTES_PER_SECOND) + 3 * scale.segment_bytes
+        needed = int(seconds * LOG_BYTES_PER_SECOND) + 3 * scale.segment_bytes
         if step.curve == "topics":
             needed += step.size * TOPIC_DISK_BYTES
         if step.curve == "shards":
@@ -161,7 +161,7 @@ class CurveRun:
         starts = []
         for _ in range(scale.repetitions):
             with self._broker(step, name_server) as broker:
-                starts.append(broker.start_seconds)
+                starts.append(broker.clean_start_seconds())
         values = {
             **mebibytes(memory), **sends, **changes, "rest_percent": rest.percent, "start_s": median(starts),
             "stop_s": stop_seconds, "files": files,
@@ -184,6 +184,10 @@ class CurveRun:
                 memory = broker.read_memory()
                 rest = measure_rest(broker.process_id, self._scale.rest_seconds)
                 beside, others = self._send_repeatedly(broker, MODES["a"])
+            closed = broker.read_memory()
+            with IdleClients(broker.address, step.size).running():
+                pass
+            closed_again = broker.read_memory()
             mode = Mode("connections", step.size, 1, 1, None)
             sampler = MemorySampler(broker.process_id, broker.store)
             with sampler.sample_meanwhile():
@@ -201,6 +205,7 @@ class CurveRun:
         values = {
             **mebibytes(memory), **beside, "rest_percent": rest.percent,
             "each_kib": _each_kib(memory, empty, step.size), "all_each_kib": _each_kib(most, empty, step.size),
+            "kept_kib": _each_kib(closed, empty, step.size), "leaked_kib": _each_kib(closed_again, closed, step.size),
             **{f"all_{key.removeprefix('cpu_')}": value for key, value in together.items()},
             "wide_us": wide["cpu_us"],
             "echo_us": median(run.report.server.cpu_us_per_message for run in runs),
@@ -285,21 +290,21 @@ class CurveRun:
         with OtherWork() as others:
             run_process("fill", plan, FillReport)
             with started("all of it, cached") as broker:
-                cached_seconds, cached_bytes = broker.start_seconds, broker.read_bytes()
+                cached_seconds, cached_bytes = broker.start_seconds, broker.read_opening().read_bytes
             clean = []
             for _ in range(self._scale.repetitions):
                 with started() as broker:
-                    clean.append(broker.start_seconds)
+                    clean.append(broker.clean_start_seconds())
             with started() as broker:
                 if not (store / RECOVERY_POINT).exists():
                     raise BenchmarkFailed(f"a broker has started and there is no {RECOVERY_POINT}")
                 self._load.run(MODES["a"], BODY_BYTES, target=broker.target, timing=BEFORE_KILL)
                 kill(broker)
             with started() as broker:
-                point_seconds, point_bytes = broker.start_seconds, broker.read_bytes()
+                point_seconds, point_bytes = broker.start_seconds, broker.read_opening().read_bytes
                 kill(broker)
             with started("all of it, from the disk") as broker:
-                disk_seconds, disk_bytes = broker.start_seconds, broker.read_bytes()
+                disk_seconds, disk_bytes = broker.start_seconds, broker.read_opening().read_bytes
         if min(cached_bytes, disk_bytes) < step.size:
             raise BenchmarkFailed(f"a start without a recovery point has read {disk_bytes:,} bytes of {step.size:,}")
         return {

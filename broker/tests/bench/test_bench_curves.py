@@ -441,13 +441,13 @@ def test_refused_sends_fail_a_step() -> None:
         shard_values([report(errors=3)])
 
 
-def test_range_of_a_start_is_read_from_its_log_line() -> None:
-    """The bytes that a start has read are the end less the first offset; a line without them is an error."""
+def test_opening_of_a_store_is_read_from_its_log_line() -> None:
+    """A start logs whether the stop was clean, and the range that it has read; a line without them is an error."""
     line = "2026-11-27 07:00:00,000 INFO gantry_broker.app store opened is_clean=False read_from=512 end=2048 records=3"
 
-    assert curve_broker.read_range(line) == 1536
+    assert curve_broker.parse_opening(line) == curve_broker.Opening(is_clean=False, read_bytes=1536)
     with pytest.raises(errors.BenchmarkFailed, match="has no range"):
-        curve_broker.read_range("store opened is_clean=True")
+        curve_broker.parse_opening("store opened is_clean=True")
 
 
 def test_usage_is_split_by_thread_and_mode() -> None:
