@@ -169,7 +169,8 @@ RESTART: Final = Curve(
     notes=(
         "Messages of 1 KiB in four queues of one topic. The seconds are from the start of the broker's process to its "
         "first answer about a queue. Before the kill, the broker has stored messages for half a second since its "
-        "recovery point; in operation one is written every 10 s. Without a recovery point the whole log is read, and "
+        "recovery point; in operation one is written every 10 s. The start also "
+        "syncs what only the page cache had. Without a recovery point the whole log is read, and "
         "queues and index are written again. A log that is larger than the memory comes from the disk in either case.",
     ),
 )  # fmt: skip
