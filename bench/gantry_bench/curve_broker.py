@@ -27,7 +27,7 @@ from gantry_wire.names import SELF_TEST_TOPIC
 
 SETTINGS: Final[dict[GantryPath, Setting]] = {"python": "off", "compiled": "auto"}
 BROKER_NAME: Final = "broker-a"
-START_SECONDS_MAX: Final = 120.0
+START_SECONDS_MAX: Final = 600.0
 SHUTDOWN_SECONDS: Final = 170.0
 """The broker's own limit of a clean stop, which syncs each file of each queue."""
 STOP_SECONDS_MAX: Final = 180.0

@@ -162,9 +162,14 @@ class CurveRun:
         for _ in range(scale.repetitions):
             with self._broker(step, name_server) as broker:
                 starts.append(broker.clean_start_seconds())
+        with self._broker(step, name_server) as broker:
+            self._load.run(mode, BODY_BYTES, target=broker.target, timing=BEFORE_KILL)
+            kill(broker)
+        with self._broker(step, name_server) as broker:
+            kill_seconds = broker.start_seconds
         values = {
             **mebibytes(memory), **sends, **changes, "rest_percent": rest.percent, "start_s": median(starts),
-            "stop_s": stop_seconds, "files": files,
+            "stop_s": stop_seconds, "kill_s": kill_seconds, "files": files,
         }  # fmt: skip
         return values, max(others, rest.other_cores)
 
