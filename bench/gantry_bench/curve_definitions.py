@@ -37,7 +37,8 @@ TOPICS: Final = Curve(
         ),
         Measure(
             key="kill_s", heading="start after a kill, s", decimals=2,
-            title="Start after a kill, with a recovery point", growth="linear", noise=0.2, each_factor=1000, each_unit="ms",
+            title="Start after a kill, with a recovery point", growth="linear", noise=0.2, each_factor=1000,
+            each_unit="ms",
         ),
         Measure(key="stop_s", heading="stop, s", decimals=2), REST,
         Measure(
@@ -138,8 +139,11 @@ SHARDS: Final = Curve(
         Measure(key="broker_cores", heading="cores, brokers", decimals=2),
         Measure(key="load_cores", heading="cores, load generators", decimals=2),
         Measure(
-            key="anonymous_mib", heading="anonymous memory in sum, MiB", title="Memory of all brokers", growth="linear",
-            noise=1.0, each_unit="MiB",
+            key="anonymous_mib", heading="anonymous memory in sum, MiB", title="Memory of all brokers themselves",
+        ),
+        Measure(
+            key="each_mib", heading="anonymous memory of one, MiB", title="Memory of one broker", growth="flat",
+            noise=5.0,
         ),
         MAPPED,
     ),

@@ -26,7 +26,7 @@ from gantry_bench.send_figures import GantryPath
 PANEL_WIDTH: Final = 440
 PANEL_HEIGHT: Final = 270
 COLUMNS: Final = 2
-LEFT, RIGHT, TOP, BOTTOM = 76, 24, 44, 56
+LEFT, RIGHT, TOP, BOTTOM = 84, 24, 44, 56
 LEGEND_HEIGHT: Final = 34
 DECADES_LOGARITHMIC: Final = 100.0
 """Values whose largest is more than so many times the smallest get a logarithmic axis."""
@@ -117,7 +117,7 @@ def _panel(
         f'<text x="{across.start}" y="{top + 22}" font-weight="bold">{escape(measure.title)}</text>',
         *_grid(across, up),
         f'<text x="{middle_x:g}" y="{up.start + 40:g}" text-anchor="middle">{escape(curve.axis)} (log)</text>',
-        f'<text transform="translate({left + 16} {middle_y:g}) rotate(-90)" text-anchor="middle">'
+        f'<text transform="translate({left + 14} {middle_y:g}) rotate(-90)" text-anchor="middle">'
         f"{escape(measure.heading)}{' (log)' if up.is_logarithmic else ''}</text>",
     ]
     for path, line in lines.items():

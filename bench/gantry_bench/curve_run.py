@@ -274,6 +274,7 @@ class CurveRun:
         values = {key: median(turn[key] for turn in turn_values) for key in turn_values[0]}
         for key in memories[0]:
             values[key] = sum(memory[key] for memory in memories)
+        values["each_mib"] = values["anonymous_mib"] / step.size
         return values, max(run.other_cores for turn in turns for run in turn)
 
     def _restart(self, step: Step, name_server: str) -> tuple[dict[str, float], float]:
