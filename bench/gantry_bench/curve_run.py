@@ -6,6 +6,7 @@ cannot run, for want of disk space or descriptors, is recorded as skipped, with 
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -160,6 +161,7 @@ class CurveRun:
         stop_seconds = time.monotonic() - began
         starts = []
         for _ in range(scale.repetitions):
+            os.sync()  # a start syncs small files, which must not wait for what the last step has written
             with self._broker(step, name_server) as broker:
                 starts.append(broker.clean_start_seconds())
         with self._broker(step, name_server) as broker:
@@ -299,6 +301,7 @@ class CurveRun:
                 cached_seconds, cached_bytes = broker.start_seconds, broker.read_opening().read_bytes
             clean = []
             for _ in range(self._scale.repetitions):
+                os.sync()  # a start syncs small files, which must not wait for what the last step has written
                 with started() as broker:
                     clean.append(broker.clean_start_seconds())
             with started() as broker:
