@@ -28,11 +28,12 @@ def run_part(command: Sequence[str], log_path: Path, *, seconds_max: float, repo
     Lines that end with dots report progress, and are passed on. An interrupt of this program stops the part first.
     """
     last_line, is_late = "", False
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # Errors come after what was printed before them.
     with log_path.open("w") as log:
         # In a session of its own, so that Ctrl-C reaches it once, from here: a second one would stop its clean-up.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-            start_new_session=True, preexec_fn=_accept_interrupts,
+            env=environment, start_new_session=True, preexec_fn=_accept_interrupts,
         )  # fmt: skip
 
         def stop_late() -> None:
