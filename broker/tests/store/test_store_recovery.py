@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from gantry_broker.store.recovery import ScanResult
 from gantry_broker.store.recovery_point import RecoveryPointFile
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
-from gantry_wire.message import check_record
+from gantry_wire.message import MAGIC_POSITION, MESSAGE_MAGIC_V1, PHYSICAL_OFFSET_POSITION, check_record
 
 
 @pytest.fixture(params=["real", "faulty"])
@@ -547,3 +548,19 @@ def test_progress_is_reported_while_a_long_log_is_read(world: StoreWorld, monkey
     assert 5 <= len(seen) <= 10
     assert seen == sorted(seen)
     store.close()
+
+
+@pytest.mark.parametrize("shift", [-60, -36, -28, -7, -1, 0, 1, 100])
+@pytest.mark.parametrize("piece", [1, 2])
+def test_record_between_zeros_is_found(piece: int, shift: int) -> None:
+    """Pieces of the log without anything are skipped; a record that begins before or after their border is found."""
+    base, offset = 4096, piece * recovery.SEARCH_BYTES + shift
+    view = bytearray(3 * recovery.SEARCH_BYTES)
+    magic, own = offset + MAGIC_POSITION, offset + PHYSICAL_OFFSET_POSITION
+    view[magic : magic + 4] = MESSAGE_MAGIC_V1.to_bytes(4, "big", signed=True)
+    view[own : own + 8] = (base + offset).to_bytes(8, "big")
+    file = SimpleNamespace(base_offset=base, end_offset=base + len(view), view=memoryview(view))
+
+    found = list(recovery.record_candidates(file, base, file.end_offset))
+
+    assert found == [base + offset]

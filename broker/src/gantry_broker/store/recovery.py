@@ -47,6 +47,7 @@ SEARCH_BYTES: Final = 1 << 20
 
 SEARCH_OVERLAP: Final = PHYSICAL_OFFSET_POSITION + 8
 """How many more bytes are read, since the physical offset of a record may lie in the next piece."""
+_ZEROS: Final = bytes(SEARCH_BYTES + SEARCH_OVERLAP)
 
 Seals = Callable[[int], OwnershipRange]
 """Returns for an offset whether records must have a seal there, and up to where that holds. See ``identity``."""
@@ -255,6 +256,8 @@ def record_candidates(file: LogRange, start: int, stop: int) -> Iterator[int]:
     for chunk in range(start, stop, SEARCH_BYTES):
         position = chunk - file.base_offset
         data = bytes(file.view[position : position + SEARCH_BYTES + SEARCH_OVERLAP])
+        if data == _ZEROS:
+            continue  # Every start searches the unwritten rest of the log, and comparing is faster than searching.
         yield from record_starts(data, chunk, min(SEARCH_BYTES, stop - chunk))
 
 
