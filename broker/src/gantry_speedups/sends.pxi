@@ -203,8 +203,6 @@ cdef class SendBatch:
         queue, given, properties, sys_flag, flag, born_ms, host, reconsumed, prepared, tags_code, delay_ms, keys = draft
         body = given if isinstance(given, bytes) else bytes(given)
         properties, seal_bytes = self.sealable(properties)
-        if len(properties) + seal_bytes > 0x7FFF:
-            raise ValueError("properties that are longer than a record can have")
         self.owners += (draft, body, properties, template, unique)
         send.draft, send.template = <PyObject*>draft, <PyObject*>template
         send.body, send.properties, send.seal_bytes = text_of(body), text_of(properties), seal_bytes
