@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store import index_file
+from gantry_broker.store.draft import Draft
 from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexFile, IndexHeader
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.key_hash import (
@@ -267,17 +269,8 @@ def test_header_of_a_full_file_has_the_offset_of_its_last_entry(world: StoreWorl
         reader.close()
 
 
-@pytest.mark.parametrize("keys_before", [199, 198])
-def test_recovery_point_between_two_files_costs_no_key(
-    world: StoreWorld, monkeypatch: pytest.MonkeyPatch, keys_before: int
-) -> None:
-    """``gantry-point`` may read the header of a full file while the batch continues in the next one."""
-    drafts = [
-        world.draft(body=b"%d" % number, keys=f"k{number}")._replace(keys=(f"k{number}",))
-        for number in range(keys_before)
-    ]
-    split = world.draft(body=b"split", keys="first second")
-    drafts.append(split._replace(keys=("first", "second")))
+def append_and_crash_between_files(world: StoreWorld, drafts: list[Draft]) -> None:
+    """Append a batch, write a recovery point when an index file is full and before there is another, and crash."""
     create, store = KeyIndex._writable_file, world.store
 
     def write_point_before(index: KeyIndex) -> IndexFile:
@@ -286,10 +279,21 @@ def test_recovery_point_between_two_files_costs_no_key(
             store.flush_step()
         return create(index)
 
-    monkeypatch.setattr(KeyIndex, "_writable_file", write_point_before)
-    world.append(drafts)
-    monkeypatch.undo()
+    with mock.patch.object(KeyIndex, "_writable_file", write_point_before):
+        world.append(drafts)
     world.kill()
+
+
+@pytest.mark.parametrize("keys_before", [199, 198])
+def test_recovery_point_between_two_files_costs_no_key(world: StoreWorld, keys_before: int) -> None:
+    """``gantry-point`` may read the header of a full file while the batch continues in the next one."""
+    drafts = [
+        world.draft(body=b"%d" % number, keys=f"k{number}")._replace(keys=(f"k{number}",))
+        for number in range(keys_before)
+    ]
+    split = world.draft(body=b"split", keys="first second")
+    drafts.append(split._replace(keys=("first", "second")))
+    append_and_crash_between_files(world, drafts)
 
     world.open()
 
@@ -324,24 +328,13 @@ def test_start_after_a_clean_stop_adds_no_entry(world: StoreWorld, keys: str, is
 
 @pytest.mark.parametrize("first_keys", ["", "a", "a b", "a b c"])
 def test_keys_of_a_message_that_are_split_between_two_files_are_indexed_once(
-    world: StoreWorld, monkeypatch: pytest.MonkeyPatch, first_keys: str
+    world: StoreWorld, first_keys: str
 ) -> None:
     """A start after a crash continues with the first key that has no entry."""
     drafts = [world.draft(body=b"0", keys=first_keys)]
     drafts += [world.draft(body=b"%d" % number, keys="x") for number in range(1, 98)]
     drafts.append(world.draft(body=b"split", keys="first second third fourth"))
-    create, store = KeyIndex._writable_file, world.store
-
-    def write_point_before(index: KeyIndex) -> IndexFile:
-        if index.files and index.files[-1].is_full:
-            world.clock.advance(60_000)
-            store.flush_step()
-        return create(index)
-
-    monkeypatch.setattr(KeyIndex, "_writable_file", write_point_before)
-    world.append(drafts)
-    monkeypatch.undo()
-    world.kill()
+    append_and_crash_between_files(world, drafts)
 
     world.open()
 

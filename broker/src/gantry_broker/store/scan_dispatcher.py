@@ -85,7 +85,7 @@ class ScanDispatcher:
         """Queues of plain records; None for those that take the general path."""
 
         self._deleted = queues.deleted
-        """The deletions that these queues are known after."""
+        """The deleted topics when these queues were remembered; another map means that a topic was deleted since."""
 
         self._tags: Final[dict[bytes, int]] = {b"": 0}
         self._drafts: list[Draft] = []
@@ -185,7 +185,7 @@ class ScanDispatcher:
 
     def dispatch_plain_records(self, records: Iterable[PlainRecord], physical: int) -> int:
         """Dispatch all of ``records``, the first of which lies at ``physical``. Return where the run ends."""
-        if self._deleted is not self._queues.deleted:  # a topic with the same name has other queues
+        if self._deleted is not self._queues.deleted:  # a new topic of the same name has other queues
             self._deleted = self._queues.deleted
             self._plain_queues.clear()
         if CompiledScan is not None and self._only is None and isinstance(records, PlainRun):
