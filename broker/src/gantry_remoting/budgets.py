@@ -116,6 +116,8 @@ class ReplyTurns:
     """
 
     def __init__(self, bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self.is_full = False
+        """Whether no more requests should be handled in this turn."""
         self._bytes_max: Final = bytes_max
         self._call_soon = call_soon
         self._written_bytes = 0
@@ -125,16 +127,11 @@ class ReplyTurns:
     def __repr__(self) -> str:
         return f"<ReplyTurns written={self._written_bytes} waiting={len(self._waiting)}>"
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether no more requests should be handled in this turn."""
-        return self._written_bytes >= self._bytes_max
-
     def add(self, count: int) -> None:
-        """Count bytes that were written in this turn."""
-        if count >= COUNTED_WRITE_BYTES:
-            self._written_bytes += count
-            self._schedule()
+        """Count a write of at least COUNTED_WRITE_BYTES in this turn."""
+        self._written_bytes += count
+        self.is_full = self._written_bytes >= self._bytes_max
+        self._schedule()
 
     def enqueue(self, connection: Deferred) -> None:
         """Add `connection` to the queue; it is resumed in one of the next turns, once."""
@@ -149,7 +146,7 @@ class ReplyTurns:
     def _begin(self) -> None:
         """Begin a turn: waiting connections are served before those that are read in it."""
         self._is_scheduled = False
-        self._written_bytes = 0
+        self._written_bytes, self.is_full = 0, False
         for _ in range(len(self._waiting)):
             if self.is_full:
                 break

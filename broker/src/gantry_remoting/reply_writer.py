@@ -15,7 +15,7 @@ import socket
 import struct
 from typing import Final, final
 
-from gantry_remoting.budgets import ByteBudget, ReplyTurns
+from gantry_remoting.budgets import COUNTED_WRITE_BYTES, ByteBudget, ReplyTurns
 
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 """The SO_LINGER option with zero seconds."""
@@ -49,7 +49,8 @@ class ReplyWriter:
         if size > self._largest_write_bytes:
             self._largest_write_bytes = size
         self._transport.write(data)
-        self._turns.add(size)
+        if size >= COUNTED_WRITE_BYTES:
+            self._turns.add(size)
         self._budget.add(size)
 
     def pause(self, now: float) -> None:

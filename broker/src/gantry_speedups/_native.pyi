@@ -89,8 +89,10 @@ class SendBatch:
     def set_offsets(self, physical_offsets: Sequence[int], queue_offsets: Sequence[int]) -> None:
         """Take the offsets that the append has returned; the replies contain them."""
 
-    def encode_answers(self, first: int, end: int, with_waiting: bool, with_impatient: bool) -> tuple[bytes, int]:
-        """Return the replies to the sends ``[first, end)`` of the two kinds of senders, as frames, and their number."""
+    def encode_answers(
+        self, runs: list[tuple[Any, int]], with_waiting: bool, with_impatient: bool
+    ) -> list[tuple[bytes, int]]:
+        """Return for each run, whose second item is its end, the replies to the two kinds of senders, and their number."""
 
     def to_drafts(self) -> list[Any]:
         """Return the sends as a list of drafts."""

@@ -330,17 +330,27 @@ cdef class SendBatch:
 
     # -- replies -------------------------------------------------------------------------------------------------------
 
-    def encode_answers(self, Py_ssize_t first, Py_ssize_t end, bint with_waiting, bint with_impatient):
-        """Return the replies to the sends ``[first, end)`` of the two kinds of senders, as frames, and their number."""
+    def encode_answers(self, list runs, bint with_waiting, bint with_impatient):
+        """Return for each run, whose second item is its end, the replies to the two kinds of senders, and their number."""
+        cdef Py_ssize_t first = 0, end
+        cdef list encoded = []
+        for run in runs:
+            end = run[1]
+            if not first <= end <= self.count:
+                raise IndexError(end)
+            encoded.append(self.encode_run(first, end, with_waiting, with_impatient))
+            first = end
+        return encoded
+
+    cdef tuple encode_run(self, Py_ssize_t first, Py_ssize_t end, bint with_waiting, bint with_impatient):
+        """Return the replies to the sends ``[first, end)``, as frames, and their number."""
         cdef Py_ssize_t index, size = 0, count = 0
         cdef Send* send
         cdef uint8_t* start
         cdef uint8_t* at
         cdef uint8_t* head
-        cdef bytes reply, data
+        cdef bytes reply
         cdef list made = []
-        if not 0 <= first <= end <= self.count:
-            raise IndexError(first)
         for index in range(first, end):
             send = &self.sends[index]
             if send.is_one_way or not (with_waiting if send.is_waiting else with_impatient):
@@ -353,8 +363,9 @@ cdef class SendBatch:
                 )
                 made.append(reply)
                 size += len(reply) + 8
-        data = PyBytes_FromStringAndSize(NULL, size)
-        start = at = <uint8_t*>PyBytes_AS_STRING(data)
+        if not size:
+            return b"", 0
+        start = at = self.reserve(size)
         made.reverse()
         for index in range(first, end):
             send = &self.sends[index]
@@ -369,7 +380,7 @@ cdef class SendBatch:
                 reply = made.pop()
                 at = put_bytes(at, PyBytes_AS_STRING(reply), len(reply))
             put32(put32(head, <uint32_t>(at - head - 4)), <uint32_t>(at - head - 8))
-        return data[:at - start], count
+        return PyBytes_FromStringAndSize(<char*>start, at - start), count
 
     # -- the Python path -----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -19,6 +20,7 @@ from gantry_remoting import Channel, CommandService, Connection, Listener, Liste
 from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.close_log import CloseLog, CloseReason
 from gantry_remoting.frame_parts import FrameParts
+from gantry_remoting.reply_writer import ReplyWriter
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_remoting.tls_layer import TlsLayer
 from gantry_testing.accounts import ADMIN, BILLING, guarded_broker
@@ -183,11 +185,13 @@ def test_small_replies_are_not_counted_against_a_turn() -> None:
     """A thousand small replies in a turn cost no callback and delay no connection."""
     callbacks: list[Any] = []
     turns = ReplyTurns(MIB, callbacks.append)
+    budget = ByteBudget(NO_LIMIT, CloseReason.REPLY_LIMIT, list, lambda: 0.0)
+    writer = ReplyWriter(MagicMock(), turns, budget, 0.0)
     for _ in range(1000):
-        turns.add(2 * KIB)
+        writer.write(bytes(2 * KIB))
     found = [(turns.is_full, len(callbacks))]
     for _ in range(16):
-        turns.add(64 * KIB)
+        writer.write(bytes(64 * KIB))
     found.append((turns.is_full, len(callbacks)))
     callbacks.pop()()
     found.append((turns.is_full, len(callbacks)))

@@ -304,25 +304,19 @@ def test_stopped_flow_control_leaves_no_timer(loop: FakeLoop, flow: FlowControl)
 # ------- in a broker
 
 
-def refuse_all(monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
-    monkeypatch.setattr(FlowControl, "refusal", lambda *arguments: refusal)
-
-
 @pytest.mark.parametrize("serialization", list(Serialization), ids=["usual", "unusual"])
-async def test_refused_send_stores_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serialization: Serialization
-) -> None:
+async def test_refused_send_stores_nothing(tmp_path: Path, serialization: Serialization) -> None:
     """While sends are refused none is stored, and each is counted; other requests are served as ever."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         peer = await RawPeer.open(broker.port)
-        with monkeypatch.context() as patch:
-            refuse_all(patch, BUSY)
-            for _ in range(3):
-                await peer.send(Command(code=310, ext=send_ext(310), body=b"x").encode(serialization))
-                reply = decode_command(await peer.frame())
-                assert (reply.code, reply.remark) == (2, BUSY.remark)
-            assert (await client.ask(30, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
+        broker.flow.set_standing_refusal(BUSY)
+        for _ in range(3):
+            await peer.send(Command(code=310, ext=send_ext(310), body=b"x").encode(serialization))
+            reply = decode_command(await peer.frame())
+            assert (reply.code, reply.remark) == (2, BUSY.remark)
+        assert (await client.ask(30, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
+        broker.flow.set_standing_refusal(None)
 
         assert (await client.send()).code == 0
         assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 2
@@ -334,17 +328,14 @@ async def test_refused_send_stores_nothing(
 @pytest.mark.parametrize(
     "reason", [RefusalReason.QUEUE_TIMEOUT, RefusalReason.PAGE_CACHE_BUSY, RefusalReason.WAITING_FULL]
 )
-async def test_oneway_send_is_stored_during_an_overload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: RefusalReason
-) -> None:
+async def test_oneway_send_is_stored_during_an_overload(tmp_path: Path, code: int, reason: RefusalReason) -> None:
     """While sends with answers are refused because of the load, a one-way send is stored."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
-        with monkeypatch.context() as patch:
-            refuse_all(patch, BUSY._replace(reason=reason))
-            for _ in range(5):
-                client.send_oneway(code, send_ext(code), b"one-way")
-            assert (await client.send()).code == 2
+        broker.flow.set_standing_refusal(BUSY._replace(reason=reason))
+        for _ in range(5):
+            client.send_oneway(code, send_ext(code), b"one-way")
+        assert (await client.send()).code == 2
 
         assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 6
 

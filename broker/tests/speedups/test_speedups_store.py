@@ -282,7 +282,7 @@ def test_batches_and_scans_return_their_memory() -> None:
             for draft in drafts:
                 batch.add(draft, (b"%d %d %b %d", b"id", 1))
             assert batch.pack(0, 0, FILE_BYTES, bytes(8), 1, []) is not None
-            assert batch.encode_answers(0, 16, True, True)[1] == len(batch.to_drafts()) == 16
+            assert batch.encode_answers([(None, 16)], True, True)[0][1] == len(batch.to_drafts()) == 16
             scan = native.LogScan(None)
             assert scan.check(memoryview(record), 0, len(record), 0, False, True) == len(record)
             for queue in store.queues:

@@ -1,8 +1,9 @@
 """Preallocation of commit log files in a helper thread, so that a roll to the next file costs nothing.
 
-A file has its size, all its blocks and its name on the disk before a record is written to it and, where there is a
-helper thread, its first pages in memory. A file that would use the reserved space of the disk is not created, except by
-a start or a change of the log: queues, index and tables need that space.
+A file has its size, all its blocks and its name on the disk before a record is written to it. Its pages are not brought
+into memory ahead: a write of a new page is cheap, and the kernel reads ahead in folios of up to 2 MiB, to which each
+small write costs several times as much. A file that would use the reserved space of the disk is not created, except by a
+start or a change of the log: queues, index and tables need that space.
 """
 
 from __future__ import annotations
@@ -23,10 +24,6 @@ log = logging.getLogger(__name__)
 
 NEXT_FILE_WAIT_S: Final = 1.0
 """How long a roll waits for a file that is being created. RocketMQ's default for a busy page cache is as long."""
-PREFAULT_BYTES: Final = 64 << 20
-"""How much of a new file is read into memory ahead; more would evict pages that consumers read."""
-PREFAULT_CHUNK_BYTES: Final = 1 << 20
-"""How much of it is read at a time."""
 
 
 @final
@@ -113,16 +110,7 @@ class NextFileAllocator:
             file.close()
             self._files.disk.remove(file.path)
             raise
-        if self._allocator is not None:
-            self._prefault(file)
         return file
-
-    def _prefault(self, file: MappedFile) -> None:
-        """Bring the first pages of a new file into memory: reading allocated, unwritten blocks costs no disk access."""
-        end = min(file.size, PREFAULT_BYTES)
-        with suppress(OSError, MemoryError):  # this is only an optimization
-            for position in range(0, end, PREFAULT_CHUNK_BYTES):
-                file.file.pread(min(PREFAULT_CHUNK_BYTES, end - position), position)
 
     def drop(self) -> None:
         """Wait for the preallocated file, and delete it."""

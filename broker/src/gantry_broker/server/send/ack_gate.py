@@ -65,7 +65,7 @@ TIMEOUT_CODES: Final = {
 ANSWERS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while", RefusalReason.WAITING_FULL
 )
-"""The answer to a send when too many sends wait for their answers."""
+"""The answer to a send when `sends_max` sends wait for their answers, which take memory: a hanging disk releases none."""
 
 
 class Acks(Protocol):
@@ -176,11 +176,6 @@ class AckGate:
         """Whether the answers to the last append have to wait. Called once for each append."""
         replicas = self._replicas
         return self._is_disk_waited_for or replicas.is_waiting_for_slaves or not replicas.may_acknowledge()
-
-    @property
-    def refusal(self) -> Refusal | None:
-        """The refusal of sends when too many wait: held answers take memory, and a hanging disk releases none."""
-        return None if self.count < self.sends_max else ANSWERS_FULL
 
     def set_limits(self, *, sends_max: int) -> None:
         """Set how many sends may wait."""

@@ -136,6 +136,9 @@ class FlowControl:
         self.standing_refusal: Refusal | None = None
         """The refusal of every send until it is lifted, since the disk is too full; None if sends are accepted."""
 
+        self.is_quiet = True
+        """Whether `refusal` is None for every sender without a backlog, so that it need not be called for those."""
+
     def __repr__(self) -> str:
         return (
             f"<FlowControl backlogs={len(self._backlogs)} stall={self._stall_s:.3f} s standing={self.standing_refusal}>"
@@ -149,6 +152,10 @@ class FlowControl:
     def set_standing_refusal(self, refusal: Refusal | None) -> None:
         """Refuse every send with this refusal from now on; with None, accept sends again."""
         self.standing_refusal = refusal
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self.is_quiet = self.standing_refusal is None and not self._stall_s and not self._backlogs
 
     def stop(self) -> None:
         """Cancel the timer and close the file."""
@@ -170,6 +177,7 @@ class FlowControl:
             if self._stall is not None:
                 self._stall.cancel()
             self._stall_s = seconds
+            self._note_change()
             self._stall = self._loop.call_later(STALL_MS / 1000, self._end_stall)
 
     def refusal(self, sender: Sender, data: bytes) -> Refusal | None:
@@ -180,25 +188,26 @@ class FlowControl:
             return _busy(RefusalReason.PAGE_CACHE_BUSY, self._stall_s, sender.queued_bytes(), data)
         if sender.is_backlogged:
             return self._overload(sender, data)
-        if self._backlogs:
-            self._backlogs.pop(sender, None)
+        self.forget(sender)
         return None
 
     def forget(self, sender: Sender) -> None:
-        """Remove the backlog of a closed connection."""
-        self._backlogs.pop(sender, None)
+        """Remove the backlog of a connection that is closed, or that has none any more."""
+        if self._backlogs.pop(sender, None) is not None:
+            self._note_change()
 
     def _overload(self, sender: Sender, data: bytes) -> Refusal | None:
         now = self._cpu_time()
         backlog = self._backlogs.get(sender)
         if backlog is None:
             backlog = self._backlogs[sender] = Backlog(now)
+            self._note_change()
         backlog.count(now, len(data))
         if now - backlog.began_at <= BURST_WAITS * self._wait_s_max:
             return None
         queued_bytes = sender.queued_bytes()
         if not queued_bytes:  # the sender waits for its answers: its limit of outstanding sends fills a turn
-            del self._backlogs[sender]
+            self.forget(sender)
             return None
         drain_s = backlog.estimate_drain_s(queued_bytes)
         if drain_s <= self._wait_s_max:
@@ -210,6 +219,7 @@ class FlowControl:
         if self._stall is not None:
             self._stall.cancel()
         self._stall, self._stall_s = None, 0.0
+        self._note_change()
 
 
 def _busy(reason: RefusalReason, waited_s: float, queued_bytes: int, data: bytes) -> Refusal:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
 from gantry_broker.store.draft import Draft
+from gantry_remoting import Connection
 from gantry_speedups import native
 from gantry_wire.frame import FRAME_HEAD
 from gantry_wire.seal import sealable_properties
@@ -52,8 +53,10 @@ class Batch(Protocol):
     def set_offsets(self, physical_offsets: Sequence[int], queue_offsets: Sequence[int]) -> None:
         """Take the offsets that the append has returned; the replies contain them."""
 
-    def encode_answers(self, first: int, end: int, with_waiting: bool, with_impatient: bool) -> tuple[bytes, int]:
-        """Return the replies to the sends ``[first, end)`` of the two kinds of senders, as frames, and their number."""
+    def encode_answers(
+        self, runs: list[tuple[Connection, int]], with_waiting: bool, with_impatient: bool
+    ) -> list[tuple[bytes, int]]:
+        """Return for each run, given with its end, the replies to the two kinds of senders, as frames, and their number."""
 
 
 @final
@@ -90,7 +93,17 @@ class SendBatch:
     def set_offsets(self, physical_offsets: Sequence[int], queue_offsets: Sequence[int]) -> None:
         self._placed = physical_offsets, queue_offsets
 
-    def encode_answers(self, first: int, end: int, with_waiting: bool, with_impatient: bool) -> tuple[bytes, int]:
+    def encode_answers(
+        self, runs: list[tuple[Connection, int]], with_waiting: bool, with_impatient: bool
+    ) -> list[tuple[bytes, int]]:
+        encoded: list[tuple[bytes, int]] = []
+        first = 0
+        for _, end in runs:
+            encoded.append(self._encode_run(first, end, with_waiting, with_impatient))
+            first = end
+        return encoded
+
+    def _encode_run(self, first: int, end: int, with_waiting: bool, with_impatient: bool) -> tuple[bytes, int]:
         physical_offsets, queue_offsets = self._placed
         heads, impatient = _HEADS, self.impatient
         is_whole = with_waiting and with_impatient

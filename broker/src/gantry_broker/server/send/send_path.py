@@ -36,7 +36,7 @@ from gantry_broker.server.core.send_routes import (
     json_text,
 )
 from gantry_broker.server.core.stats import BrokerStats
-from gantry_broker.server.send.ack_gate import AckGate
+from gantry_broker.server.send.ack_gate import ANSWERS_FULL, AckGate
 from gantry_broker.server.send.flow_control import FlowControl
 from gantry_broker.server.send.headers import (
     PLAIN_HEADER_BYTES_MAX,
@@ -150,14 +150,31 @@ class SendPath:
         It stops before a request that must wait (`UNHANDLED`), and after PASS_REPLY_BYTES_MAX of replies. Replies to
         sends follow when the pass is appended, at the end of this turn of the loop.
         """
-        self.refusal = (
-            self._gate.write_refusal or self._gate.client_send_refusal or self._flow.refusal(connection, data)
-        )
-        if self.refusal is None:
-            self.refusal = self.ack_gate.refusal
+        gate, flow = self._gate, self._flow
+        refusal = gate.write_refusal or gate.client_send_refusal
+        if refusal is None and (connection.is_backlogged or not flow.is_quiet):
+            refusal = flow.refusal(connection, data)
+        if refusal is None and self.ack_gate.count >= self.ack_gate.sends_max:
+            refusal = ANSWERS_FULL
+        self.refusal = refusal
         replies: list[bytes] = []
+        position = 0
         try:
-            position = self._take_frames(data, connection, other, replies)
+            batch = self.batch
+            # The usual case without another call: all frames of the read are plain sends.
+            if (
+                refusal is None
+                and not isinstance(batch, SendBatch)
+                and (self._prefix is SEND_V2_PREFIX or self._permit is not None)
+            ):
+                host, host_flag = self._hosts.get(connection) or self.host_and_flag(connection)
+                position = batch.take(
+                    data, 0, host, host_flag, self._routes, self._total_max, self.body_bytes_max, self._permit
+                )
+                if position:
+                    connection.is_authenticated = True  # without access control it already is
+            if position < len(data):
+                position = self._take_frames(data, position, connection, other, replies)
             if 4 <= len(data) - position < _HEAD_BYTES:  # an invalid length closes the connection: answer first
                 check_frame_head(int.from_bytes(data[position : position + 4], "big"), 0, self._limits)
         except RemoteProtocolError:
@@ -172,12 +189,14 @@ class SendPath:
                     self._loop.call_soon(self._flush_turn)
         return position, b"".join(replies)
 
-    def _take_frames(self, data: bytes, connection: Connection, other: FrameHandler, replies: list[bytes]) -> int:
-        """Handle frames in the hot loop; return the end of the last frame that was handled.
+    def _take_frames(
+        self, data: bytes, position: int, connection: Connection, other: FrameHandler, replies: list[bytes]
+    ) -> int:
+        """Handle frames from `position` on in the hot loop; return the end of the last frame that was handled.
 
         One long function on purpose: in Python, every line runs for each message.
         """
-        position, end, reply_bytes = 0, len(data), 0
+        end, reply_bytes = len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
         routes, by_topic = self._routes, self._routes.by_topic
         host, host_flag = self.host_and_flag(connection)
@@ -195,13 +214,13 @@ class SendPath:
             if is_fast_path_open or (self._permit is not None and self.refusal is None):
                 compiled = batch
         while True:
-            if compiled is not None:
+            if compiled is not None and position:  # `handle` has tried it with the first frame
                 start = position
                 position = compiled.take(
                     data, position, host, host_flag, routes, total_max, body_bytes_max, self._permit
                 )
-                if position > start and not connection.is_authenticated:
-                    connection.is_authenticated = True  # without access control it already is
+                if position > start:
+                    connection.is_authenticated = True
             if end - position < _HEAD_BYTES:
                 break
             total, type_and_header = _unpack_head(data, position)
@@ -387,29 +406,22 @@ class SendPath:
         if self.ack_gate.must_wait():
             self._hold(batch, runs)
             return
-        start = 0
-        for connection, end in runs:
-            replies, _ = batch.encode_answers(start, end, True, True)
-            start = end
+        for (connection, _), (replies, _) in zip(runs, batch.encode_answers(runs, True, True), strict=True):
             if replies:
                 connection.send(replies)
 
     def _hold(self, batch: Batch, runs: list[tuple[Connection, int]]) -> None:
         """Hold the answers of an appended pass, except those whose producers do not want to wait."""
-        has_impatient = batch.has_impatient
-        if has_impatient:
+        if batch.has_impatient:
             self._store.note_answered()
-        held: list[tuple[Connection, bytes, int]] = []
-        start = 0
-        for connection, end in runs:
-            if has_impatient:
-                at_once, _ = batch.encode_answers(start, end, False, True)
+            for (connection, _), (at_once, _) in zip(runs, batch.encode_answers(runs, False, True), strict=True):
                 if at_once:
                     connection.send(at_once)
-            replies, count = batch.encode_answers(start, end, True, False)
-            start = end
-            if replies:
-                held.append((connection, replies, count))
+        held = [
+            (connection, replies, count)
+            for (connection, _), (replies, count) in zip(runs, batch.encode_answers(runs, True, False), strict=True)
+            if replies
+        ]
         if held:
             self.ack_gate.hold(held, self._store.log.wrote)
 
