@@ -92,7 +92,7 @@ class SendBatch:
     def encode_answers(
         self, runs: list[tuple[Any, int]], with_waiting: bool, with_impatient: bool
     ) -> list[tuple[bytes, int]]:
-        """Return for each run, whose second item is its end, the replies to the two kinds of senders, and their number."""
+        """Return for each run, whose second item is its end, the replies, as frames, and their number."""
 
     def to_drafts(self) -> list[Any]:
         """Return the sends as a list of drafts."""

@@ -2,8 +2,8 @@
 
 A file has its size, all its blocks and its name on the disk before a record is written to it. Its pages are not brought
 into memory ahead: a write of a new page is cheap, and the kernel reads ahead in folios of up to 2 MiB, to which each
-small write costs several times as much. A file that would use the reserved space of the disk is not created, except by a
-start or a change of the log: queues, index and tables need that space.
+small write costs several times as much. A file that would use the reserved space of the disk is not created, except by
+a start or a change of the log: queues, index and tables need that space.
 """
 
 from __future__ import annotations

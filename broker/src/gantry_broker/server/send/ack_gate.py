@@ -65,7 +65,7 @@ TIMEOUT_CODES: Final = {
 ANSWERS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while", RefusalReason.WAITING_FULL
 )
-"""The answer to a send when `sends_max` sends wait for their answers, which take memory: a hanging disk releases none."""
+"""The answer to a send when `sends_max` sends wait: held answers take memory, and a hanging disk releases none."""
 
 
 class Acks(Protocol):

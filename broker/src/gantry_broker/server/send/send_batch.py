@@ -56,7 +56,7 @@ class Batch(Protocol):
     def encode_answers(
         self, runs: list[tuple[Connection, int]], with_waiting: bool, with_impatient: bool
     ) -> list[tuple[bytes, int]]:
-        """Return for each run, given with its end, the replies to the two kinds of senders, as frames, and their number."""
+        """Return for each run, given with its end, the replies to the two kinds of senders, and their number."""
 
 
 @final

@@ -160,15 +160,14 @@ class SendPath:
         replies: list[bytes] = []
         position = 0
         try:
-            batch = self.batch
-            # The usual case without another call: all frames of the read are plain sends.
+            compiled: Any = None if isinstance(self.batch, SendBatch) else self.batch
             if (
-                refusal is None
-                and not isinstance(batch, SendBatch)
+                compiled is not None
+                and refusal is None
                 and (self._prefix is SEND_V2_PREFIX or self._permit is not None)
-            ):
+            ):  # all that is needed for a read that has only plain sends, the usual one
                 host, host_flag = self._hosts.get(connection) or self.host_and_flag(connection)
-                position = batch.take(
+                position = compiled.take(
                     data, 0, host, host_flag, self._routes, self._total_max, self.body_bytes_max, self._permit
                 )
                 if position:
