@@ -102,6 +102,11 @@ class FaultyFile:
         self._check("read")
         return bytes(self._node.cache[position : position + length])
 
+    def next_data(self, position: int) -> int:
+        self._check("read")
+        rest = self._node.cache[position:]
+        return position + len(rest) - len(rest.lstrip(b"\0"))
+
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         self._check("write")
         length = self._disk.shorten(len(data))

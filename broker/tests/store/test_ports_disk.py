@@ -71,6 +71,25 @@ def test_zeroing_a_range_zeroes_that_range_only(place: tuple[Disk, str]) -> None
     file.close()
 
 
+def test_no_byte_is_skipped_that_was_written(place: tuple[Disk, str]) -> None:
+    """Between a position and the next data are only zeros, wherever and however something was written."""
+    disk, root = place
+    size = 1 << 20
+    file = disk.create(f"{root}/f", size, reserve=1 << 18)
+    assert file.next_data(size) == size
+    file.view[100_000] = 1
+    write_fully(file, b"x", 300_000)
+    file.sync()
+    file.view[200_000] = 1
+    write_fully(file, b"x", size - 1)
+
+    for position in (0, 100_000, 100_001, 200_000, 200_001, 300_000, 300_001, size - 1):
+        following = file.next_data(position)
+        assert position <= following < size
+        assert file.pread(following - position, position).count(0) == following - position
+    file.close()
+
+
 def test_closing_under_a_live_slice_leaves_the_slice_readable(place: tuple[Disk, str]) -> None:
     """A reader that still holds a slice keeps its bytes; closing neither raises nor unmaps them."""
     disk, root = place
@@ -188,6 +207,29 @@ def test_zeroing_works_without_the_system_call(tmp_path: Path, monkeypatch: pyte
 
     assert bytes(file.view) == b"x" * 10 + bytes((3 << 20) - 20) + b"x" * 10
     file.close()
+
+
+def test_only_trusted_file_systems_skip_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SEEK_DATA may skip written pages, nothing is skipped; elsewhere a file without data is skipped."""
+    file = RealDisk().create(str(tmp_path / "f"), 1 << 20, reserve=1 << 18)
+    again = RealDisk().open(str(tmp_path / "f"))
+
+    monkeypatch.setattr(real_disk_module, "_file_system_magic", lambda _: 0x2FC12FC1)  # ZFS
+    assert file.next_data(5_000) == 5_000
+    monkeypatch.setattr(real_disk_module, "_file_system_magic", lambda _: 0xEF53)
+    assert again.next_data(5_000) == 1 << 20
+    file.close()
+    again.close()
+
+
+def test_the_magic_number_of_a_file_system_is_found() -> None:
+    """The first field of statfs identifies the file system: /proc has the same number on every machine."""
+    descriptor = os.open("/proc/self", os.O_RDONLY)
+    try:
+        assert real_disk_module._file_system_magic(descriptor) == 0x9FA0
+    finally:
+        os.close(descriptor)
+    assert real_disk_module._file_system_magic(-1) == 0
 
 
 def test_a_file_that_cannot_be_reserved_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

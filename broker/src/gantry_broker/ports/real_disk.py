@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast, final
@@ -25,6 +26,42 @@ ZERO_CHUNK = bytes(1 << 20)
 """What is written where blocks cannot be zeroed by ``fallocate``."""
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_ZERO_RANGE = 0x10
+
+
+HOLES_ARE_ZEROS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
+"""File systems, by the magic numbers of statfs(2), on which ``SEEK_DATA`` skips nothing that was written.
+
+They are ext4, XFS, Btrfs and tmpfs. Blocks that were allocated and never written count as a hole there, unless the page
+cache has a page of them: a page that was written through a map and is not on the disk yet is never skipped. Elsewhere
+that is not certain: ZFS has skipped such pages.
+"""
+
+
+def _load_fstatfs() -> Callable[[int, Any], int] | None:
+    """Return ``fstatfs(2)``, which Python does not wrap completely; None where the C library lacks it."""
+    try:
+        function: Any = ctypes.CDLL(None, use_errno=True).fstatfs
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return cast("Callable[[int, Any], int]", function)
+
+
+_FSTATFS = _load_fstatfs()
+STATFS_BYTES: Final = 512
+"""More than a ``struct statfs`` has on any machine."""
+
+
+def _file_system_magic(descriptor: int) -> int:
+    """Return the magic number of the file system of an open file; 0 if it is unknown.
+
+    It is the first field, and has 4 or 8 bytes. On a big-endian machine with 8 bytes the result is 0.
+    """
+    status = ctypes.create_string_buffer(STATFS_BYTES)
+    if _FSTATFS is None or _FSTATFS(descriptor, status) != 0:
+        return 0
+    return int.from_bytes(status.raw[:4], sys.byteorder)
 
 
 def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
@@ -68,6 +105,8 @@ class RealFile:
         self.size: Final = size
         self._reserved = 0
         self._is_read_ahead_useful = True
+        self._are_holes_zeros: bool | None = None
+        """Whether ``SEEK_DATA`` may be used; None until the first ``next_data``."""
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
@@ -138,6 +177,16 @@ class RealFile:
             return pread_fully(self._descriptor, length, position)
         except OSError as exc:
             raise _with_path(exc, self.path) from exc
+
+    def next_data(self, position: int) -> int:
+        if self._are_holes_zeros is None:
+            self._are_holes_zeros = _file_system_magic(self._descriptor) in HOLES_ARE_ZEROS
+        if not self._are_holes_zeros:
+            return position
+        try:
+            return min(os.lseek(self._descriptor, position, os.SEEK_DATA), self.size)
+        except OSError as exc:
+            return self.size if exc.errno == errno.ENXIO else position
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         try:
