@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -230,6 +232,55 @@ def test_the_magic_number_of_a_file_system_is_found() -> None:
     finally:
         os.close(descriptor)
     assert real_disk_module._file_system_magic(-1) == 0
+
+
+def test_a_mapped_file_has_one_descriptor(tmp_path: Path) -> None:
+    """A map keeps no descriptor, since their number limits that of queues; ``mmap.mmap``, the twin, keeps one."""
+
+    def descriptors() -> int:
+        links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.exists(entry.path)]
+        return links.count(str(tmp_path / "f"))
+
+    file = RealDisk().create(str(tmp_path / "f"), 1 << 16, reserve=1 << 16)
+    file.view[0] = 1
+    assert descriptors() == 1
+    file.close()
+    assert descriptors() == 0
+
+    descriptor = os.open(tmp_path / "f", os.O_RDWR)
+    with mmap.mmap(descriptor, 1 << 16):
+        assert descriptors() == 2
+    os.close(descriptor)
+
+
+def test_a_map_is_removed_with_its_last_slice(tmp_path: Path) -> None:
+    """A slice keeps the pages after the file was closed; without one the address space is free at once."""
+
+    def is_mapped() -> bool:
+        return str(tmp_path / "f") in Path("/proc/self/maps").read_text()
+
+    file = RealDisk().create(str(tmp_path / "f"), 1 << 16, reserve=1 << 16)
+    piece = file.view[10:20][2:4]
+    piece[:] = b"xy"
+    file.close()
+    gc.collect()
+    assert is_mapped()
+    assert bytes(piece) == b"xy"
+
+    del piece
+    gc.collect()
+    assert not is_mapped()
+
+
+def test_a_file_that_cannot_be_mapped_names_itself(tmp_path: Path) -> None:
+    """The error of a failed map has its number and the path."""
+    file = RealDisk().create(str(tmp_path / "f"), 0)
+
+    with pytest.raises(OSError, match=str(tmp_path / "f")) as error:
+        _ = file.view
+
+    assert error.value.errno == errno.EINVAL
+    file.close()
 
 
 def test_a_file_that_cannot_be_reserved_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
 """The real disk: ``mmap``, ``posix_fallocate``, ``fdatasync``, ``flock``.
 
-Two choices need an explanation. ``mmap.flush`` is never called: it holds the interpreter's lock for the whole msync,
-and ``fdatasync`` writes pages dirtied through a map just as well, with the lock released. And ``close`` closes the
-descriptor at once but leaves the mapping to its last reader: unmapping under a live slice is an error in Python and
-would be a crash anywhere else.
+Three choices need an explanation. Files are mapped by ``mmap(2)`` and not by Python's ``mmap``, which keeps a second
+descriptor of each file: the descriptors limit the number of queues. A map is never synced by itself: ``fdatasync``
+writes pages dirtied through a map just as well. And ``close`` closes the descriptor at once but leaves the mapping to
+its last reader: unmapping under a live slice would be a crash.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import mmap
 import os
 import shutil
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast, final
@@ -37,18 +38,26 @@ that is not certain: ZFS has skipped such pages.
 """
 
 
-def _load_fstatfs() -> Callable[[int, Any], int] | None:
-    """Return ``fstatfs(2)``, which Python does not wrap completely; None where the C library lacks it."""
+def _load_function(name: str, argument_types: list[Any], result_type: Any) -> Callable[..., int] | None:
+    """Return a function of the C library that Python does not wrap completely; None where the library lacks it."""
     try:
-        function: Any = ctypes.CDLL(None, use_errno=True).fstatfs
+        function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return cast("Callable[[int, Any], int]", function)
+    function.argtypes, function.restype = argument_types, result_type
+    return cast("Callable[..., int]", function)
 
 
-_FSTATFS = _load_fstatfs()
+_POINTER = ctypes.c_void_p
+# Without fallocate, ``RealFile.zero`` writes zeros; without fstatfs, no hole is skipped.
+_FALLOCATE = _load_function("fallocate", [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64], ctypes.c_int)
+_FSTATFS = _load_function("fstatfs", [ctypes.c_int, _POINTER], ctypes.c_int)
+_MMAP = _load_function(
+    "mmap", [_POINTER, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long], _POINTER
+)
+_MUNMAP = _load_function("munmap", [_POINTER, ctypes.c_size_t], ctypes.c_int)
+_MADVISE = _load_function("madvise", [_POINTER, ctypes.c_size_t, ctypes.c_int], ctypes.c_int)
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 STATFS_BYTES: Final = 512
 """More than a ``struct statfs`` has on any machine."""
 
@@ -62,23 +71,6 @@ def _file_system_magic(descriptor: int) -> int:
     if _FSTATFS is None or _FSTATFS(descriptor, status) != 0:
         return 0
     return int.from_bytes(status.raw[:4], sys.byteorder)
-
-
-def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Return ``fallocate(2)``, which Python does not wrap; None where the C library lacks it.
-
-    Without it ``RealFile.zero`` writes zeros.
-    """
-    try:
-        function: Any = ctypes.CDLL(None, use_errno=True).fallocate
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    function.restype = ctypes.c_int
-    return cast("Callable[[int, int, int, int], int]", function)
-
-
-_FALLOCATE = _load_fallocate()
 
 
 def _with_path(error: OSError, path: str) -> OSError:
@@ -96,6 +88,32 @@ def _adding_path(path: str) -> Iterator[None]:
 
 
 @final
+class _FileMap:
+    """A shared map of a whole file, which keeps no descriptor. It is unmapped with its last slice."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        assert _MMAP is not None and _MUNMAP is not None, "a C library has mmap"
+        address = _MMAP(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+        if address == _MAP_FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        self._address: Final = address
+        self._size: Final = size
+        pages = (ctypes.c_ubyte * size).from_address(address)
+        self.view: Final = memoryview(pages).cast("B")
+        """All bytes of the file. Each slice keeps ``pages``, and with it the map."""
+        # Not at the exit of the interpreter, where other threads may still use slices.
+        weakref.finalize(pages, _MUNMAP, address, size).atexit = False
+
+    def advise(self, advice: int, start: int = 0, length: int | None = None) -> None:
+        """Call ``madvise`` for a range; ``start`` is the start of a page."""
+        length = self._size - start if length is None else length
+        if _MADVISE is not None and _MADVISE(self._address + start, length, advice) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+
+@final
 class RealFile:
     """One open file of a fixed size. Owned by the caller that opened it; ``sync`` may run in another thread."""
 
@@ -107,8 +125,7 @@ class RealFile:
         self._is_read_ahead_useful = True
         self._are_holes_zeros: bool | None = None
         """Whether ``SEEK_DATA`` may be used; None until the first ``next_data``."""
-        self._map: mmap.mmap | None = None
-        self._view: memoryview | None = None
+        self._map: _FileMap | None = None
 
     def __repr__(self) -> str:
         return f"<RealFile {self.path} size={self.size} reserved={self._reserved}>"
@@ -119,11 +136,11 @@ class RealFile:
 
     @property
     def view(self) -> memoryview:
-        if self._view is None:
-            self._map = mmap.mmap(self._descriptor, self.size, mmap.MAP_SHARED)
-            self._view = memoryview(self._map)
+        if self._map is None:
+            with _adding_path(self.path):
+                self._map = _FileMap(self._descriptor, self.size)
             self._advise()
-        return self._view
+        return self._map.view
 
     def reserve(self, end: int) -> None:
         end = min(end, self.size)
@@ -148,7 +165,7 @@ class RealFile:
         """
         if self._map is not None:
             is_useful = self._is_read_ahead_useful and self._reserved >= self.size
-            self._map.madvise(mmap.MADV_NORMAL if is_useful else mmap.MADV_RANDOM)
+            self._map.advise(mmap.MADV_NORMAL if is_useful else mmap.MADV_RANDOM)
 
     def advise(self, start: int, end: int) -> None:
         if self._map is None:
@@ -157,9 +174,9 @@ class RealFile:
         with suppress(OSError):
             if start > 0:
                 # The pages leave this process, not the page cache. No dirty page is lost, because the map is shared.
-                self._map.madvise(mmap.MADV_DONTNEED, 0, start)
+                self._map.advise(mmap.MADV_DONTNEED, 0, start)
             if start < end:
-                self._map.madvise(mmap.MADV_WILLNEED, start, end - start)
+                self._map.advise(mmap.MADV_WILLNEED, start, end - start)
 
     def regrow(self) -> int | None:
         end = os.lseek(self._descriptor, 0, os.SEEK_END)  # lseek is the cheapest way to read the size.
@@ -217,16 +234,11 @@ class RealFile:
             return
         os.close(self._descriptor)
         self._descriptor = -1
-        view, self._view = self._view, None
+        # A slice that is still being read keeps the mapping until its owner drops it.
         mapping, self._map = self._map, None
-        if view is None or mapping is None:
-            return
-        try:
-            view.release()
-            mapping.close()
-        except BufferError:
-            # A slice of the map is still being read; its owner keeps the mapping alive until it drops the slice.
-            return
+        if mapping is not None:
+            with suppress(BufferError):
+                mapping.view.release()
 
 
 def space_of(path: str) -> DiskSpace:

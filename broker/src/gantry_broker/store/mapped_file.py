@@ -20,11 +20,13 @@ not read: it is nearly all of the file, and reading it would take 12 ms for each
 
 from __future__ import annotations
 
+import errno
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, final
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import OutOfDescriptors, StoreFull, is_out_of_descriptors
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_store_files.segments import segment_name
@@ -34,14 +36,28 @@ from gantry_store_files.segments import segment_name
 def translate_disk_full(what: str) -> Iterator[None]:
     """Raise ``StoreFull`` for an ``OSError`` of an operation that needs space for ``what``.
 
-    Every error counts as a lack of space, except that a file exists or is missing: these two pass unchanged.
+    Every error counts as a lack of space, or of descriptors (``OutOfDescriptors``), except that a file exists or is
+    missing: these two pass unchanged.
     """
     try:
         yield
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError as exc:
+        if is_out_of_descriptors(exc):
+            raise OutOfDescriptors(_descriptors_needed(what, exc)) from exc
         raise StoreFull(f"no room for {what}: {exc.strerror}") from exc
+
+
+def _descriptors_needed(what: str, error: OSError) -> str:
+    """Return which limit prevents that ``what`` is opened, and what to raise."""
+    if error.errno == errno.ENFILE:
+        return f"too many open files in the system to open {what}; raise its limit (sysctl fs.file-max)"
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"too many open files to open {what}: the limit of this process is {limit}; raise its hard limit "
+        "(LimitNOFILE=, ulimit -Hn) and restart the broker, or close connections"
+    )
 
 
 class Extent(NamedTuple):
