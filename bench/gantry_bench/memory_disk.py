@@ -86,6 +86,9 @@ class MemoryFile:
         self._view[position : position + len(data)] = data
         return len(data)
 
+    def start_writeback(self) -> None:
+        return
+
     def sync(self) -> None:
         return
 

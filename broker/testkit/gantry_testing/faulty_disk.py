@@ -116,6 +116,9 @@ class FaultyFile:
         self._node.mark_dirty(position, position + length)
         return length
 
+    def start_writeback(self) -> None:
+        """Do nothing: ``write_back`` of the disk models what the kernel writes by itself."""
+
     def sync(self) -> None:
         try:
             self._check("sync")

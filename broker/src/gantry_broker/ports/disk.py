@@ -101,6 +101,13 @@ class DiskFile(Protocol):
         """Write some of ``data`` and return how much. May be short: see ``write_fully``."""
         ...
 
+    def start_writeback(self) -> None:
+        """Start to write dirty bytes to the disk, without waiting: a later ``sync`` has less to do.
+
+        A hint, never an error: an error of the write is one of the next ``sync``.
+        """
+        ...
+
     def sync(self) -> None:
         """Return when every byte written before the call is on the disk. An error here is final."""
         ...

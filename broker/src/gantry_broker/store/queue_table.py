@@ -20,6 +20,7 @@ from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_sums import SumsBudget
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
+from gantry_broker.store.worker import sync_together
 from gantry_store_files.queue_units import QUEUE_ID_MAX, is_filler, parse_queue_id
 from gantry_store_files.segments import segments_of
 from gantry_wire.names import path_component, topic_fault
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 QUEUE_OFFSET_MAX: Final = (1 << 63) // CONSUME_UNIT_BYTES - 1
 """The position of a unit in its queue's files must fit into 63 bits."""
+SHARED_QUEUES_MIN: Final = 64
+"""With fewer queues, no threads are started to sync them."""
 
 
 @final
@@ -63,7 +66,7 @@ class QueueTable:
         self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
         self._unsynced_directories: list[ConsumeQueue] = []
-        """Queues whose files are durable, but not yet the names of their directories. Owned by ``gantry-point``."""
+        """Queues whose files are durable, but not yet the names of their directories. Owned by threads that sync."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(tuple(self._queues.values()))
@@ -269,21 +272,40 @@ class QueueTable:
         self._retired.extend(files)
         return files
 
-    def sync(self) -> None:
-        """Make every queue durable, names included. Called by ``gantry-point``."""
+    def sync(self, *, threads: int = 1) -> None:
+        """Make every queue durable, names included. Called by ``gantry-point``, or while no other thread runs.
+
+        The files are synced in so many threads if there are many queues.
+        """
         while self._retired:
             self._retired.pop().close()
-        for queue in self:
-            if queue.sync():
-                self._unsynced_directories.append(queue)
+        self._start_writeback()
+        queues = tuple(self)
+        threads = threads if len(queues) >= SHARED_QUEUES_MIN else 1
+        sync_together(self._sync_queue, queues, threads=threads)
         if self._unsynced_directories or self._is_directory_dirty:
             self._is_directory_dirty = False
             try:
-                self._sync_directories(self._unsynced_directories)
+                self._sync_directories(self._unsynced_directories, threads=threads)
             except OSError:
                 self._is_directory_dirty = True
                 raise
             self._unsynced_directories.clear()
+
+    def _sync_queue(self, queue: ConsumeQueue) -> None:
+        if queue.sync():
+            self._unsynced_directories.append(queue)
+
+    def _start_writeback(self) -> None:
+        """Start to write what is dirty in all queues, before they are synced one by one.
+
+        The disk works on all files at once then, and one commit of the file system's journal covers most of them.
+        """
+        for queue in self:
+            if queue.flushed_end != queue.readable_end:
+                for file in queue.files.files:
+                    if file.end_offset > queue.flushed_end * CONSUME_UNIT_BYTES:
+                        file.file.start_writeback()
 
     def sync_end(self, queue: ConsumeQueue) -> None:
         """Make the end of ``queue`` durable before its last flushed messages are deleted. Any thread may call it."""
@@ -300,13 +322,17 @@ class QueueTable:
             return  # The topic was deleted meanwhile, and ``gantry-point`` has closed its files.
         self._sync_directories([queue])
 
-    def _sync_directories(self, queues: list[ConsumeQueue]) -> None:
+    def _sync_directories(self, queues: list[ConsumeQueue], *, threads: int = 1) -> None:
         """Sync the parents of the queues' directories, which hold the names of new ones."""
-        for parent in [*sorted({f"{self.directory}/{queue.topic}" for queue in queues}), self.directory]:
-            with suppress(FileNotFoundError):
-                self._disk.sync_directory(parent)
+        parents = sorted({f"{self.directory}/{queue.topic}" for queue in queues})
+        sync_together(self._sync_parent, parents, threads=threads)
+        self._sync_parent(self.directory)
         # The directory itself is created with the first queue.
         self._disk.sync_directory(self.directory.rpartition("/")[0])
+
+    def _sync_parent(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.sync_directory(path)
 
     def close(self) -> None:
         for queue in (*self, *self._retired):
