@@ -59,6 +59,9 @@ class QueueTable:
         Replaced, never changed in place: ``gantry-point`` reads it.
         """
 
+        self._unproven: Final[set[str]] = set()
+        """Deleted topics of which no message is known. The part of the log that is in no queue may have one."""
+
         self.shortened: Final[deque[tuple[ConsumeQueue, int]]] = deque()
         """Queues with a file that another process has shortened, and the first unit that was lost. Any thread."""
 
@@ -217,14 +220,33 @@ class QueueTable:
     def load_deleted(self, deleted: Mapping[str, int]) -> None:
         """Use the deleted topics of a recovery point."""
         self.deleted = dict(deleted)
+        self._unproven.clear()
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:
         """Return whether the message at ``physical_offset`` is of a topic that was deleted later."""
-        return physical_offset < self.deleted.get(topic, -1)
+        if physical_offset >= self.deleted.get(topic, -1):
+            return False
+        self._unproven.discard(topic)
+        return True
 
     def limit_deletions(self, end: int) -> None:
         """Limit deletions to ``end``, where the log ends now: messages after it may be of new topics."""
         self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
+
+    def forget_deletions(self, dispatched: int, min_physical: int) -> None:
+        """Drop the deletions that concern no message, so that their number is limited by that of messages in the log.
+
+        They are those before ``min_physical``, where the log begins, and those of topics without a message: none was
+        known when the topic was deleted, and none was found in the log up to ``dispatched``.
+        """
+        kept = {
+            topic: end
+            for topic, end in self.deleted.items()
+            if end > min_physical and (end > dispatched or topic not in self._unproven)
+        }
+        if len(kept) < len(self.deleted):
+            self.deleted = kept
+            self._unproven.intersection_update(kept)
 
     def delete_topic(self, topic: str, log_end: int, *, has_undispatched: bool = False) -> bool:
         """Drop all queues of ``topic`` and their files; their messages lie before ``log_end``.
@@ -246,6 +268,10 @@ class QueueTable:
             self._is_directory_dirty = True
         if not queues and not has_undispatched:
             return False
+        if queues:
+            self._unproven.discard(topic)
+        elif topic not in self.deleted:
+            self._unproven.add(topic)
         self.deleted = {**self.deleted, topic: log_end}
         return True
 
