@@ -48,8 +48,8 @@ SHARD_SEGMENT_BYTES: Final = 128 * MEBIBYTE
 TOPIC_DISK_BYTES: Final = 80 * 1024
 BEFORE_KILL: Final = Timing(warm_up_ms=0, duration_ms=500)
 """The sends between the recovery point and the kill."""
-QUEUE_FILES: Final = 2
-"""The descriptors of a queue with messages: that of its file, and the copy that Python's map keeps."""
+QUEUE_FILES: Final = 1
+"""The descriptors of a queue with messages: that of its file."""
 MANY_IN_FLIGHT: Final = 1000
 WIDE_TURN_BYTES: Final = 64 * MEBIBYTE
 SPARE_CONNECTIONS: Final = 100

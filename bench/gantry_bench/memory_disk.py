@@ -76,11 +76,18 @@ class MemoryFile:
     def pread(self, length: int, position: int) -> bytes:
         return bytes(self._view[position : position + length])
 
+    def next_data(self, position: int) -> int:
+        """Return ``position``, because this memory has no holes."""
+        return position
+
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         if self._is_window:
             position %= WINDOW_BYTES - len(data)
         self._view[position : position + len(data)] = data
         return len(data)
+
+    def start_writeback(self) -> None:
+        return
 
     def sync(self) -> None:
         return

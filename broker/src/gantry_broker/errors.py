@@ -30,10 +30,19 @@ class StoreError(BrokerError):
 
 
 class StoreFull(StoreError):
-    """No room for another file, or for the next part of one: no space, no descriptors, or the disk refuses.
+    """No room for another file, or for the next part of one: no space, no descriptor, or the disk refuses.
 
     Nothing of the refused batch was stored, and reads continue. Answer with a code that makes the client choose another
     broker, and try again later: the store recovers by itself when space is available.
+    """
+
+
+@final
+class OutOfDescriptors(StoreFull):
+    """No file can be opened: this process, or the system, has reached its limit of open files.
+
+    As with a full disk, nothing of the refused batch was stored, and reads continue. The limit must be raised, or
+    connections closed; the store recovers by itself then.
     """
 
 
@@ -154,6 +163,9 @@ _REMEDIES: Final = {
     "itself has met an error, which the kernel's log names: check the file system first",
     errno.EACCES: "give the user of this process the right to read and to write it, and start again",
     errno.EPERM: "give the user of this process the right to read and to write it, and start again",
+    errno.EMFILE: "raise the hard limit of open files of this process (LimitNOFILE=, ulimit -Hn), and start again; "
+    "each queue with messages needs one",
+    errno.ENFILE: "raise the system's limit of open files (sysctl fs.file-max), and start again",
 }
 """What to do about an error of the disk, by its number."""
 

@@ -24,9 +24,9 @@ from gantry_status.page_values import HotPath, LogRange, Medium, Origin, Phase, 
 
 MAGIC: Final = b"GANTRYST"
 MAJOR: Final = 1
-MINOR: Final = 3
+MINOR: Final = 4
 """1.1: certificate_ends_wall_ms. 1.2: refused_requests, damage, scrubbing, missing log data, and rebuilds of queues
-and index. 1.3: hot_path and its reason."""
+and index. 1.3: hot_path and its reason. 1.4: more_refused_requests."""
 
 UNKNOWN: Final = -1
 """An unknown number on the page. Outside of this module it is None."""
@@ -38,7 +38,9 @@ COPY_BYTES_MAX: Final = 64 * 1024
 """The largest copy of a later minor version that a reader accepts."""
 COPIES_COUNT: Final = 2
 SLAVES_COUNT_MAX: Final = 16
-REFUSALS_COUNT_MAX: Final = 16
+FIRST_REFUSALS_COUNT: Final = 16
+"""The number of counters in the field refused_requests; the others are in more_refused_requests."""
+REFUSALS_COUNT_MAX: Final = 17
 RANGES_COUNT_MAX: Final = 4
 """The number of missing ranges of the log that fit into a copy."""
 ERROR_BYTES_MAX: Final = 255
@@ -106,7 +108,8 @@ COPY_FIELDS: Final = (
     ("scrubbed_bytes", "q"),
     ("scrub_pass_ended_wall_ms", "q"),
     ("log_missing_ranges", "64s"),
-    ("reserved_2", "16x"),
+    ("more_refused_requests", "8s"),
+    ("reserved_2", "8x"),
     ("log_missing_bytes", "q"),
     ("log_accepted_loss_bytes", "q"),
     ("queues_rebuilding", "q"),
@@ -136,6 +139,7 @@ SEQUENCE: Final = struct.Struct(">Q")
 """The first field of a copy, which is written and read by itself."""
 _CRC: Final = struct.Struct(">I")
 _REFUSALS: Final = struct.Struct(f">{REFUSALS_COUNT_MAX}q")
+_FIRST_REFUSALS_BYTES: Final = 8 * FIRST_REFUSALS_COUNT
 _RANGE: Final = struct.Struct(">qq")
 _CRC_POSITION: Final = SEQUENCE.size
 _CRC_END: Final = _CRC_POSITION + _CRC.size
@@ -168,6 +172,7 @@ assert COPY.size == COPY_BYTES
 assert SLAVE.size * SLAVES_COUNT_MAX == 1024
 assert _RANGE.size * RANGES_COUNT_MAX == 64
 assert len(RefusalReason) <= REFUSALS_COUNT_MAX
+assert _REFUSALS.size == 128 + 8
 assert PAGE_BYTES == 4096
 
 
@@ -229,6 +234,7 @@ def encode_copy(sequence: int, status: Status) -> bytes:
     flags = FLAG_CRASH_SAFE * status.is_crash_safe | FLAG_SENDS_REFUSED * status.is_refusing_sends
     values: dict[str, int | bytes] = {name: _encode_number(getattr(status, name)) for name in _NUMBERS}
     values |= {name: (getattr(status, name) or 0) + 1 for name in _STORED_PLUS_ONE if getattr(status, name) is not None}
+    refusals = _encode_refusals(status.refused_requests)
     values |= {
         "sequence": sequence,
         "crc": 0,
@@ -238,7 +244,8 @@ def encode_copy(sequence: int, status: Status) -> bytes:
         "pool_medium": status.pool_medium,
         "store_uuid": _uuid_bytes(status.store_uuid),
         "last_error": bounded_utf8(status.last_error, ERROR_BYTES_MAX),
-        "refused_requests": _encode_refusals(status.refused_requests),
+        "refused_requests": refusals[:_FIRST_REFUSALS_BYTES],
+        "more_refused_requests": refusals[_FIRST_REFUSALS_BYTES:],
         "log_missing_ranges": _encode_ranges(status.log_missing_ranges[:RANGES_COUNT_MAX]),
         "slaves": b"".join(map(_encode_slave, status.slaves[:SLAVES_COUNT_MAX])),
     }
@@ -264,7 +271,7 @@ def decode_copy(data: bytes) -> Status | None:
         is_refusing_sends=bool(values["flags"] & FLAG_SENDS_REFUSED),
         store_uuid=_uuid(values["store_uuid"]),
         last_error=values["last_error"].decode(errors="replace"),
-        refused_requests=_decode_refusals(values["refused_requests"]),
+        refused_requests=_decode_refusals(values["refused_requests"] + values["more_refused_requests"]),
         log_missing_ranges=_decode_ranges(values["log_missing_ranges"]),
         slaves=tuple(_decode_slaves(values["slaves"])),
     )

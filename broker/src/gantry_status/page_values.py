@@ -80,6 +80,8 @@ class RefusalReason(IntEnum):
     """This broker, or this port of it, does not support the request code: code 3."""
     PROPERTY_FILTER = 15
     """A subscription filters by properties while `enablePropertyFilter` is false."""
+    OUT_OF_DESCRIPTORS = 16
+    """No file of the store can be opened, because the limit of open files is reached."""
 
     @property
     def label(self) -> str:

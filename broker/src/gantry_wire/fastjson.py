@@ -62,15 +62,10 @@ def loads(data: bytes | str) -> Any:
 
 def dumps(value: Any) -> bytes:
     """Return `value` as JSON, with numeric keys in quotes and each `ObjectKey` as an object."""
-    if _has_object_key(value):
+    try:
+        return msgspec.json.encode(value)
+    except TypeError:  # msgspec writes no key that is an object
         return _dump_dialect(value).encode()
-    return msgspec.json.encode(value)
-
-
-def _has_object_key(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(isinstance(key, ObjectKey) or _has_object_key(item) for key, item in value.items())
-    return isinstance(value, list | tuple) and any(_has_object_key(item) for item in value)
 
 
 def _dump_dialect(value: Any) -> str:

@@ -102,6 +102,11 @@ class FaultyFile:
         self._check("read")
         return bytes(self._node.cache[position : position + length])
 
+    def next_data(self, position: int) -> int:
+        self._check("read")
+        rest = self._node.cache[position:]
+        return position + len(rest) - len(rest.lstrip(b"\0"))
+
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         self._check("write")
         length = self._disk.shorten(len(data))
@@ -110,6 +115,9 @@ class FaultyFile:
             cache[position : position + length] = source[:length]
         self._node.mark_dirty(position, position + length)
         return length
+
+    def start_writeback(self) -> None:
+        """Do nothing: ``write_back`` of the disk models what the kernel writes by itself."""
 
     def sync(self) -> None:
         try:

@@ -21,9 +21,12 @@ from faults.memory_group import memory_group
 from faults.modes import MODES, Mode
 from faults.scene import Scene
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import OutOfDescriptors, StoreFull
+from gantry_broker.server.core.refusals import store_refusal
 from gantry_remoting import Channel, RemotingError
+from gantry_status import RefusalReason
 from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.killable_disk import KillableDisk
 from gantry_testing.store_world import TINY, StoreWorld
 from gantry_wire import Command, RequestCode
 from gantry_wire.frame import FRAME_HEAD
@@ -132,6 +135,59 @@ def test_preallocated_file_need_not_be_in_memory() -> None:
 
     assert world.bodies() == world.sent_bodies()
     world.close()
+
+
+def test_a_send_without_a_descriptor_names_the_limit(tmp_path: Path) -> None:
+    """K6: a send to a new queue is refused with the limit of open files and the remedy; sends to others are stored."""
+    world = StoreWorld(KillableDisk(), str(tmp_path / "store"))
+    world.open()
+    world.send("orders")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    stack = [os.dup(0) for _ in range(limit - len(os.listdir("/proc/self/fd")))]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                stack.append(os.dup(0))
+        with pytest.raises(OutOfDescriptors) as error:
+            world.send("bills")
+        world.send("orders")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in stack:
+            os.close(descriptor)
+
+    refusal = store_refusal(error.value)
+    assert refusal.reason is RefusalReason.OUT_OF_DESCRIPTORS
+    assert f"too many open files to open {tmp_path}" in refusal.remark
+    assert f"the limit of this process is {limit}; raise its hard limit" in refusal.remark
+    assert "disk" not in refusal.remark.replace(str(tmp_path), "")
+    world.send("bills")
+    assert world.bodies("orders") == world.sent_bodies("orders")
+    assert world.bodies("bills") == world.sent_bodies("bills")
+    world.close()
+
+
+@pytest.mark.parametrize(("code", "text"), [(errno.ENFILE, "fs.file-max"), (errno.EMFILE, "LimitNOFILE=")])
+def test_without_a_descriptor_for_the_log_the_refusal_stays_the_same(code: int, text: str) -> None:
+    """K6: until the creation of a log file is tried again, sends are refused with its reason, and not as "no space"."""
+    world = StoreWorld(FaultyDisk(), "/data/store")
+    world.open()
+    while world.store.log.wrote < world.settings.mapped_file_size_commit_log - 1000:
+        world.send()
+    world.faulty_disk.fail_next("create", code)
+    texts = []
+    for _ in range(12):
+        try:
+            world.send()
+        except StoreFull as error:
+            texts.append((type(error), str(error)))
+
+    assert len(texts) > 1
+    assert len(set(texts)) == 1
+    assert texts[0][0] is OutOfDescriptors
+    assert text in texts[0][1]
 
 
 @pytest.mark.verify(quick=1)

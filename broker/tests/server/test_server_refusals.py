@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
+from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, OutOfDescriptors, PoolExhausted, StoreFull
 from gantry_broker.server.core.refusals import EPISODE_GAP_S, Refusal, Refusals, store_refusal
 from gantry_remoting.log_deduplicator import KEYS_MAX, LINES_PER_MINUTE_MAX, LogDeduplicator
 from gantry_status import RefusalReason
@@ -69,11 +69,12 @@ def test_invalid_request_is_not_counted_as_refused(caplog: pytest.LogCaptureFixt
     [
         (DiskTooSlow("x"), 14, RefusalReason.DISK_TOO_SLOW),
         (StoreFull("x"), 14, RefusalReason.DISK_FULL),
+        (OutOfDescriptors("x"), 14, RefusalReason.OUT_OF_DESCRIPTORS),
         (PoolExhausted("x"), 2, RefusalReason.NO_WRITE_BUFFER),
         (LogReadOnly("x"), 14, RefusalReason.LOG_READ_ONLY),
         (OSError(5, "I/O error"), 1, RefusalReason.STORE_FAILED),
     ],
-    ids=["slow-disk", "full-disk", "no-buffer", "read-only", "io-error"],
+    ids=["slow-disk", "full-disk", "no-descriptor", "no-buffer", "read-only", "io-error"],
 )
 def test_each_store_error_has_its_refusal_reason(error: Exception, code: int, reason: RefusalReason) -> None:
     """Each error of the store has a code for clients and a reason for administrators."""

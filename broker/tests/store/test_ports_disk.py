@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -68,6 +70,25 @@ def test_zeroing_a_range_zeroes_that_range_only(place: tuple[Disk, str]) -> None
 
     data = bytes(file.view)
     assert data == b"x" * 4_095 + bytes(12_289 - 4_095) + b"x" * (20_000 - 12_289)
+    file.close()
+
+
+def test_no_byte_is_skipped_that_was_written(place: tuple[Disk, str]) -> None:
+    """Between a position and the next data are only zeros, wherever and however something was written."""
+    disk, root = place
+    size = 1 << 20
+    file = disk.create(f"{root}/f", size, reserve=1 << 18)
+    assert file.next_data(size) == size
+    file.view[100_000] = 1
+    write_fully(file, b"x", 300_000)
+    file.sync()
+    file.view[200_000] = 1
+    write_fully(file, b"x", size - 1)
+
+    for position in (0, 100_000, 100_001, 200_000, 200_001, 300_000, 300_001, size - 1):
+        following = file.next_data(position)
+        assert position <= following < size
+        assert file.pread(following - position, position).count(0) == following - position
     file.close()
 
 
@@ -187,6 +208,78 @@ def test_zeroing_works_without_the_system_call(tmp_path: Path, monkeypatch: pyte
     file.zero(10, (3 << 20) - 10)
 
     assert bytes(file.view) == b"x" * 10 + bytes((3 << 20) - 20) + b"x" * 10
+    file.close()
+
+
+def test_only_trusted_file_systems_skip_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SEEK_DATA may skip written pages, nothing is skipped; elsewhere a file without data is skipped."""
+    file = RealDisk().create(str(tmp_path / "f"), 1 << 20, reserve=1 << 18)
+    again = RealDisk().open(str(tmp_path / "f"))
+
+    monkeypatch.setattr(real_disk_module, "_file_system_magic", lambda _: 0x2FC12FC1)  # ZFS
+    assert file.next_data(5_000) == 5_000
+    monkeypatch.setattr(real_disk_module, "_file_system_magic", lambda _: 0xEF53)
+    assert again.next_data(5_000) == 1 << 20
+    file.close()
+    again.close()
+
+
+def test_the_magic_number_of_a_file_system_is_found() -> None:
+    """The first field of statfs identifies the file system: /proc has the same number on every machine."""
+    descriptor = os.open("/proc/self", os.O_RDONLY)
+    try:
+        assert real_disk_module._file_system_magic(descriptor) == 0x9FA0
+    finally:
+        os.close(descriptor)
+    assert real_disk_module._file_system_magic(-1) == 0
+
+
+def test_a_mapped_file_has_one_descriptor(tmp_path: Path) -> None:
+    """A map keeps no descriptor, since their number limits that of queues; ``mmap.mmap``, the twin, keeps one."""
+
+    def descriptors() -> int:
+        links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.exists(entry.path)]
+        return links.count(str(tmp_path / "f"))
+
+    file = RealDisk().create(str(tmp_path / "f"), 1 << 16, reserve=1 << 16)
+    file.view[0] = 1
+    assert descriptors() == 1
+    file.close()
+    assert descriptors() == 0
+
+    descriptor = os.open(tmp_path / "f", os.O_RDWR)
+    with mmap.mmap(descriptor, 1 << 16):
+        assert descriptors() == 2
+    os.close(descriptor)
+
+
+def test_a_map_is_removed_with_its_last_slice(tmp_path: Path) -> None:
+    """A slice keeps the pages after the file was closed; without one the address space is free at once."""
+
+    def is_mapped() -> bool:
+        return str(tmp_path / "f") in Path("/proc/self/maps").read_text()
+
+    file = RealDisk().create(str(tmp_path / "f"), 1 << 16, reserve=1 << 16)
+    piece = file.view[10:20][2:4]
+    piece[:] = b"xy"
+    file.close()
+    gc.collect()
+    assert is_mapped()
+    assert bytes(piece) == b"xy"
+
+    del piece
+    gc.collect()
+    assert not is_mapped()
+
+
+def test_a_file_that_cannot_be_mapped_names_itself(tmp_path: Path) -> None:
+    """The error of a failed map has its number and the path."""
+    file = RealDisk().create(str(tmp_path / "f"), 0)
+
+    with pytest.raises(OSError, match=str(tmp_path / "f")) as error:
+        _ = file.view
+
+    assert error.value.errno == errno.EINVAL
     file.close()
 
 

@@ -3,12 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gantry_wire.commands.clients import HeartbeatData, LockBatch, MessageQueue
-from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.commands.documents import plain_document, read_document, write_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import BrokerData, KeyValueTable, TopicRoute
 from gantry_wire.fastjson import DEPTH_MAX, ObjectKey, dumps, loads
@@ -144,6 +145,30 @@ def test_documents_are_written_with_java_names_and_without_nulls() -> None:
     assert json.loads(data) == {
         "cluster": "c", "brokerName": "b", "brokerAddrs": {"0": "a:1"}, "enableActingMaster": False
     }  # fmt: skip
+
+
+class AnyDocument(msgspec.Struct):
+    """A document with a value of any shape."""
+
+    value: Any = None
+    numbered: dict[int, Any] = {}
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+@given(VALUES, st.dictionaries(st.integers(0, 9), VALUES, max_size=3))
+@example({"a": ":null", "b": [None, {"c": None}]}, {1: None})
+def test_documents_have_no_null_fields(value: Any, numbered: dict[int, Any]) -> None:
+    """Fields without a value are left out at any depth, and all others are written, with any text."""
+    document = AnyDocument(value, numbered)
+
+    expected = without_nulls({"value": value, "numbered": numbered})
+    assert json.loads(write_document(document)) == expected
+    assert plain_document(document) == expected
 
 
 def test_client_documents_are_read_with_their_irregular_names() -> None:

@@ -89,8 +89,23 @@ class DiskFile(Protocol):
         """Read up to ``length`` bytes; fewer only at the end of the file."""
         ...
 
+    def next_data(self, position: int) -> int:
+        """Return a position at or after ``position`` such that all bytes from there to it are zeros, without reading.
+
+        ``size`` if all bytes to the end are zeros. ``position`` itself is always right, and is returned where it is
+        not known what the file system has stored.
+        """
+        ...
+
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         """Write some of ``data`` and return how much. May be short: see ``write_fully``."""
+        ...
+
+    def start_writeback(self) -> None:
+        """Start to write dirty bytes to the disk, without waiting: a later ``sync`` has less to do.
+
+        A hint, never an error: an error of the write is one of the next ``sync``.
+        """
         ...
 
     def sync(self) -> None:

@@ -1,9 +1,9 @@
 """The real disk: ``mmap``, ``posix_fallocate``, ``fdatasync``, ``flock``.
 
-Two choices need an explanation. ``mmap.flush`` is never called: it holds the interpreter's lock for the whole msync,
-and ``fdatasync`` writes pages dirtied through a map just as well, with the lock released. And ``close`` closes the
-descriptor at once but leaves the mapping to its last reader: unmapping under a live slice is an error in Python and
-would be a crash anywhere else.
+Three choices need an explanation. Files are mapped by ``mmap(2)`` and not by Python's ``mmap``, which keeps a second
+descriptor of each file: the descriptors limit the number of queues. A map is never synced by itself: ``fdatasync``
+writes pages dirtied through a map just as well. And ``close`` closes the descriptor at once but leaves the mapping to
+its last reader: unmapping under a live slice would be a crash.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import fcntl
 import mmap
 import os
 import shutil
+import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast, final
@@ -25,23 +27,55 @@ ZERO_CHUNK = bytes(1 << 20)
 """What is written where blocks cannot be zeroed by ``fallocate``."""
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_ZERO_RANGE = 0x10
+SYNC_FILE_RANGE_WRITE = 2
 
 
-def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Return ``fallocate(2)``, which Python does not wrap; None where the C library lacks it.
+HOLES_ARE_ZEROS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
+"""File systems, by the magic numbers of statfs(2), on which ``SEEK_DATA`` skips nothing that was written.
 
-    Without it ``RealFile.zero`` writes zeros.
-    """
+They are ext4, XFS, Btrfs and tmpfs. Blocks that were allocated and never written count as a hole there, unless the page
+cache has a page of them: a page that was written through a map and is not on the disk yet is never skipped. Elsewhere
+that is not certain: ZFS has skipped such pages.
+"""
+
+
+def _load_function(name: str, argument_types: list[Any], result_type: Any) -> Callable[..., int] | None:
+    """Return a function of the C library that Python does not wrap completely; None where the library lacks it."""
     try:
-        function: Any = ctypes.CDLL(None, use_errno=True).fallocate
+        function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    function.restype = ctypes.c_int
-    return cast("Callable[[int, int, int, int], int]", function)
+    function.argtypes, function.restype = argument_types, result_type
+    return cast("Callable[..., int]", function)
 
 
-_FALLOCATE = _load_fallocate()
+_POINTER = ctypes.c_void_p
+# Without fallocate, ``RealFile.zero`` writes zeros; without fstatfs, no hole is skipped; without sync_file_range, bytes
+# are written when they are synced.
+_FALLOCATE = _load_function("fallocate", [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64], ctypes.c_int)
+_FSTATFS = _load_function("fstatfs", [ctypes.c_int, _POINTER], ctypes.c_int)
+_MMAP = _load_function(
+    "mmap", [_POINTER, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long], _POINTER
+)
+_MUNMAP = _load_function("munmap", [_POINTER, ctypes.c_size_t], ctypes.c_int)
+_MADVISE = _load_function("madvise", [_POINTER, ctypes.c_size_t, ctypes.c_int], ctypes.c_int)
+_SYNC_FILE_RANGE = _load_function(
+    "sync_file_range", [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint], ctypes.c_int
+)
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+STATFS_BYTES: Final = 512
+"""More than a ``struct statfs`` has on any machine."""
+
+
+def _file_system_magic(descriptor: int) -> int:
+    """Return the magic number of the file system of an open file; 0 if it is unknown.
+
+    It is the first field, and has 4 or 8 bytes. On a big-endian machine with 8 bytes the result is 0.
+    """
+    status = ctypes.create_string_buffer(STATFS_BYTES)
+    if _FSTATFS is None or _FSTATFS(descriptor, status) != 0:
+        return 0
+    return int.from_bytes(status.raw[:4], sys.byteorder)
 
 
 def _with_path(error: OSError, path: str) -> OSError:
@@ -59,6 +93,32 @@ def _adding_path(path: str) -> Iterator[None]:
 
 
 @final
+class _FileMap:
+    """A shared map of a whole file, which keeps no descriptor. It is unmapped with its last slice."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        assert _MMAP is not None and _MUNMAP is not None, "a C library has mmap"
+        address = _MMAP(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+        if address == _MAP_FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        self._address: Final = address
+        self._size: Final = size
+        pages = (ctypes.c_ubyte * size).from_address(address)
+        self.view: Final = memoryview(pages).cast("B")
+        """All bytes of the file. Each slice keeps ``pages``, and with it the map."""
+        # Not at the exit of the interpreter, where other threads may still use slices.
+        weakref.finalize(pages, _MUNMAP, address, size).atexit = False
+
+    def advise(self, advice: int, start: int = 0, length: int | None = None) -> None:
+        """Call ``madvise`` for a range; ``start`` is the start of a page."""
+        length = self._size - start if length is None else length
+        if _MADVISE is not None and _MADVISE(self._address + start, length, advice) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+
+@final
 class RealFile:
     """One open file of a fixed size. Owned by the caller that opened it; ``sync`` may run in another thread."""
 
@@ -68,8 +128,9 @@ class RealFile:
         self.size: Final = size
         self._reserved = 0
         self._is_read_ahead_useful = True
-        self._map: mmap.mmap | None = None
-        self._view: memoryview | None = None
+        self._are_holes_zeros: bool | None = None
+        """Whether ``SEEK_DATA`` may be used; None until the first ``next_data``."""
+        self._map: _FileMap | None = None
 
     def __repr__(self) -> str:
         return f"<RealFile {self.path} size={self.size} reserved={self._reserved}>"
@@ -80,11 +141,11 @@ class RealFile:
 
     @property
     def view(self) -> memoryview:
-        if self._view is None:
-            self._map = mmap.mmap(self._descriptor, self.size, mmap.MAP_SHARED)
-            self._view = memoryview(self._map)
+        if self._map is None:
+            with _adding_path(self.path):
+                self._map = _FileMap(self._descriptor, self.size)
             self._advise()
-        return self._view
+        return self._map.view
 
     def reserve(self, end: int) -> None:
         end = min(end, self.size)
@@ -109,7 +170,7 @@ class RealFile:
         """
         if self._map is not None:
             is_useful = self._is_read_ahead_useful and self._reserved >= self.size
-            self._map.madvise(mmap.MADV_NORMAL if is_useful else mmap.MADV_RANDOM)
+            self._map.advise(mmap.MADV_NORMAL if is_useful else mmap.MADV_RANDOM)
 
     def advise(self, start: int, end: int) -> None:
         if self._map is None:
@@ -118,9 +179,9 @@ class RealFile:
         with suppress(OSError):
             if start > 0:
                 # The pages leave this process, not the page cache. No dirty page is lost, because the map is shared.
-                self._map.madvise(mmap.MADV_DONTNEED, 0, start)
+                self._map.advise(mmap.MADV_DONTNEED, 0, start)
             if start < end:
-                self._map.madvise(mmap.MADV_WILLNEED, start, end - start)
+                self._map.advise(mmap.MADV_WILLNEED, start, end - start)
 
     def regrow(self) -> int | None:
         end = os.lseek(self._descriptor, 0, os.SEEK_END)  # lseek is the cheapest way to read the size.
@@ -139,11 +200,26 @@ class RealFile:
         except OSError as exc:
             raise _with_path(exc, self.path) from exc
 
+    def next_data(self, position: int) -> int:
+        if self._are_holes_zeros is None:
+            self._are_holes_zeros = _file_system_magic(self._descriptor) in HOLES_ARE_ZEROS
+        if not self._are_holes_zeros:
+            return position
+        try:
+            return min(os.lseek(self._descriptor, position, os.SEEK_DATA), self.size)
+        except OSError as exc:
+            return self.size if exc.errno == errno.ENXIO else position
+
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         try:
             return os.pwrite(self._descriptor, data, position)
         except OSError as exc:
             raise _with_path(exc, self.path) from exc
+
+    def start_writeback(self) -> None:
+        # Without a flag to wait, the call takes no error away from the next fdatasync.
+        if _SYNC_FILE_RANGE is not None:
+            _SYNC_FILE_RANGE(self._descriptor, 0, 0, SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
         with _adding_path(self.path):
@@ -168,16 +244,11 @@ class RealFile:
             return
         os.close(self._descriptor)
         self._descriptor = -1
-        view, self._view = self._view, None
+        # A slice that is still being read keeps the mapping until its owner drops it.
         mapping, self._map = self._map, None
-        if view is None or mapping is None:
-            return
-        try:
-            view.release()
-            mapping.close()
-        except BufferError:
-            # A slice of the map is still being read; its owner keeps the mapping alive until it drops the slice.
-            return
+        if mapping is not None:
+            with suppress(BufferError):
+                mapping.view.release()
 
 
 def space_of(path: str) -> DiskSpace:

@@ -12,17 +12,21 @@ it. Readers ask for the *extent* that holds an offset and read from its view, wh
               `- file's map -'`- buffer -'         with one from the middle on: two
 
 After a crash, recovery zeroes what must be zero (``zero_range``), and writes again what may be lost (``rewrite``). A
-queue or index file is sparse after its end. Stale bytes there would be taken for entries later. Zeroing the whole rest
-would allocate it, so the rest is read, and only bytes that are not zero are overwritten.
+queue or index file is sparse after its end. Stale bytes there would be taken for entries later: before a power loss,
+the kernel may have written later pages before earlier ones. Zeroing the whole rest would allocate it, so what may have
+been written there is read, and only bytes that are not zero are overwritten. What the file system has never stored is
+not read: it is nearly all of the file, and reading it would take 12 ms for each queue.
 """
 
 from __future__ import annotations
 
+import errno
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, final
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import OutOfDescriptors, StoreFull, is_out_of_descriptors
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_store_files.segments import segment_name
@@ -32,14 +36,28 @@ from gantry_store_files.segments import segment_name
 def translate_disk_full(what: str) -> Iterator[None]:
     """Raise ``StoreFull`` for an ``OSError`` of an operation that needs space for ``what``.
 
-    Every error counts as a lack of space, except that a file exists or is missing: these two pass unchanged.
+    Every error counts as a lack of space, or of descriptors (``OutOfDescriptors``), except that a file exists or is
+    missing: these two pass unchanged.
     """
     try:
         yield
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError as exc:
+        if is_out_of_descriptors(exc):
+            raise OutOfDescriptors(_descriptors_needed(what, exc)) from exc
         raise StoreFull(f"no room for {what}: {exc.strerror}") from exc
+
+
+def _descriptors_needed(what: str, error: OSError) -> str:
+    """Return which limit prevents that ``what`` is opened, and what to raise."""
+    if error.errno == errno.ENFILE:
+        return f"too many open files in the system to open {what}; raise its limit (sysctl fs.file-max)"
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"too many open files to open {what}: the limit of this process is {limit}; raise its hard limit "
+        "(LimitNOFILE=, ulimit -Hn) and restart the broker, or close connections"
+    )
 
 
 class Extent(NamedTuple):
@@ -155,8 +173,7 @@ def zero_range(file: DiskFile, start: int, end: int) -> int:
     works on a full disk, too.
     """
     overwritten = 0
-    for position in range(start, end, CHUNK_BYTES):
-        data = file.pread(min(CHUNK_BYTES, end - position), position)
+    for position, data in _written_chunks(file, start, end, CHUNK_BYTES):
         if data.count(0) != len(data):
             first = len(data) - len(data.lstrip(b"\0"))
             length = len(data.rstrip(b"\0")) - first
@@ -165,11 +182,21 @@ def zero_range(file: DiskFile, start: int, end: int) -> int:
     return overwritten
 
 
+def _written_chunks(file: DiskFile, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield chunks of ``[start, end)`` with their positions, without long ranges that are known to be zeros."""
+    position = start
+    while (position := max(position, file.next_data(position))) < end:
+        data = file.pread(min(chunk_bytes, end - position), position)
+        if not data:
+            return  # Another process has shortened the file.
+        yield position, data
+        position += len(data)
+
+
 def find_used_end(file: DiskFile, start: int) -> int:
     """Return the exclusive end of the bytes in ``[start, size)`` that are not zero; ``start`` if all are zero."""
     last = start
-    for position in range(start, file.size, REWRITE_BYTES):
-        chunk = file.pread(min(REWRITE_BYTES, file.size - position), position)
+    for position, chunk in _written_chunks(file, start, file.size, REWRITE_BYTES):
         if chunk.count(0) != len(chunk):
             last = position + len(chunk.rstrip(b"\0"))
     return last

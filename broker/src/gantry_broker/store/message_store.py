@@ -238,8 +238,13 @@ class MessageStore(StoreContract):
 
     def delete_topic(self, topic: str, before: int | None = None) -> bool:
         queues = {queue for queue in self.queues if queue.topic == topic}
-        end = self.log.wrote if before is None else before
-        if not self.queues.delete_topic(topic, end, has_undispatched=self.dispatcher.dispatched < end):
+        end, dispatched = self.log.wrote if before is None else before, self.dispatcher.dispatched
+        has_damage = bool(self.guard.damage.damaged)  # A replica may still have these messages.
+        if not has_damage:
+            self.queues.forget_deletions(dispatched, self.log.min_physical)
+        # A master has a queue for each message that is not dispatched: the append or the promotion has created it.
+        has_undispatched = (before is not None or has_damage) and dispatched < end
+        if not self.queues.delete_topic(topic, end, has_undispatched=has_undispatched):
             return False
         self.dispatcher.drop_held_units(queues)
         self._lifecycle.point_writer.request_point()

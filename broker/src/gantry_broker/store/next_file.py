@@ -42,6 +42,8 @@ class NextFileAllocator:
         self._file_size: Final = settings.mapped_file_size_commit_log
         self._space_retry_interval_ms: Final = settings.space_retry_interval_ms
         self._space_retry_at_ms: int | None = None
+        self._last_refusal = StoreFull("no space on the disk for the next file of the commit log")
+        """Why the last attempt failed; sends are refused with it until the next attempt."""
         self._wait_s = NEXT_FILE_WAIT_S
         self._allocator = ThreadPoolExecutor(1, "gantry-allocate") if settings.is_preallocating else None
 
@@ -73,7 +75,7 @@ class NextFileAllocator:
         Raises ``StoreFull`` or ``DiskTooSlow``.
         """
         if self._space_retry_at_ms is not None and self._clock.monotonic_ms() < self._space_retry_at_ms:
-            raise StoreFull("no space on the disk for the next file of the commit log")
+            raise type(self._last_refusal)(str(self._last_refusal))
         if self._allocator is not None and self.is_wanted:
             with suppress(RuntimeError):
                 self.future = self._allocator.submit(self._create_with_room, base_offset)
@@ -84,8 +86,9 @@ class NextFileAllocator:
             # The loop waits for the file once; later calls fail at once until it is ready.
             self._wait_s = 0.0
             raise DiskTooSlow("the next file of the commit log is not ready yet") from None
-        except StoreFull:
+        except StoreFull as exc:
             self.future = None
+            self._last_refusal = exc
             self._space_retry_at_ms = self._clock.monotonic_ms() + self._space_retry_interval_ms
             raise
         self.future, self._wait_s, self._space_retry_at_ms = None, NEXT_FILE_WAIT_S, None

@@ -33,6 +33,12 @@ from gantry_broker.store.worker import Worker
 
 log = logging.getLogger(__name__)
 
+SYNC_THREADS: Final = 8
+"""How many threads sync queues while nothing else uses the store: a disk completes many flushes in the time of one.
+
+While the store is in use, only ``gantry-point`` does: more threads would compete with the loop for the interpreter.
+"""
+
 
 @final
 class RecoveryPointWriter:
@@ -129,7 +135,7 @@ class RecoveryPointWriter:
         try:
             self._flusher.flush()
             self._heads.write(self._identity(), self._log.flushed)
-            self._write_point()
+            self._write_point(sync_threads=SYNC_THREADS)
             self._write_checkpoint()
         except StoreFailed:
             return False
@@ -145,7 +151,7 @@ class RecoveryPointWriter:
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
-    def _write_point(self) -> None:
+    def _write_point(self, *, sync_threads: int = 1) -> None:
         # The order of these reads makes the point consistent while the loop continues to append. The ends of the queues
         # are read before the dispatched end, so they are never beyond it. The index's header is read after the
         # dispatched end, so the index is never behind it. The beginning of the log is read before the beginnings of the
@@ -171,7 +177,7 @@ class RecoveryPointWriter:
         is_indexed = self._index is not None and not self._index.is_behind
         deleted = {topic: end for topic, end in self._queues.deleted.items() if end > self._log.min_physical}
         self._flusher.flush()
-        self._queues.sync()
+        self._queues.sync(threads=sync_threads)
         if self._index is not None:
             self._index.sync()
         crash_points.hit(crash_points.MID_POINT)

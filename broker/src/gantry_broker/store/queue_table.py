@@ -20,6 +20,7 @@ from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_sums import SumsBudget
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
+from gantry_broker.store.worker import sync_together
 from gantry_store_files.queue_units import QUEUE_ID_MAX, is_filler, parse_queue_id
 from gantry_store_files.segments import segments_of
 from gantry_wire.names import path_component, topic_fault
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 QUEUE_OFFSET_MAX: Final = (1 << 63) // CONSUME_UNIT_BYTES - 1
 """The position of a unit in its queue's files must fit into 63 bits."""
+SHARED_QUEUES_MIN: Final = 64
+"""With fewer queues, no threads are started to sync them."""
 
 
 @final
@@ -56,6 +59,9 @@ class QueueTable:
         Replaced, never changed in place: ``gantry-point`` reads it.
         """
 
+        self._unproven: Final[set[str]] = set()
+        """Deleted topics of which no message is known. The part of the log that is in no queue may have one."""
+
         self.shortened: Final[deque[tuple[ConsumeQueue, int]]] = deque()
         """Queues with a file that another process has shortened, and the first unit that was lost. Any thread."""
 
@@ -63,7 +69,7 @@ class QueueTable:
         self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
         self._unsynced_directories: list[ConsumeQueue] = []
-        """Queues whose files are durable, but not yet the names of their directories. Owned by ``gantry-point``."""
+        """Queues whose files are durable, but not yet the names of their directories. Owned by threads that sync."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(tuple(self._queues.values()))
@@ -214,14 +220,33 @@ class QueueTable:
     def load_deleted(self, deleted: Mapping[str, int]) -> None:
         """Use the deleted topics of a recovery point."""
         self.deleted = dict(deleted)
+        self._unproven.clear()
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:
         """Return whether the message at ``physical_offset`` is of a topic that was deleted later."""
-        return physical_offset < self.deleted.get(topic, -1)
+        if physical_offset >= self.deleted.get(topic, -1):
+            return False
+        self._unproven.discard(topic)
+        return True
 
     def limit_deletions(self, end: int) -> None:
         """Limit deletions to ``end``, where the log ends now: messages after it may be of new topics."""
         self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
+
+    def forget_deletions(self, dispatched: int, min_physical: int) -> None:
+        """Drop the deletions that concern no message, so that their number is limited by that of messages in the log.
+
+        They are those before ``min_physical``, where the log begins, and those of topics without a message: none was
+        known when the topic was deleted, and none was found in the log up to ``dispatched``.
+        """
+        kept = {
+            topic: end
+            for topic, end in self.deleted.items()
+            if end > min_physical and (end > dispatched or topic not in self._unproven)
+        }
+        if len(kept) < len(self.deleted):
+            self.deleted = kept
+            self._unproven.intersection_update(kept)
 
     def delete_topic(self, topic: str, log_end: int, *, has_undispatched: bool = False) -> bool:
         """Drop all queues of ``topic`` and their files; their messages lie before ``log_end``.
@@ -243,6 +268,10 @@ class QueueTable:
             self._is_directory_dirty = True
         if not queues and not has_undispatched:
             return False
+        if queues:
+            self._unproven.discard(topic)
+        elif topic not in self.deleted:
+            self._unproven.add(topic)
         self.deleted = {**self.deleted, topic: log_end}
         return True
 
@@ -269,21 +298,40 @@ class QueueTable:
         self._retired.extend(files)
         return files
 
-    def sync(self) -> None:
-        """Make every queue durable, names included. Called by ``gantry-point``."""
+    def sync(self, *, threads: int = 1) -> None:
+        """Make every queue durable, names included. Called by ``gantry-point``, or while no other thread runs.
+
+        The files are synced in so many threads if there are many queues.
+        """
         while self._retired:
             self._retired.pop().close()
-        for queue in self:
-            if queue.sync():
-                self._unsynced_directories.append(queue)
+        self._start_writeback()
+        queues = tuple(self)
+        threads = threads if len(queues) >= SHARED_QUEUES_MIN else 1
+        sync_together(self._sync_queue, queues, threads=threads)
         if self._unsynced_directories or self._is_directory_dirty:
             self._is_directory_dirty = False
             try:
-                self._sync_directories(self._unsynced_directories)
+                self._sync_directories(self._unsynced_directories, threads=threads)
             except OSError:
                 self._is_directory_dirty = True
                 raise
             self._unsynced_directories.clear()
+
+    def _sync_queue(self, queue: ConsumeQueue) -> None:
+        if queue.sync():
+            self._unsynced_directories.append(queue)
+
+    def _start_writeback(self) -> None:
+        """Start to write what is dirty in all queues, before they are synced one by one.
+
+        The disk works on all files at once then, and one commit of the file system's journal covers most of them.
+        """
+        for queue in self:
+            if queue.flushed_end != queue.readable_end:
+                for file in queue.files.files:
+                    if file.end_offset > queue.flushed_end * CONSUME_UNIT_BYTES:
+                        file.file.start_writeback()
 
     def sync_end(self, queue: ConsumeQueue) -> None:
         """Make the end of ``queue`` durable before its last flushed messages are deleted. Any thread may call it."""
@@ -300,13 +348,17 @@ class QueueTable:
             return  # The topic was deleted meanwhile, and ``gantry-point`` has closed its files.
         self._sync_directories([queue])
 
-    def _sync_directories(self, queues: list[ConsumeQueue]) -> None:
+    def _sync_directories(self, queues: list[ConsumeQueue], *, threads: int = 1) -> None:
         """Sync the parents of the queues' directories, which hold the names of new ones."""
-        for parent in [*sorted({f"{self.directory}/{queue.topic}" for queue in queues}), self.directory]:
-            with suppress(FileNotFoundError):
-                self._disk.sync_directory(parent)
+        parents = sorted({f"{self.directory}/{queue.topic}" for queue in queues})
+        sync_together(self._sync_parent, parents, threads=threads)
+        self._sync_parent(self.directory)
         # The directory itself is created with the first queue.
         self._disk.sync_directory(self.directory.rpartition("/")[0])
+
+    def _sync_parent(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.sync_directory(path)
 
     def close(self) -> None:
         for queue in (*self, *self._retired):

@@ -1,14 +1,18 @@
-"""A helper thread of the store that runs a step when it is woken, and at least once per interval.
+"""The helper threads of the store: one that runs a step when it is woken, at least once per interval, and some that
+share syncs.
 
-The thread runs while the loop's thread serves requests, and holds the interpreter only between its system calls. The
-step is a method of its owner, called ``step``, which tests call directly, without any thread.
+The first thread runs while the loop's thread serves requests, and holds the interpreter only between its system calls.
+The step is a method of its owner, called ``step``, which tests call directly, without any thread.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final, final
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar, final
+
+T = TypeVar("T")
 
 
 @final
@@ -63,3 +67,36 @@ class Worker:
             self._wake.clear()
             if not self._step():
                 return
+
+
+def sync_together(sync: Callable[[T], object], items: Iterable[T], *, threads: int) -> None:
+    """Call ``sync`` for all items in this thread and in up to ``threads - 1`` others, which have ended afterwards.
+
+    After an error no further item is begun, and the first error is raised. Without a free thread this one does all.
+    """
+    left, errors = deque(items), list[BaseException]()
+
+    def run() -> None:
+        while left and not errors:
+            try:
+                item = left.popleft()
+            except IndexError:
+                return  # Another thread has taken the last item.
+            try:
+                sync(item)
+            except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
+                errors.append(error)
+
+    helpers = []
+    for _ in range(min(threads, len(left)) - 1):
+        helper = threading.Thread(target=run, name="gantry-sync", daemon=True)
+        try:
+            helper.start()
+        except RuntimeError:
+            break
+        helpers.append(helper)
+    run()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, final
 import msgspec
 
 from gantry_broker.errors import BrokerError
+from gantry_wire.commands.documents import plain_document
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +56,8 @@ class TableFile:
             self._written_count = change_count
 
     def _copy(self) -> dict[str, Any]:
-        """Return a copy of the table in JSON types."""
-        document: dict[str, Any] = without_nulls(msgspec.to_builtins(self._snapshot(), str_keys=True))
-        return document
+        """Return a copy of the table in JSON types, without nulls: RocketMQ's files have none."""
+        return plain_document(self._snapshot())
 
 
 @final
@@ -121,13 +121,6 @@ class Persistence:
             return False
         self.failure = None
         return True
-
-
-def without_nulls(document: Any) -> Any:
-    """Return `document` without null values: RocketMQ's files have none."""
-    if isinstance(document, dict):
-        return {name: without_nulls(value) for name, value in document.items() if value is not None}
-    return [without_nulls(value) for value in document] if isinstance(document, list) else document
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:

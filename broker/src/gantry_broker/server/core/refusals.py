@@ -17,6 +17,7 @@ from gantry_broker.errors import (
     IndexRebuilding,
     LogReadOnly,
     MessageTooLarge,
+    OutOfDescriptors,
     PoolExhausted,
     QueueRebuilding,
     StoreFull,
@@ -90,6 +91,8 @@ def store_refusal(error: Exception) -> Refusal:
     if isinstance(error, DiskTooSlow):
         text = f"service not available now, the disk is too slow: {error}"
         return Refusal(unavailable, text, RefusalReason.DISK_TOO_SLOW)
+    if isinstance(error, OutOfDescriptors):
+        return Refusal(unavailable, f"service not available now, {error}", RefusalReason.OUT_OF_DESCRIPTORS)
     if isinstance(error, StoreFull):
         return Refusal(unavailable, f"service not available now, the disk is full: {error}", RefusalReason.DISK_FULL)
     if isinstance(error, PoolExhausted):

@@ -186,9 +186,8 @@ class MasterReplication:
 
     def _send_urgent(self) -> None:
         self._is_table_scheduled = False
-        tables = self._tables.urgent_tables()
-        if self.is_leading:
-            self.server.send_tables(tables)
+        if self.is_leading and self.server.streams:  # A slave gets all tables when it joins.
+            self.server.send_tables(self._tables.urgent_tables())
 
     def tick(self) -> None:
         """Send changed tables and check the acks again. Called about once a second."""

@@ -29,11 +29,11 @@ from gantry_broker.ha.frames import Table
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.groups import GroupDocument
 from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
-from gantry_broker.server.core.persist import without_nulls
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.transactions.journal import TransactionProgress
 from gantry_broker.store.message_store import MessageStore
 from gantry_wire.commands.admin import TopicConfigTable
+from gantry_wire.commands.documents import write_document
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +196,7 @@ class TableSync:
             document = self.queue_ends.document()
         else:
             document = self._delay.progress.delivered_document()
-        data = without_nulls(msgspec.to_builtins(document, str_keys=True))
-        return Table(core.store.log.wrote, name, msgspec.json.encode(data))
+        return Table(core.store.log.wrote, name, write_document(document))
 
     # -- a slave's side ------------------------------------------------------------------------------------------------
 
