@@ -158,6 +158,7 @@ def test_without_build_packages_the_python_path_is_installed(
     """A missing package is a reason like a missing compiler."""
     hook = load_hook(tree)
     monkeypatch.setattr(hook, "find_version", lambda name: None if name == package else "1")
+    monkeypatch.setenv("CC", "env")  # some program that exists
 
     assert hook.build_in_place(tree, "auto").reason == f"not built: no {package} when Gantry was built"
 
