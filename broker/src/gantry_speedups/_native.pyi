@@ -69,6 +69,19 @@ class SendBatch:
     ) -> int:
         """Take the plain sends at the start of ``data[position:]``; return the position of the first other frame."""
 
+    def take_entries(
+        self,
+        data: bytes,
+        send: Any,
+        slot: QueueSlot,
+        host: bytes,
+        host_flag: int,
+        marks: list[bytes],
+        routes: Any,
+        count_max: int,
+    ) -> bool:
+        """Take the messages of a batch's body. False if only the slow path can handle one of them."""
+
     def add(self, draft: Any, answer: tuple[bytes, bytes, int], is_waiting: bool = True) -> None:
         """Add a draft, with (template of the reply, empty for a one-way send; unique id; opaque)."""
 

@@ -2,6 +2,7 @@
 
 cdef enum:
     CHUNK_BYTES = 65536
+    ENTRY_BYTES_MIN = 22     # a message of a batch: see ``gantry_wire.batch``
 
 cdef uint64_t _batches = 0
 
@@ -95,17 +96,14 @@ cdef class SendBatch:
             if kind == 1:
                 if not take_binary(header_start, header_end, &header):
                     break
-            elif kind != 0:
-                break
-            elif header_size > 12 and memcmp(header_start, b'{"code":310,', 12) == 0:
-                header.is_short = True
-                if take_json(header_start + 12, header_end, &header, False) != header_end:
-                    break
-            elif header_size > 11 and memcmp(header_start, b'{"code":10,', 11) == 0:
-                if take_json(header_start + 11, header_end, &header, False) != header_end:
-                    break
             else:
-                break
+                header.is_short = header_size > 12 and memcmp(header_start, b'{"code":310,', 12) == 0
+                if (
+                    kind != 0 or header_size <= 11
+                    or not (header.is_short or memcmp(header_start, b'{"code":10,', 11) == 0)
+                    or take_json(header_start + 11 + header.is_short, header_end, &header, False) != header_end
+                ):
+                    break
             if (
                 header.seen & REQUIRED != REQUIRED or header.flags & REPLY or header.numbers[J_RECONSUMED] != 0
                 or not 0 < body.size <= body_max
@@ -192,6 +190,41 @@ cdef class SendBatch:
         self.free_start = stop
         self.count += 1
         return True
+
+    def take_entries(
+        self, bytes data, send, QueueSlot slot not None, bytes host, uint32_t host_flag, list marks, routes,
+        Py_ssize_t count_max,
+    ):
+        """Take the messages of ``data``, the body of a batch. False if only the slow path can handle one of them."""
+        cdef Bytes at = <Bytes>PyBytes_AS_STRING(data)
+        cdef Bytes end = at + PyBytes_GET_SIZE(data)
+        cdef Bytes stop
+        cdef Header header
+        cdef bytes mark, added = routes.broker_tail
+        cdef Text body
+        cdef int64_t total
+        memset(&header, 0, sizeof(Header))
+        header.is_wide, header.flags = True, ONE_WAY        # the messages have one answer together
+        header.numbers[F_SYS_FLAG], header.numbers[G_BORN] = send.sys_flag, send.born_timestamp
+        self.owners += (data, host, added)
+        while at < end:
+            if self.count >= count_max or end - at < ENTRY_BYTES_MIN:
+                return False
+            total, body.start, body.size = <int32_t>read32(at), at + 20, <int32_t>read32(at + 16)
+            if not ENTRY_BYTES_MIN <= total <= end - at or not 0 < body.size <= total - ENTRY_BYTES_MIN:
+                return False
+            stop = body.start + body.size
+            header.properties.start, header.properties.size = stop + 2, at + total - stop - 2
+            if ((<Py_ssize_t>stop[0] << 8) | stop[1]) != header.properties.size or header.properties.size > PROPERTIES_MAX:
+                return False
+            for mark in marks:
+                if not has_name(header.properties, text_of(mark)):
+                    return False
+            header.numbers[H_FLAG] = <int32_t>read32(at + 12)
+            if not self.take_send(&header, slot, body, host, host_flag, text_of(added), routes, None):
+                return False
+            at += total
+        return self.count > 0
 
     # -- sends from the Python path ------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ copied) are parsed once by `SendRoutes.stored_properties`, which returns the sam
 """
 
 import random
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import msgspec
@@ -66,6 +67,9 @@ Properties have a shape if they begin with a unique id of 32 letters and digits,
 neither keys nor `WAIT=false`: then all but the id is the same for each message. A sender that does not wait gets its
 answer before the message is as durable as the mode promises.
 """
+
+EncodedProperties = tuple[bytes, bytes, int, tuple[str, ...], bool]
+"""(encoded properties, unique id as in a JSON string, tags code, index keys, whether to wait for the store)."""
 
 
 @final
@@ -203,11 +207,41 @@ class SendRoutes:
         is_shape = is_kept and is_waiting_for_store and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32
         return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting_for_store
 
+    def encode_properties(self, route: SendRoute, text: str) -> EncodedProperties | None:
+        """Return what a send with the properties ``text`` stores and answers; None if only the slow path knows it.
+
+        Properties with a shape are found in the route, and a new shape is cached there.
+        """
+        key = text[UNIQUE_START:UNIQUE_END]
+        shape = route.shapes.get(text[UNIQUE_END:])
+        if (
+            shape is not None
+            and text[:UNIQUE_START] == UNIQUE_PREFIX
+            and len(key) == 32
+            and key.isascii()
+            and key.isalnum()
+        ):
+            unique = key.encode()
+            return UNIQUE_PREFIX_BYTES + unique + shape.tail, unique, shape.tags_code, (key,), True
+        properties = self.stored_properties(text)
+        if properties is None:
+            return None
+        data, key, code, index_keys, is_shape, is_waiting_for_store = properties
+        if is_shape:
+            route.cache_shape(text[UNIQUE_END:], Shape(data[UNIQUE_END:], code))
+        unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
+        return data, unique, code, index_keys, is_waiting_for_store
+
     def create_slot(self, route: SendRoute, queue_id: int) -> Any:
         """Create the slot of a queue at the first send to it."""
         slot = QueueSlot(self._store.queues.get_or_create(route.topic, queue_id), self.make_reply_template(queue_id))
         route.slots[queue_id] = slot
         return slot
+
+    def message_ids(self, physical_offsets: Sequence[int]) -> str:
+        """Return the offset message ids of the messages of a batch, as the reply to it has them."""
+        one = f",{self._host_hex}%016X"
+        return (one * len(physical_offsets) % tuple(physical_offsets))[1:]
 
     def make_reply_template(self, queue_id: int) -> bytes:
         """Return the template of a successful reply, filled by (physical offset, queue offset, unique id, opaque)."""

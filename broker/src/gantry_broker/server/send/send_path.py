@@ -32,8 +32,6 @@ from gantry_broker.server.core.send_routes import (
     UNIQUE_START,
     SendRoute,
     SendRoutes,
-    Shape,
-    json_text,
 )
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.send.ack_gate import AckGate
@@ -315,28 +313,11 @@ class SendPath:
         The caller has checked the queue, the body and that the send is neither a batch nor a consumer's retry.
         """
         fields = request.fields
-        text = fields.properties or ""
+        properties = self._routes.encode_properties(route, fields.properties or "")
+        if properties is None:
+            return False
+        data, unique, tags_code, keys, is_waiting_for_store = properties
         queue_id = fields.queue_id
-        key = text[UNIQUE_START:UNIQUE_END]
-        shape = route.shapes.get(text[UNIQUE_END:])
-        keys: tuple[str, ...]
-        if (
-            shape is not None
-            and text[:UNIQUE_START] == UNIQUE_PREFIX
-            and len(key) == 32
-            and key.isascii()
-            and key.isalnum()
-        ):
-            unique, tags_code, keys, is_waiting_for_store = key.encode(), shape.tags_code, (key,), True
-            data = UNIQUE_PREFIX_BYTES + unique + shape.tail
-        else:
-            properties = self._routes.stored_properties(text)
-            if properties is None:
-                return False
-            data, key, tags_code, keys, is_shape, is_waiting_for_store = properties
-            unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
-            if is_shape:
-                route.cache_shape(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
         slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
         template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.reply_template
         self.batch.add(
