@@ -65,7 +65,7 @@ class SendBatch:
         routes: Any,
         frame_max: int,
         body_max: int,
-        permit: Callable[[str, str, bytes, bytes], bool] | None,
+        permit: Callable[[str, str], Callable[[bytes], bytes] | None] | None,
     ) -> int:
         """Take the plain sends at the start of ``data[position:]``; return the position of the first other frame."""
 

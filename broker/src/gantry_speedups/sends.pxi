@@ -66,7 +66,7 @@ cdef class SendBatch:
 
         ``frame_max`` limits the length in a frame's head, ``body_max`` a body. ``routes`` has the routes by topic, the
         properties that are added, and makes slots and unique ids. With ``permit`` it takes only sends that are signed
-        and permitted: that is called with access key, topic, signed content and signature.
+        and permitted: that is called with access key and topic, and returns what signs contents, or None.
         """
         cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
         cdef Bytes at = start + position
@@ -79,13 +79,12 @@ cdef class SendBatch:
         cdef PyObject* found
         cdef list slots = None
         cdef bytes added = routes.broker_tail
-        cdef Text topic, body, tail = text_of(added)
+        cdef Text topic, access_key, body, tail = text_of(added)
         cdef QueueSlot slot
-        topic.start, topic.size = NULL, 0
+        topic.start, topic.size, sign = NULL, 0, None
         if not 0 <= position <= end - start:
             raise IndexError(position)
-        self.owners.append(data)
-        self.owners.append(host)
+        self.owners += (data, host)
         while end - at >= 8:
             total, kind, header_size = read32(at), at[4], read32(at + 4) & 0xFFFFFF
             if total > frame_max or header_size + 4 > total or header_size > HEADER_BYTES_MAX or total > end - at - 4:
@@ -116,20 +115,26 @@ cdef class SendBatch:
                 if found == NULL:
                     break
                 route = <object>found
-                slots, topic = route.slots, header.topic
+                slots, topic, sign = route.slots, header.topic, None
+            if permit is not None and (sign is None or not is_name(
+                header.access_key.start, header.access_key.size, <const char*>access_key.start, access_key.size
+            )):
+                sign, access_key = permit(bytes_of(header.access_key).decode(), name), header.access_key
+                if sign is None:
+                    break
             if not 0 <= header.numbers[E_QUEUE] < len(slots):
                 break
             item = slots[header.numbers[E_QUEUE]]
             if item is None:
                 item = routes.create_slot(route, header.numbers[E_QUEUE])
             slot = <QueueSlot?>item
-            if not self.take_send(&header, slot, body, host, host_flag, tail, routes, permit):
+            if not self.take_send(&header, slot, body, host, host_flag, tail, routes, sign):
                 break
             at = body.start + body.size
         return at - start
 
     cdef bint take_send(
-        self, Header* header, QueueSlot slot, Text body, bytes host, uint32_t host_flag, Text tail, routes, permit
+        self, Header* header, QueueSlot slot, Text body, bytes host, uint32_t host_flag, Text tail, routes, sign
     ) except -1:
         """Add one send with a header in the usual form. False if only the Python path can handle its properties."""
         cdef Send* send = self.new_send()
@@ -150,10 +155,7 @@ cdef class SendBatch:
             if KINDS[found.unique.start[number]] != PLAIN or found.unique.start[number] == 0x7F:
                 return False
         header.values[I_PROPERTIES].start, header.values[I_PROPERTIES].size = text, size
-        if permit is not None and not permit(
-            bytes_of(header.access_key).decode(), bytes_of(header.topic).decode(), signed_content(header, body),
-            bytes_of(header.signature),
-        ):
+        if sign is not None and not compare_digest(sign(signed_content(header, body)), bytes_of(header.signature)):
             return False
         stop = text + size
         if size and text[size - 1] != 2:
