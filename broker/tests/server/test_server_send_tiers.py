@@ -30,6 +30,7 @@ from gantry_wire import Command, ResponseCode
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, encode_frame
 from gantry_wire.header import Header, encode_binary_header
+from gantry_wire.limits import HEADER_BYTES_MAX
 
 CASES_COUNT: Final = 6_000
 MUTATED_COUNT: Final = 3_000
@@ -363,6 +364,23 @@ async def test_shape_is_cached_by_the_second_tier_for_the_first(
     assert broker.send_path.put_send.calls == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    "text_keys",
+    ["a", "key-1 key-2", "", " a  b ", "größe 漢字 😀", "a\x01b", "x" * 30_000, "x" * 32_600, UNIQUE, f"k {UNIQUE}"],
+)
+@pytest.mark.parametrize("more", ["TAGS\x01t\x02", "", "KEYS\x01again\x02", "KEYS\x01\x02", "WAIT\x01false\x02"])
+async def test_keys_before_the_id_are_no_part_of_a_shape(
+    broker: Broker, text_keys: str, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java writes keys first: messages that differ by keys and id share a shape, and other keys never get one."""
+    rest = f"UNIQ_KEY\x01{UNIQUE}\x02{more}"
+    for text in (f"KEYS\x01k\x02{rest}", f"KEYS\x01{text_keys}\x02{rest}", rest, f"KEYS\x01{text_keys}\x02{rest}"):
+        data = plain_frame(310, 0, text)
+        assert run_by_tiers(broker, data) == run_by_slow_path(broker, data, monkeypatch)
+    tails = set(broker.core.send_routes.by_topic[TOPIC].shapes)
+    assert not any("KEYS" in tail for tail in tails)
+
+
 @pytest.mark.parametrize("kind_of_batch", ["compiled"], indirect=True)
 @pytest.mark.parametrize("serialization", [0, 1], ids=["json", "binary"])
 @pytest.mark.parametrize("code", [10, 310])
@@ -405,6 +423,16 @@ async def test_refused_sends_are_refused_in_every_tier(broker: Broker, monkeypat
         drafts, answers, _, reply = run_by_tiers(broker, plain_frame(code, serialization, properties_text(TAGS="t")))
         assert (drafts, answers) == ([], [])
         assert b'"code":14' in reply
+
+
+@pytest.mark.parametrize("serialization", [0, 1, 2, 255])
+async def test_header_over_the_limit_is_an_error(broker: Broker, serialization: int) -> None:
+    """In both encodings, and although the whole frame has arrived; so is a header of an unknown encoding."""
+    size = HEADER_BYTES_MAX + 1 if serialization < 2 else 21
+    peer: Any = Peer()
+
+    with pytest.raises(RemoteProtocolError, match="exceeds the limit" if serialization < 2 else "unknown header"):
+        broker.listeners.services[0].handle(encode_frame(bytes(size), b"", serialization), peer)
 
 
 # ------- the log itself

@@ -49,7 +49,7 @@ from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, check_frame_head
+from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, Serialization, check_frame_head
 from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import CLEARED_FLAGS, FLAG_BORN_HOST_V6, encode_host
@@ -58,6 +58,8 @@ NEVER_A_PREFIX: Final = b"\0"
 """A prefix that no JSON header has, which switches the fast path off."""
 UNHANDLED: Final = b"not handled yet"
 """The result of a `FrameHandler` for a request that must wait; compared by identity, and never sent."""
+UNKNOWN_KIND: Final = (max(Serialization) + 1) << 24
+"""From here on, the second number of a frame has an unknown encoding of the header in its first byte."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
 FrameHandler = Callable[[Frame, Connection], bytes | None]
@@ -177,6 +179,7 @@ class SendPath:
         """
         position, end, reply_bytes = 0, len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
+        header_bytes_max = self._limits.header_bytes_max
         routes, by_topic = self._routes, self._routes.by_topic
         host, host_flag = self.host_and_flag(connection)
         # Refused sends take the slow path, which answers them.
@@ -204,7 +207,12 @@ class SendPath:
                 break
             total, type_and_header = _unpack_head(data, position)
             header_bytes = type_and_header & HEADER_LENGTH_MASK
-            if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
+            if (
+                total > total_max
+                or header_bytes + 4 > total
+                or header_bytes > header_bytes_max
+                or type_and_header >= UNKNOWN_KIND
+            ):
                 check_frame_head(total, type_and_header, self._limits)
             frame_end = position + 4 + total
             if frame_end > end:
