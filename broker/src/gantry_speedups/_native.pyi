@@ -65,9 +65,22 @@ class SendBatch:
         routes: Any,
         frame_max: int,
         body_max: int,
-        permit: Callable[[str, str, bytes, bytes], bool] | None,
+        permit: Callable[[str, str], Callable[[bytes], bytes] | None] | None,
     ) -> int:
         """Take the plain sends at the start of ``data[position:]``; return the position of the first other frame."""
+
+    def take_entries(
+        self,
+        data: bytes,
+        send: Any,
+        slot: QueueSlot,
+        host: bytes,
+        host_flag: int,
+        marks: list[bytes],
+        routes: Any,
+        count_max: int,
+    ) -> bool:
+        """Take the messages of a batch's body. False if only the slow path can handle one of them."""
 
     def add(self, draft: Any, answer: tuple[bytes, bytes, int], is_waiting: bool = True) -> None:
         """Add a draft, with (template of the reply, empty for a one-way send; unique id; opaque)."""

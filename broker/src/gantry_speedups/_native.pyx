@@ -25,6 +25,8 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+from hmac import compare_digest
+
 cdef extern from "Python.h":
     int PyObject_GetBuffer(object, Py_buffer*, int) except -1
     void PyBuffer_Release(Py_buffer*)

@@ -2,6 +2,7 @@
 
 cdef enum:
     CHUNK_BYTES = 65536
+    ENTRY_BYTES_MIN = 22     # a message of a batch: see ``gantry_wire.batch``
 
 cdef uint64_t _batches = 0
 
@@ -65,7 +66,7 @@ cdef class SendBatch:
 
         ``frame_max`` limits the length in a frame's head, ``body_max`` a body. ``routes`` has the routes by topic, the
         properties that are added, and makes slots and unique ids. With ``permit`` it takes only sends that are signed
-        and permitted: that is called with access key, topic, signed content and signature.
+        and permitted: that is called with access key and topic, and returns what signs contents, or None.
         """
         cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
         cdef Bytes at = start + position
@@ -78,13 +79,12 @@ cdef class SendBatch:
         cdef PyObject* found
         cdef list slots = None
         cdef bytes added = routes.broker_tail
-        cdef Text topic, body, tail = text_of(added)
+        cdef Text topic, access_key, body, tail = text_of(added)
         cdef QueueSlot slot
-        topic.start, topic.size = NULL, 0
+        topic.start, topic.size, sign = NULL, 0, None
         if not 0 <= position <= end - start:
             raise IndexError(position)
-        self.owners.append(data)
-        self.owners.append(host)
+        self.owners += (data, host)
         while end - at >= 8:
             total, kind, header_size = read32(at), at[4], read32(at + 4) & 0xFFFFFF
             if total > frame_max or header_size + 4 > total or header_size > HEADER_BYTES_MAX or total > end - at - 4:
@@ -95,17 +95,14 @@ cdef class SendBatch:
             if kind == 1:
                 if not take_binary(header_start, header_end, &header):
                     break
-            elif kind != 0:
-                break
-            elif header_size > 12 and memcmp(header_start, b'{"code":310,', 12) == 0:
-                header.is_short = True
-                if take_json(header_start + 12, header_end, &header, False) != header_end:
-                    break
-            elif header_size > 11 and memcmp(header_start, b'{"code":10,', 11) == 0:
-                if take_json(header_start + 11, header_end, &header, False) != header_end:
-                    break
             else:
-                break
+                header.is_short = header_size > 12 and memcmp(header_start, b'{"code":310,', 12) == 0
+                if (
+                    kind != 0 or header_size <= 11
+                    or not (header.is_short or memcmp(header_start, b'{"code":10,', 11) == 0)
+                    or take_json(header_start + 11 + header.is_short, header_end, &header, False) != header_end
+                ):
+                    break
             if (
                 header.seen & REQUIRED != REQUIRED or header.flags & REPLY or header.numbers[J_RECONSUMED] != 0
                 or not 0 < body.size <= body_max
@@ -118,20 +115,26 @@ cdef class SendBatch:
                 if found == NULL:
                     break
                 route = <object>found
-                slots, topic = route.slots, header.topic
+                slots, topic, sign = route.slots, header.topic, None
+            if permit is not None and (sign is None or not is_name(
+                header.access_key.start, header.access_key.size, <const char*>access_key.start, access_key.size
+            )):
+                sign, access_key = permit(bytes_of(header.access_key).decode(), name), header.access_key
+                if sign is None:
+                    break
             if not 0 <= header.numbers[E_QUEUE] < len(slots):
                 break
             item = slots[header.numbers[E_QUEUE]]
             if item is None:
                 item = routes.create_slot(route, header.numbers[E_QUEUE])
             slot = <QueueSlot?>item
-            if not self.take_send(&header, slot, body, host, host_flag, tail, routes, permit):
+            if not self.take_send(&header, slot, body, host, host_flag, tail, routes, sign):
                 break
             at = body.start + body.size
         return at - start
 
     cdef bint take_send(
-        self, Header* header, QueueSlot slot, Text body, bytes host, uint32_t host_flag, Text tail, routes, permit
+        self, Header* header, QueueSlot slot, Text body, bytes host, uint32_t host_flag, Text tail, routes, sign
     ) except -1:
         """Add one send with a header in the usual form. False if only the Python path can handle its properties."""
         cdef Send* send = self.new_send()
@@ -152,10 +155,7 @@ cdef class SendBatch:
             if KINDS[found.unique.start[number]] != PLAIN or found.unique.start[number] == 0x7F:
                 return False
         header.values[I_PROPERTIES].start, header.values[I_PROPERTIES].size = text, size
-        if permit is not None and not permit(
-            bytes_of(header.access_key).decode(), bytes_of(header.topic).decode(), signed_content(header, body),
-            bytes_of(header.signature),
-        ):
+        if sign is not None and not compare_digest(sign(signed_content(header, body)), bytes_of(header.signature)):
             return False
         stop = text + size
         if size and text[size - 1] != 2:
@@ -192,6 +192,41 @@ cdef class SendBatch:
         self.free_start = stop
         self.count += 1
         return True
+
+    def take_entries(
+        self, bytes data, send, QueueSlot slot not None, bytes host, uint32_t host_flag, list marks, routes,
+        Py_ssize_t count_max,
+    ):
+        """Take the messages of ``data``, the body of a batch. False if only the slow path can handle one of them."""
+        cdef Bytes at = <Bytes>PyBytes_AS_STRING(data)
+        cdef Bytes end = at + PyBytes_GET_SIZE(data)
+        cdef Bytes stop
+        cdef Header header
+        cdef bytes mark, added = routes.broker_tail
+        cdef Text body
+        cdef int64_t total
+        memset(&header, 0, sizeof(Header))
+        header.is_wide, header.flags = True, ONE_WAY        # the messages have one answer together
+        header.numbers[F_SYS_FLAG], header.numbers[G_BORN] = send.sys_flag, send.born_timestamp
+        self.owners += (data, host, added)
+        while at < end:
+            if self.count >= count_max or end - at < ENTRY_BYTES_MIN:
+                return False
+            total, body.start, body.size = <int32_t>read32(at), at + 20, <int32_t>read32(at + 16)
+            if not ENTRY_BYTES_MIN <= total <= end - at or not 0 < body.size <= total - ENTRY_BYTES_MIN:
+                return False
+            stop = body.start + body.size
+            header.properties.start, header.properties.size = stop + 2, at + total - stop - 2
+            if ((<Py_ssize_t>stop[0] << 8) | stop[1]) != header.properties.size or header.properties.size > PROPERTIES_MAX:
+                return False
+            for mark in marks:
+                if not has_name(header.properties, text_of(mark)):
+                    return False
+            header.numbers[H_FLAG] = <int32_t>read32(at + 12)
+            if not self.take_send(&header, slot, body, host, host_flag, text_of(added), routes, None):
+                return False
+            at += total
+        return self.count > 0
 
     # -- sends from the Python path ------------------------------------------------------------------------------------
 

@@ -201,3 +201,16 @@ cdef bint parse_properties(Bytes text, Py_ssize_t size, Properties* found) noexc
             found.is_special = True
         position = pair_end + 1
     return True
+
+cdef bint has_name(Text text, Text mark) noexcept nogil:
+    """Whether properties have a pair that begins with ``mark``, a name with its 0x01."""
+    cdef Bytes at = text.start
+    cdef Bytes end = at + text.size
+    while end - at >= mark.size:
+        if memcmp(at, mark.start, mark.size) == 0:
+            return True
+        at = <Bytes>memchr(at, 2, end - at)
+        if at == NULL:
+            return False
+        at += 1
+    return False

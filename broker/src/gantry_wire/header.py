@@ -151,27 +151,33 @@ def _decode_binary_map(data: bytes, position: int, end: int, limits: WireLimits)
     """Return the pairs of `data` in [position, end). Names of one letter, as in sends, are read in one step."""
     ext: dict[str, str] = {}
     unpack, unpack_length, letters, last = _LETTER_FIELD.unpack_from, _LENGTH.unpack_from, _LETTERS, end - 7
+    fields_max = limits.ext_fields_max
     text = data.decode("latin-1")  # one character for each byte: ASCII text needs no further decoding
-    while position < end:
-        name_bytes, letter, value_bytes = unpack(data, position) if position <= last else (0, 0, 0)
+    while position <= last:
+        name_bytes, letter, value_bytes = unpack(data, position)
         if name_bytes == 1 and letter < 128:
             name, start = letters[letter], position + 7
         else:
-            name_end = position + 2 + ((data[position] << 8) | data[position + 1] if position + 2 <= end else end)
+            name_end = position + 2 + name_bytes
             if name_end + 4 > end:
                 raise RemoteProtocolError("a field's name exceeds the end of its map")
             name, start = text[position + 2 : name_end], name_end + 4
             if not name.isascii():
                 name = data[position + 2 : name_end].decode()
             (value_bytes,) = unpack_length(data, name_end)
+            if len(ext) > fields_max:  # names of one letter are few
+                break
         position = start + value_bytes
-        if position > end:
-            raise RemoteProtocolError("a field's value exceeds the end of its map")
         if value_bytes:
             value = text[start:position]
             ext[name] = value if value.isascii() else data[start:position].decode()
-            if len(ext) > limits.ext_fields_max:
-                raise RemoteProtocolError(f"a header exceeds the limit of {limits.ext_fields_max} fields")
+    # Up to 6 bytes are left, which may be a field without name and value.
+    if len(ext) > fields_max:
+        raise RemoteProtocolError(f"a header exceeds the limit of {fields_max} fields")
+    if position > end:
+        raise RemoteProtocolError("a field's value exceeds the end of its map")
+    if position < end and data[position:end] != bytes(6):
+        raise RemoteProtocolError("a field exceeds the end of its map")
     return ext
 
 

@@ -81,7 +81,7 @@ KEY_SEPARATOR: Final = " "
 
 def split_keys(text: str) -> tuple[str, ...]:
     """Return the keys in the text of ``KEYS``, which RocketMQ separates by spaces only."""
-    return tuple(key for key in text.split(KEY_SEPARATOR) if key)
+    return tuple(filter(None, text.split(KEY_SEPARATOR)))
 
 
 def index_keys(unique: str | None, text: str | None) -> tuple[str, ...]:

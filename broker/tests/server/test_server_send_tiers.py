@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from gantry_access import signer
+from gantry_access import Credentials, signer
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
 from gantry_broker.server.core import send_routes
@@ -22,7 +22,7 @@ from gantry_broker.server.core.refusals import Refusal
 from gantry_broker.server.send import send_batch
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.headers import SEND_V2_PREFIX
-from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
+from gantry_testing.accounts import ADMIN, BILLING, ORDERS, guarded_broker, signed_dialogue
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext
 from gantry_testing.ports import free_ports
@@ -30,6 +30,7 @@ from gantry_wire import Command, ResponseCode
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, encode_frame
 from gantry_wire.header import Header, encode_binary_header
+from gantry_wire.limits import HEADER_BYTES_MAX
 
 CASES_COUNT: Final = 6_000
 MUTATED_COUNT: Final = 3_000
@@ -218,6 +219,7 @@ def run_by_slow_path(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setattr(broker.send_path, "_prefix", b"\0")
         patch.setattr(broker.send_path, "_signed", None)
+        patch.setattr(broker.send_path, "_permit", None)
         return outcome(broker, data, broker.listeners.services[0].handle)
 
 
@@ -362,6 +364,23 @@ async def test_shape_is_cached_by_the_second_tier_for_the_first(
     assert broker.send_path.put_send.calls == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    "text_keys",
+    ["a", "key-1 key-2", "", " a  b ", "größe 漢字 😀", "a\x01b", "x" * 30_000, "x" * 32_600, UNIQUE, f"k {UNIQUE}"],
+)
+@pytest.mark.parametrize("more", ["TAGS\x01t\x02", "", "KEYS\x01again\x02", "KEYS\x01\x02", "WAIT\x01false\x02"])
+async def test_keys_before_the_id_are_no_part_of_a_shape(
+    broker: Broker, text_keys: str, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java writes keys first: messages that differ by keys and id share a shape, and other keys never get one."""
+    rest = f"UNIQ_KEY\x01{UNIQUE}\x02{more}"
+    for text in (f"KEYS\x01k\x02{rest}", f"KEYS\x01{text_keys}\x02{rest}", rest, f"KEYS\x01{text_keys}\x02{rest}"):
+        data = plain_frame(310, 0, text)
+        assert run_by_tiers(broker, data) == run_by_slow_path(broker, data, monkeypatch)
+    tails = set(broker.core.send_routes.by_topic[TOPIC].shapes)
+    assert not any("KEYS" in tail for tail in tails)
+
+
 @pytest.mark.parametrize("kind_of_batch", ["compiled"], indirect=True)
 @pytest.mark.parametrize("serialization", [0, 1], ids=["json", "binary"])
 @pytest.mark.parametrize("code", [10, 310])
@@ -404,6 +423,16 @@ async def test_refused_sends_are_refused_in_every_tier(broker: Broker, monkeypat
         drafts, answers, _, reply = run_by_tiers(broker, plain_frame(code, serialization, properties_text(TAGS="t")))
         assert (drafts, answers) == ([], [])
         assert b'"code":14' in reply
+
+
+@pytest.mark.parametrize("serialization", [0, 1, 2, 255])
+async def test_header_over_the_limit_is_an_error(broker: Broker, serialization: int) -> None:
+    """In both encodings, and although the whole frame has arrived; so is a header of an unknown encoding."""
+    size = HEADER_BYTES_MAX + 1 if serialization < 2 else 21
+    peer: Any = Peer()
+
+    with pytest.raises(RemoteProtocolError, match="exceeds the limit" if serialization < 2 else "unknown header"):
+        broker.listeners.services[0].handle(encode_frame(bytes(size), b"", serialization), peer)
 
 
 # ------- the log itself
@@ -455,7 +484,7 @@ def records_from(broker: Broker, start: int) -> Iterator[bytes]:
 # ------- with access control
 
 
-def signed_frame(data: bytes) -> bytes | None:
+def signed_frame(data: bytes, credentials: Credentials = ORDERS) -> bytes | None:
     """The same request, signed as RocketMQ's clients sign; None when it cannot be."""
     total, type_and_header = FRAME_HEAD.unpack_from(data)
     assert total + 4 == len(data)
@@ -464,7 +493,7 @@ def signed_frame(data: bytes) -> bytes | None:
     header, body = data[8 : 8 + type_and_header], data[8 + type_and_header :]
     document = json.loads(header)
     command = Command(code=document["code"], ext=document["extFields"], body=body)
-    sign = signer(ORDERS)
+    sign = signer(credentials)
     assert sign is not None
     sign(command)
     document["extFields"] = command.ext
@@ -485,3 +514,32 @@ async def test_signed_sends_equal_the_slow_path(
         assert differences(broker, iter(frames), monkeypatch) == []
         slow_count = sum(code == 310 for code in slow_sends)
         assert slow_count < 1.9 * sum(SEND_V2_PREFIX in data for data in frames), "too many took the slow path"
+
+
+async def test_sends_in_one_read_are_permitted_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several accounts, topics and wrong secrets in the bytes of one read: none gets the permission of another."""
+    wrong, unknown = Credentials(ORDERS.access_key, "wrong"), Credentials("unknown-key", ORDERS.secret_key)
+    rng = random.Random(5)
+    async with guarded_broker(tmp_path) as broker:
+        async with signed_dialogue(broker, ADMIN) as admin:
+            for topic in (TOPIC, "Billing"):
+                await admin.send_ok(topic=topic, queueId="3")
+        make_predictable(broker, monkeypatch)
+        counts = set()
+        for _ in range(300):
+            frames = []
+            for number in range(6):
+                topic, credentials = (
+                    rng.choice((TOPIC, "Billing")),
+                    rng.choice((ORDERS, ADMIN, BILLING, wrong, unknown)),
+                )
+                ext = send_ext(310, topic=topic, properties=properties_text(UNIQ_KEY=UNIQUE, WAIT="true"))
+                document = {"code": 310, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": number}
+                header = json.dumps(document, separators=(",", ":")).encode()
+                frames.append(signed_frame(encode_frame(header, b"%d" % number), credentials) or b"")
+
+            found = run_by_tiers(broker, b"".join(frames))
+
+            assert found == run_by_slow_path(broker, b"".join(frames), monkeypatch)
+            counts.add(len(found[0]))
+        assert len(counts) > 4

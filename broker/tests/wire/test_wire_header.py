@@ -52,6 +52,17 @@ def test_binary_header_round_trip(header: Header) -> None:
     assert decode_header(encode_binary_header(header), BINARY) == header
 
 
+def test_field_without_name_and_value_ends_a_binary_map() -> None:
+    """Such a field, of six bytes, vanishes wherever it is; other bytes at the end are refused."""
+    field, nothing = b"\0\x01a\0\0\0\x01x", bytes(6)
+
+    for ext in (field + nothing, nothing + field, field + nothing + nothing):
+        assert decode_header(binary_header(ext=ext), BINARY).ext == {"a": "x"}
+    for ext in (field + nothing[1:], field + b"\0\0\0\0\0\1", field + nothing + b"\0"):
+        with pytest.raises(RemoteProtocolError):
+            decode_header(binary_header(ext=ext), BINARY)
+
+
 def test_an_empty_value_does_not_survive_the_binary_form() -> None:
     """A length of 0 means null in the binary form, as in Java; names without a value vanish."""
     data = encode_binary_header(Header(code=1, version=1, ext={"a": "", "b": "x"}))

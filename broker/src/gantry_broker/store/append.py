@@ -217,6 +217,11 @@ def append_contiguous(
     log: CommitLog, dispatcher: Dispatcher, store_host: bytes, drafts: Sequence[Draft], now_ms: int
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Append ``drafts`` so that all of them are in one file: a batch, which RocketMQ never splits."""
+    if isinstance(drafts, CompiledBatch):
+        placed = None if log.is_read_only else append_compiled(log, dispatcher, store_host, drafts, now_ms)
+        if placed is not None:
+            return placed
+        drafts = drafts.to_drafts()
     total = sum(draft.record_bytes(len(store_host)) for draft in drafts)
     if total + BLANK_BYTES > log.file_size:
         raise MessageTooLarge(f"a batch of {total} bytes does not fit into a file of {log.file_size}")

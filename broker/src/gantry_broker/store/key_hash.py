@@ -8,6 +8,7 @@ the time, so that both tables fit into the processor's cache. The contributions 
 
 from __future__ import annotations
 
+from operator import mul
 from typing import Final
 
 from gantry_wire.hashing import java_string_hash
@@ -22,6 +23,7 @@ TIME_END: Final = 30
 """The number of characters up to which it tells the time, too; a counter follows."""
 _ENTRIES_MAX: Final = 4_096
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
+_DESCENDING: Final = _POWERS[::-1]
 
 prefix_hashes: Final[dict[str, int]] = {}
 """Contributions of the first 30 characters of unique keys: one producer, one millisecond, 256 numbers each."""
@@ -49,9 +51,11 @@ def key_hash(topic: str, key: str) -> int:
 
 def seeded_hash(seed: int, key: str) -> int:
     """Return the unmasked hash of ``topic#key``, where ``seed`` is the hash of ``topic#``."""
-    length = len(key) if key.isascii() else len(key.encode("utf-16-be", "surrogatepass")) // 2
-    power = _POWERS[length] if length < len(_POWERS) else pow(31, length, 1 << 32)
-    return seed * power + java_string_hash(key)
+    length = len(key)
+    if length < len(_POWERS) and key.isascii():
+        return seed * _POWERS[length] + sum(map(mul, key.encode(), _DESCENDING[-length:]))
+    length = len(key.encode("utf-16-be", "surrogatepass")) // 2
+    return seed * pow(31, length, 1 << 32) + java_string_hash(key)
 
 
 def _contribution(table: dict[str, int], piece: str, power: int) -> int:

@@ -1,15 +1,16 @@
 """The data that the send path needs of a topic, computed once and cached until the topic changes.
 
-Producers of a topic send few shapes of properties: the same names and values except for the unique id in front. A shape
-holds their stored form, with the properties that the broker adds, and the hash of the tags, so that the usual message
-costs one dictionary look-up instead of a parse. A shape is cached only if none of its properties needs special
-treatment; the number of shapes is limited.
+Producers of a topic send few shapes of properties: the same names and values except for the unique id in front, and the
+keys before it. A shape holds their stored form, with the properties that the broker adds, and the hash of the tags, so
+that the usual message costs one dictionary look-up instead of a parse. A shape is cached only if none of its properties
+needs special treatment; the number of shapes is limited.
 
 Properties without such a shape (a unique id elsewhere, of another form or missing; keys; properties that a forwarder
 copied) are parsed once by `SendRoutes.stored_properties`, which returns the same bytes as the slow path.
 """
 
 import random
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import msgspec
@@ -32,6 +33,10 @@ SHAPE_BYTES_MAX: Final = 2048
 """Longer properties are not cached as a shape."""
 UNIQUE_PREFIX: Final = f"{keys.UNIQUE_KEY}{keys.KEY_END}"
 """How properties begin that have the unique id in front."""
+KEYS_PREFIX: Final = f"{keys.KEYS}{keys.KEY_END}"
+"""How properties begin that have the keys in front, as those of Java's clients do."""
+KEYS_START: Final = len(KEYS_PREFIX)
+"""Where the text of the keys begins in such properties."""
 UNIQUE_PREFIX_BYTES: Final = UNIQUE_PREFIX.encode()
 UNIQUE_START: Final = len(UNIQUE_PREFIX)
 """Where the unique id begins in such properties."""
@@ -62,15 +67,18 @@ _CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool, bool]
 """(encoded properties, unique id, tags code, index keys, whether they have a shape, whether to wait for the store).
 
-Properties have a shape if they begin with a unique id of 32 letters and digits, are stored as they came, and contain
-neither keys nor `WAIT=false`: then all but the id is the same for each message. A sender that does not wait gets its
-answer before the message is as durable as the mode promises.
+Properties have a shape if they begin with a unique id of 32 letters and digits, or with keys and then such an id, are
+stored as they came, and contain neither other keys nor `WAIT=false`: then all but keys and id is the same for each
+message. A sender that does not wait gets its answer before the message is as durable as the mode promises.
 """
+
+EncodedProperties = tuple[bytes, bytes, int, tuple[str, ...], bool]
+"""(encoded properties, unique id as in a JSON string, tags code, index keys, whether to wait for the store)."""
 
 
 @final
 class Shape:
-    """Encoded properties without the leading unique id."""
+    """Encoded properties without the leading unique id, and the keys before it."""
 
     __slots__ = ("tags_code", "tail")
 
@@ -198,16 +206,61 @@ class SendRoutes:
             return None
         code = tags_code(pairs.get(keys.TAGS))
         text_keys = pairs.get(keys.KEYS)
-        if text_keys:
-            return data, unique, code, (unique, *keys.split_keys(text_keys)), False, is_waiting_for_store
-        is_shape = is_kept and is_waiting_for_store and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32
-        return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting_for_store
+        index_keys = (unique, *keys.split_keys(text_keys)) if text_keys else (unique,)
+        start = text.find(keys.VALUE_END) + 1 if text.startswith(KEYS_PREFIX) else 0
+        is_shape = (
+            is_kept
+            and is_waiting_for_store
+            and text.startswith(UNIQUE_PREFIX, start)
+            and (start > 0 or text_keys is None)
+            and len(unique) == 32
+            and unique.encode().isalnum()
+        )
+        return data, unique, code, index_keys, is_shape, is_waiting_for_store
+
+    def encode_properties(self, route: SendRoute, text: str) -> EncodedProperties | None:
+        """Return what a send with the properties ``text`` stores and answers; None if only the slow path knows it.
+
+        Properties with a shape are found in the route, and a new shape is cached there.
+        """
+        start = text.find(keys.VALUE_END) + 1 if text.startswith(KEYS_PREFIX) else 0
+        end = start + UNIQUE_END
+        key, tail = text[start + UNIQUE_START : end], text[end:]
+        shape = route.shapes.get(tail)
+        if (
+            shape is not None
+            and text.startswith(UNIQUE_PREFIX, start)
+            and len(key) == 32
+            and key.isascii()
+            and key.isalnum()
+        ):
+            unique = key.encode()
+            data = UNIQUE_PREFIX_BYTES + unique + shape.tail
+            if not start:
+                return data, unique, shape.tags_code, (key,), True
+            text_keys = text[KEYS_START : start - 1]
+            data = text[:start].encode() + data
+            if keys.KEY_END not in text_keys and len(data) <= PROPERTIES_BYTES_MAX:
+                return data, unique, shape.tags_code, (key, *keys.split_keys(text_keys)), True
+        properties = self.stored_properties(text)
+        if properties is None:
+            return None
+        data, key, code, index_keys, is_shape, is_waiting_for_store = properties
+        if is_shape:
+            route.cache_shape(tail, Shape(data[len(text[:end].encode()) :], code))
+        unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
+        return data, unique, code, index_keys, is_waiting_for_store
 
     def create_slot(self, route: SendRoute, queue_id: int) -> Any:
         """Create the slot of a queue at the first send to it."""
         slot = QueueSlot(self._store.queues.get_or_create(route.topic, queue_id), self.make_reply_template(queue_id))
         route.slots[queue_id] = slot
         return slot
+
+    def message_ids(self, physical_offsets: Sequence[int]) -> str:
+        """Return the offset message ids of the messages of a batch, as the reply to it has them."""
+        one = f",{self._host_hex}%016X"
+        return (one * len(physical_offsets) % tuple(physical_offsets))[1:]
 
     def make_reply_template(self, queue_id: int) -> bytes:
         """Return the template of a successful reply, filled by (physical offset, queue offset, unique id, opaque)."""

@@ -9,7 +9,7 @@ are supported.
 import logging
 import random
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.refusals import Refused, check_topic_name, store_refusal
 from gantry_broker.server.core.send_routes import json_text
-from gantry_broker.server.send.send_batch import NO_ANSWER
+from gantry_broker.server.send.send_batch import NO_ANSWER, new_batch
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
@@ -250,23 +250,13 @@ class SendHandlers:
     ) -> bytes | None:
         if names.is_retry_or_dead_letter(send.topic):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {send.topic}")
-        entries = read_batch(command.body, self.core.settings.batch_messages_max)
         queue_id = self._queue_id(send, config)
         shared = parse_properties(send.properties or "")
         batch_id = shared.pop(keys.UNIQUE_KEY, None)
         shared.pop(keys.KEYS, None)  # Java's automatic batches name the keys of all their messages there.
-        drafts: list[Draft] = []
-        for entry in entries:
-            properties = remove_broker_properties(
-                {**shared, **parse_properties(entry.properties.decode("utf-8", "replace"))}
-            )
-            if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot contain delayed or transactional messages")
-            refuse_unsupported(properties)
-            properties.setdefault(keys.UNIQUE_KEY, self.core.send_routes.next_unique_id())
-            message = OutgoingMessage(send.topic, queue_id, entry.body, properties)
-            one = msgspec.structs.replace(send, flag=entry.flag)
-            drafts.append(self.make_draft(message, one, self.send_path.host_of(connection)))
+        drafts = self._take_entries(send, command.body, connection, queue_id, shared)
+        if drafts is None:
+            drafts = self._make_drafts(send, command.body, connection, queue_id, shared)
         self.send_path.flush_for(connection)
         self._create_topic(config)
         try:
@@ -279,9 +269,8 @@ class SendHandlers:
         self.core.topic_statistics.count_batch(send.topic, len(drafts))
         if command.is_oneway:
             return None
-        ids = ",".join(offset_message_id(self.core.store_host, offset) for offset in physical_offsets)
         ext = {
-            "msgId": ids,
+            "msgId": self.core.send_routes.message_ids(physical_offsets),
             "queueId": str(queue_id),
             "queueOffset": str(queue_offsets[0]),
             keys.MESSAGE_REGION: self.core.send_routes.added_properties[keys.MESSAGE_REGION],
@@ -295,6 +284,41 @@ class SendHandlers:
             command, command.reply(ext=ext), connection, is_waiting=is_waiting_for_store(shared)
         )
         return None if reply is None else reply.encode()
+
+    def _take_entries(
+        self, send: SendMessageV2, body: bytes, connection: Connection, queue_id: int, shared: dict[str, str]
+    ) -> Any:
+        """Return the messages of a usual batch as the store appends them; None if only `_make_drafts` can do that."""
+        routes = self.core.send_routes
+        route = routes.by_topic.get(send.topic)
+        if route is None or queue_id >= len(route.slots):
+            return None
+        slot = route.slots[queue_id] or routes.create_slot(route, queue_id)
+        host, host_flag = self.send_path.host_and_flag(connection)
+        marks = [f"{name}{keys.KEY_END}".encode("utf-8", "surrogatepass") for name in shared]
+        batch, count_max = new_batch(), self.core.settings.batch_messages_max
+        is_taken = batch.take_entries(body, send, slot, host, host_flag, marks, routes, count_max)
+        return batch.drafts if is_taken else None
+
+    def _make_drafts(
+        self, send: SendMessageV2, body: bytes, connection: Connection, queue_id: int, shared: dict[str, str]
+    ) -> list[Draft]:
+        """Return the drafts of the messages of any batch. Raises Refused.
+
+        A message has its own properties, then those of the request whose names it lacks.
+        """
+        drafts: list[Draft] = []
+        for entry in read_batch(body, self.core.settings.batch_messages_max):
+            own = parse_properties(entry.properties.decode("utf-8", "replace"))
+            properties = remove_broker_properties({**own, **{name: shared[name] for name in shared if name not in own}})
+            if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot contain delayed or transactional messages")
+            refuse_unsupported(properties)
+            properties.setdefault(keys.UNIQUE_KEY, self.core.send_routes.next_unique_id())
+            message = OutgoingMessage(send.topic, queue_id, entry.body, properties)
+            one = msgspec.structs.replace(send, flag=entry.flag)
+            drafts.append(self.make_draft(message, one, self.send_path.host_of(connection)))
+        return drafts
 
 
 def read_batch(body: bytes, messages_max: int) -> list[BatchEntry]:

@@ -8,10 +8,16 @@ Two classes have the same interface, `Batch`. ``SendBatch`` keeps drafts and ans
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
+from gantry_broker.server.core.send_routes import SendRoutes
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
 from gantry_speedups import native
+from gantry_wire.batch import decode_batch
+from gantry_wire.commands.send import SendMessageV2
+from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD
+from gantry_wire.message import CLEARED_FLAGS
+from gantry_wire.properties import VALUE_END
 from gantry_wire.seal import sealable_properties
 
 NO_ANSWER: Final = b""
@@ -50,6 +56,23 @@ class Batch(Protocol):
     def add(self, draft: Draft, answer: Answer, is_waiting: bool = True) -> None:
         """Add a send. ``is_waiting`` is False if its sender does not wait until it is durable."""
 
+    def take_entries(
+        self,
+        data: bytes,
+        send: SendMessageV2,
+        slot: Any,
+        host: bytes,
+        host_flag: int,
+        marks: list[bytes],
+        routes: SendRoutes,
+        count_max: int,
+    ) -> bool:
+        """Take the messages of ``data``, the body of a batch. False if only the slow path can handle one of them.
+
+        ``send`` has the fields of the request. ``marks`` are the names of its properties, each with its 0x01: a message
+        that lacks one is left to the slow path. After False, the caller drops this object.
+        """
+
     def set_offsets(self, physical_offsets: Sequence[int], queue_offsets: Sequence[int]) -> None:
         """Take the offsets that the append has returned; the replies contain them."""
 
@@ -85,6 +108,42 @@ class SendBatch:
             self.impatient.add(len(self.drafts))
         self.drafts.append(draft)
         self.answers.append(answer)
+
+    def take_entries(
+        self,
+        data: bytes,
+        send: SendMessageV2,
+        slot: Any,
+        host: bytes,
+        host_flag: int,
+        marks: list[bytes],
+        routes: SendRoutes,
+        count_max: int,
+    ) -> bool:
+        try:
+            entries = decode_batch(data)
+        except RemoteProtocolError:
+            return False
+        if len(entries) > count_max:
+            return False
+        queue, route = slot.queue, routes.by_topic[send.topic]
+        sys_flag, born_ms = send.sys_flag & ~CLEARED_FLAGS | host_flag, send.born_timestamp
+        required = [VALUE_END + mark.decode() for mark in marks]
+        for flag, body, text_bytes in entries:
+            try:
+                text = text_bytes.decode()
+            except UnicodeDecodeError:
+                return False
+            properties = routes.encode_properties(route, text)
+            if not body or properties is None:
+                return False
+            for mark in required:
+                if mark not in text and not text.startswith(mark[1:]):
+                    return False
+            stored, unique, tags_code, keys, is_waiting = properties
+            draft = Draft(queue, body, stored, sys_flag, flag, born_ms, host, 0, 0, tags_code, 0, keys)
+            self.add(draft, (NO_ANSWER, unique, 0), is_waiting)
+        return True
 
     @property
     def has_impatient(self) -> bool:

@@ -32,8 +32,6 @@ from gantry_broker.server.core.send_routes import (
     UNIQUE_START,
     SendRoute,
     SendRoutes,
-    Shape,
-    json_text,
 )
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.send.ack_gate import ANSWERS_FULL, AckGate
@@ -51,7 +49,7 @@ from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, check_frame_head
+from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, Serialization, check_frame_head
 from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import CLEARED_FLAGS, FLAG_BORN_HOST_V6, encode_host
@@ -60,6 +58,8 @@ NEVER_A_PREFIX: Final = b"\0"
 """A prefix that no JSON header has, which switches the fast path off."""
 UNHANDLED: Final = b"not handled yet"
 """The result of a `FrameHandler` for a request that must wait; compared by identity, and never sent."""
+UNKNOWN_KIND: Final = (max(Serialization) + 1) << 24
+"""From here on, the second number of a frame has an unknown encoding of the header in its first byte."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
 FrameHandler = Callable[[Frame, Connection], bytes | None]
@@ -69,7 +69,7 @@ class Signed(Protocol):
     """The fast path of signed sends: see `signed_sends`."""
 
     @property
-    def permit(self) -> Callable[[str, str, bytes, bytes], bool] | None: ...
+    def permit(self) -> Callable[[str, str], Callable[[bytes], bytes] | None] | None: ...
 
     def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool: ...
 
@@ -197,6 +197,7 @@ class SendPath:
         """
         end, reply_bytes = len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
+        header_bytes_max = self._limits.header_bytes_max
         routes, by_topic = self._routes, self._routes.by_topic
         host, host_flag = self.host_and_flag(connection)
         # Refused sends take the slow path, which answers them.
@@ -224,7 +225,12 @@ class SendPath:
                 break
             total, type_and_header = _unpack_head(data, position)
             header_bytes = type_and_header & HEADER_LENGTH_MASK
-            if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
+            if (
+                total > total_max
+                or header_bytes + 4 > total
+                or header_bytes > header_bytes_max
+                or type_and_header >= UNKNOWN_KIND
+            ):
                 check_frame_head(total, type_and_header, self._limits)
             frame_end = position + 4 + total
             if frame_end > end:
@@ -333,28 +339,11 @@ class SendPath:
         The caller has checked the queue, the body and that the send is neither a batch nor a consumer's retry.
         """
         fields = request.fields
-        text = fields.properties or ""
+        properties = self._routes.encode_properties(route, fields.properties or "")
+        if properties is None:
+            return False
+        data, unique, tags_code, keys, is_waiting_for_store = properties
         queue_id = fields.queue_id
-        key = text[UNIQUE_START:UNIQUE_END]
-        shape = route.shapes.get(text[UNIQUE_END:])
-        keys: tuple[str, ...]
-        if (
-            shape is not None
-            and text[:UNIQUE_START] == UNIQUE_PREFIX
-            and len(key) == 32
-            and key.isascii()
-            and key.isalnum()
-        ):
-            unique, tags_code, keys, is_waiting_for_store = key.encode(), shape.tags_code, (key,), True
-            data = UNIQUE_PREFIX_BYTES + unique + shape.tail
-        else:
-            properties = self._routes.stored_properties(text)
-            if properties is None:
-                return False
-            data, key, tags_code, keys, is_shape, is_waiting_for_store = properties
-            unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
-            if is_shape:
-                route.cache_shape(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
         slot = route.slots[queue_id] or self._routes.create_slot(route, queue_id)
         template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.reply_template
         self.batch.add(

@@ -39,12 +39,9 @@ class SignedSends:
         """Strictly signed sends take the slow path."""
 
     @property
-    def permit(self) -> Callable[[str, str, bytes, bytes], bool] | None:
-        """The check for a compiled batch, called with access key, topic, signed content and signature.
-
-        None: all signed sends take the slow path.
-        """
-        return self._permit if self._is_enabled else None
+    def permit(self) -> Callable[[str, str], Callable[[bytes], bytes] | None] | None:
+        """The check for a compiled batch: `_find_signer`. None: all signed sends take the slow path."""
+        return self._find_signer if self._is_enabled else None
 
     def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
         """Put a plain send into the pass if its sender is permitted. False leaves it to the slow path.
@@ -66,6 +63,9 @@ class SignedSends:
     def _is_permitted(self, fields: SignedFields, body: bytes) -> bool:
         """Whether the send is signed by an account that may publish to the topic."""
         send = fields
+        sign = self._find_signer(send.access_key, send.topic)
+        if sign is None:
+            return False
         # In the order of their names on the wire: AccessKey, SecurityToken, a to n.
         text = (
             f"{send.access_key}{send.token}{send.producer_group}{send.topic}{send.default_topic}"
@@ -73,15 +73,15 @@ class SignedSends:
             f"{send.properties}{send.reconsume_times}{send.unit_mode}{send.max_reconsume_times}{send.batch}"
             f"{send.broker_name}"
         )
-        signature = send.signature.encode("utf-8", "replace")
-        return self._permit(send.access_key, send.topic, text.encode() + body, signature)
+        return compare_digest(sign(text.encode() + body), send.signature.encode("utf-8", "replace"))
 
-    def _permit(self, access_key: str, topic: str, content: bytes, signature: bytes) -> bool:
-        """Return whether ``content`` is signed by an account that may publish to the topic."""
+    def _find_signer(self, access_key: str, topic: str) -> Callable[[bytes], bytes] | None:
+        """Return the function that makes signatures with the account's secret; None if it may not publish to the topic.
+
+        A compiled batch keeps the result for further sends of the same account in the same read.
+        """
         account = self._guard.file.accounts.by_key.get(access_key)
-        if account is None or not account.may_publish(topic):
-            return False
-        return compare_digest(account.keyed.signature(content), signature)
+        return account.keyed.signature if account is not None and account.may_publish(topic) else None
 
     def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
         """Check the conditions of `SendPath` for a plain send, and call its `put_send`, which takes any properties."""
