@@ -53,7 +53,8 @@ def seeded_hash(seed: int, key: str) -> int:
     """Return the unmasked hash of ``topic#key``, where ``seed`` is the hash of ``topic#``."""
     length = len(key)
     if length < len(_POWERS) and key.isascii():
-        return seed * _POWERS[length] + sum(map(mul, key.encode(), _DESCENDING[-length:]))
+        own: int = sum(map(mul, key.encode(), _DESCENDING[-length:]))
+        return seed * _POWERS[length] + own
     length = len(key.encode("utf-16-be", "surrogatepass")) // 2
     return seed * pow(31, length, 1 << 32) + java_string_hash(key)
 
