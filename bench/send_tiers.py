@@ -36,6 +36,7 @@ KINDS: Final[dict[str, tuple[int, str, str]]] = {
     "batches of 16: code 320, JSON (Java)": (320, "json", "UNIQ_KEY WAIT TAGS"),
     "slow path: code 310, JSON, keys": (310, "json", "colour KEYS UNIQ_KEY WAIT TAGS"),
 }
+SECOND: Final = "second tier"
 SLOW: Final = "slow path"
 BATCH_MESSAGES: Final = 16
 """The number of messages in a request of code 320, whose cost is divided by it."""
@@ -139,7 +140,7 @@ def main(rounds: int, passes: int, body_bytes: int, *, assert_goals: bool) -> No
     first = costs[FIRST]
     for kind, cost_us in costs.items():
         click.echo(f"{kind:<48}{cost_us:8.1f} us{cost_us / first:8.2f} x")
-    worst = max(cost_us for kind, cost_us in costs.items() if not kind.startswith(SLOW)) / first
+    worst = max(cost_us for kind, cost_us in costs.items() if kind.startswith(SECOND)) / first
     click.echo(f"goal: second tier at most 2.00 x the first: {'met' if worst <= 2 else 'not met'} ({worst:.2f} x)")
     sys.exit(1 if assert_goals and worst > 2 else 0)
 

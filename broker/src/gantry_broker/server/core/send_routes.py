@@ -10,6 +10,7 @@ copied) are parsed once by `SendRoutes.stored_properties`, which returns the sam
 """
 
 import random
+import struct
 from collections.abc import Sequence
 from typing import Any, Final, final
 
@@ -259,8 +260,8 @@ class SendRoutes:
 
     def message_ids(self, physical_offsets: Sequence[int]) -> str:
         """Return the offset message ids of the messages of a batch, as the reply to it has them."""
-        one = f",{self._host_hex}%016X"
-        return (one * len(physical_offsets) % tuple(physical_offsets))[1:]
+        offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
+        return self._host_hex + offsets.replace(",", f",{self._host_hex}")
 
     def make_reply_template(self, queue_id: int) -> bytes:
         """Return the template of a successful reply, filled by (physical offset, queue offset, unique id, opaque)."""
