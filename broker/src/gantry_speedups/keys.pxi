@@ -3,6 +3,7 @@
 cdef enum:
     ENTRY_BYTES = 20
     INDEX_HEADER_BYTES = 40
+    UNIT_BYTES = 20         # of a queue
     AHEAD = 8               # slots are fetched into the processor's cache this many keys before they are needed
 
 cdef struct Key:
@@ -122,9 +123,6 @@ cdef void* grown(void* items, Py_ssize_t* capacity, Py_ssize_t item_bytes) excep
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
-
-cdef enum:
-    UNIT_BYTES = 20
 
 cdef struct Cursor:
     PyObject* queue

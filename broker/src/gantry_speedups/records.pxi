@@ -29,13 +29,11 @@ cdef class QueueSlot:
         """``reply_template`` is filled by (physical offset, queue offset, unique id, opaque)."""
         cdef int number
         cdef bytes segment, rest = reply_template
-        self.queue, self.reply_template = queue, reply_template
-        self.segments = []
+        self.queue, self.reply_template, self.segments = queue, reply_template, []
         for mark in (b"%016X", b"%d", b"%b", b"%d"):
             segment, _, rest = rest.partition(mark)
             self.segments.append(segment)
         self.segments.append(rest)
-        self.reply_bytes = 0
         for number in range(5):
             segment = self.segments[number]
             if b"%" in segment:
@@ -43,7 +41,6 @@ cdef class QueueSlot:
             self.texts[number].start, self.texts[number].size = <Bytes>PyBytes_AS_STRING(segment), len(segment)
             self.reply_bytes += len(segment)
         self.key_seed = queue.key_seed
-        self.batch_number = 0
 
 
 cdef struct Send:

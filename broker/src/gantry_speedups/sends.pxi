@@ -381,9 +381,7 @@ cdef class SendBatch:
         """Return the replies to the sends ``[first, end)``, as frames, and their number."""
         cdef Py_ssize_t index, size = 0, count = 0
         cdef Send* send
-        cdef uint8_t* start
-        cdef uint8_t* at
-        cdef uint8_t* head
+        cdef uint8_t *start, *at, *head
         cdef bytes reply
         cdef list made = []
         for index in range(first, end):
@@ -398,9 +396,7 @@ cdef class SendBatch:
                 )
                 made.append(reply)
                 size += len(reply) + 8
-        if not size:
-            return b"", 0
-        start = at = self.reserve(size)
+        start = at = self.reserve(size + 1)
         made.reverse()
         for index in range(first, end):
             send = &self.sends[index]
