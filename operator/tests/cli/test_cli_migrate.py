@@ -336,9 +336,10 @@ async def test_time_until_clients_are_routed_is_not_limited(
     migration = model.migration(timeout_s=1.0)
     await migration.catch_up()
 
-    began = time.monotonic()
     switching = asyncio.create_task(migration.switch())
-    await wait_until(lambda: time.monotonic() > began + 1.0)
+    await wait_until(lambda: not model.old_accepts)
+    stopped = time.monotonic()
+    await wait_until(lambda: time.monotonic() > stopped + 1.0)
     assert model.status.role is HaRole.MASTER and not switching.done()
     model.is_registered = True
 
