@@ -13,19 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from test_server_send_tiers import (
-    Peer,
-    damage_header,
-    fields_of,
-    log_and_replies,
-    make_predictable,
-    property_text,
-    random_requests,
-)
+from test_server_send_tiers import Peer, fields_of, log_and_replies, make_predictable, property_text, random_requests
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
-from gantry_broker.server import service
 from gantry_broker.server.send import send_batch
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.store.draft import Draft
@@ -34,8 +25,6 @@ from gantry_testing.local import TOPIC, dialogue, properties_text, running_broke
 from gantry_testing.ports import free_ports
 from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
-from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.header import decode_header
 
 CASES_COUNT: Final = 2_000
 MUTATED_COUNT: Final = 2_000
@@ -146,7 +135,7 @@ async def broker(kind_of_batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         yield one
 
 
-def stored_and_answered(broker: Broker, command: Command | bytes) -> tuple[list[Any], bytes]:
+def stored_and_answered(broker: Broker, command: Command) -> tuple[list[Any], bytes]:
     """Return the drafts that the store gets of a batch, and the answer, without storing any of them."""
     drafts: list[Any] = []
 
@@ -160,10 +149,7 @@ def stored_and_answered(broker: Broker, command: Command | bytes) -> tuple[list[
     keep = store.append_contiguous
     store.append_contiguous = append
     try:
-        data = command if isinstance(command, bytes) else command.encode()
-        _, replies = broker.listeners.services[0].handle(data, peer)
-    except RemoteProtocolError as error:
-        replies = str(error).encode()
+        _, replies = broker.listeners.services[0].handle(command.encode(), peer)
     finally:
         store.append_contiguous = keep
     return drafts, replies + b"".join(peer.sent)
@@ -183,17 +169,16 @@ def slow_batches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return bodies
 
 
-def differences(broker: Broker, commands: Iterator[Command | bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def differences(broker: Broker, commands: Iterator[Command], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return the batches that end differently by the fast and by the slow path."""
     found = []
     for command in commands:
         fast = stored_and_answered(broker, command)
         with monkeypatch.context() as context:
             context.setattr(broker.sends, "_take_entries", lambda *_: None)
-            context.setattr(service, "decode_batch_header", lambda _: None)
             slow = stored_and_answered(broker, command)
         if fast != slow:
-            found.append(command if isinstance(command, bytes) else command.encode())
+            found.append(command.encode())
     return found
 
 
@@ -215,31 +200,6 @@ async def test_fast_batches_equal_the_slow_path(
 async def test_damaged_batches_end_alike(broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong lengths, truncated bodies, odd bytes: a batch is refused whole, or stored as the slow path stores it."""
     assert differences(broker, mutated_batches(seed, MUTATED_COUNT), monkeypatch) == []
-
-
-@pytest.mark.verify(quick=2)
-@pytest.mark.parametrize("kind_of_batch", ["python", "compiled"], indirect=True)
-@pytest.mark.parametrize("seed", range(3))
-async def test_batches_with_damaged_headers_end_alike(
-    broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A header that is decoded in one step is read as the slow path reads it.
-
-    As in plain sends, its language, version and remark do not count, even if the slow path could not read them.
-    """
-    commands = (command for command in random_batches(seed) if command.code == 320)
-    frames = (damage_header(random.Random(number), command.encode()) for number, command in enumerate(commands))
-
-    assert [data for data in differences(broker, frames, monkeypatch) if is_readable(data)] == []
-
-
-def is_readable(data: bytes) -> bool:
-    """Whether the slow path can read the header of a JSON request."""
-    try:
-        decode_header(data[8 : 8 + int.from_bytes(data[5:8], "big")], 0)
-    except RemoteProtocolError:
-        return False
-    return True
 
 
 async def test_a_lost_property_of_the_request_is_detected(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +285,6 @@ async def test_fast_and_slow_batches_write_the_same_log(
             start = broker.store.log.wrote  # the first message has the port of its sender
             if name == "slow":
                 monkeypatch.setattr(broker.sends, "_take_entries", lambda *_: None)
-                monkeypatch.setattr(service, "decode_batch_header", lambda _: None)
             _, replies = log_and_replies(broker, frames, start)
         found.append((files_of(tmp_path / name, start), replies))
 

@@ -243,38 +243,33 @@ def mutated_requests(seed: int, count: int) -> Iterator[bytes]:
     """Requests of which a few bytes of the header are changed, removed, repeated or inserted."""
     rng = random.Random(seed)
     for data in random_requests(seed, count):
-        yield damage_header(rng, data)
-
-
-def damage_header(rng: random.Random, data: bytes) -> bytes:
-    """Return the request with a few bytes of its header changed, removed, repeated or inserted."""
-    (_, type_and_header) = FRAME_HEAD.unpack_from(data)
-    header, body = bytearray(data[8 : 8 + (type_and_header & 0xFFFFFF)]), data[8 + (type_and_header & 0xFFFFFF) :]
-    for _ in range(rng.randint(1, 3)):
-        # The code stays: other requests may answer differently each time.
-        at, kind = rng.randrange(2 if type_and_header >> 24 else 12, len(header)), rng.random()
-        if kind < 0.4:
-            header[at] = rng.choice(
-                b'"\\\\{}[]:,-0129 eE.+tfn\x00\x01\x02\x1f\x7f\x80\xc3\xff' + bytes((rng.randrange(256),))
-            )
-        elif kind < 0.6:
-            del header[at : at + rng.randint(1, 4)]
-        elif kind < 0.8:
-            header[at:at] = header[at : at + rng.randint(1, 12)]
-        else:
-            piece = (
-                b'"opaque":7,',
-                b'"flag":2,',
-                b'"e":"1",',
-                b"\\u0041",
-                b"\\n",
-                b"null",
-                b"1.0",
-                b"{}",
-                b"\xc3\xbc",
-            )
-            header[at:at] = rng.choice(piece)
-    return encode_frame(bytes(header), body, type_and_header >> 24)
+        (_, type_and_header) = FRAME_HEAD.unpack_from(data)
+        header, body = bytearray(data[8 : 8 + (type_and_header & 0xFFFFFF)]), data[8 + (type_and_header & 0xFFFFFF) :]
+        for _ in range(rng.randint(1, 3)):
+            # The code stays: other requests may answer differently each time.
+            at, kind = rng.randrange(2 if type_and_header >> 24 else 12, len(header)), rng.random()
+            if kind < 0.4:
+                header[at] = rng.choice(
+                    b'"\\\\{}[]:,-0129 eE.+tfn\x00\x01\x02\x1f\x7f\x80\xc3\xff' + bytes((rng.randrange(256),))
+                )
+            elif kind < 0.6:
+                del header[at : at + rng.randint(1, 4)]
+            elif kind < 0.8:
+                header[at:at] = header[at : at + rng.randint(1, 12)]
+            else:
+                piece = (
+                    b'"opaque":7,',
+                    b'"flag":2,',
+                    b'"e":"1",',
+                    b"\\u0041",
+                    b"\\n",
+                    b"null",
+                    b"1.0",
+                    b"{}",
+                    b"\xc3\xbc",
+                )
+                header[at:at] = rng.choice(piece)
+        yield encode_frame(bytes(header), body, type_and_header >> 24)
 
 
 @pytest.mark.verify(quick=1)

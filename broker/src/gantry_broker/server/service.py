@@ -19,7 +19,6 @@ from gantry_broker.server.core.gate import CHANGES, Gate
 from gantry_broker.server.core.handlers import Answer, HandlerTable
 from gantry_broker.server.core.refusals import Refusals, Refused, store_refusal
 from gantry_broker.server.send.handlers import SEND_CODES, SendHandlers
-from gantry_broker.server.send.headers import SEND_BATCH_PREFIX, decode_batch_header
 from gantry_broker.server.send.send_path import UNHANDLED, SendPath
 from gantry_remoting import Connection
 from gantry_remoting.audit import with_audit_log
@@ -137,13 +136,6 @@ class BrokerService:
         self._on_disconnect(connection)
 
     def _handle_decoded(self, frame: Frame, connection: Connection) -> bytes | None:
-        if self._guard is None and not frame.serialization and frame.header.startswith(SEND_BATCH_PREFIX):
-            batch = decode_batch_header(frame.header)
-            if batch is not None:
-                command = Command(
-                    code=RequestCode.SEND_BATCH_MESSAGE, opaque=batch.opaque, flag=batch.flag, body=frame.body
-                )
-                return self._sends.handle(command, connection, batch.fields)
         command = decode_command(frame, self._limits)
         if command.is_reply:
             connection.requests.resolve(command)

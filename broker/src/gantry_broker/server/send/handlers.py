@@ -63,14 +63,11 @@ class SendHandlers:
         self.send_path: Final = send_path
         self.random: Final = random.Random()
 
-    def handle(self, command: Command, connection: Connection, fields: SendMessageV2 | None = None) -> bytes | None:
-        """Put a message into the pass, or append a batch; return the answer, or None if it follows later or never.
-
-        With ``fields``, those of the request, the command needs none.
-        """
+    def handle(self, command: Command, connection: Connection) -> bytes | None:
+        """Put a message into the pass, or append a batch; return the answer, or None if it follows later or never."""
         try:
             self._refuse_if_busy(command)
-            send = read_send(command) if fields is None else fields
+            send = read_send(command)
             config = self._check_send(send, command, connection)
             if send.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
                 return self._take_batch(send, command, connection, config)
@@ -105,8 +102,7 @@ class SendHandlers:
 
     def _check_send(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """Return the topic of a valid send, either existing or as it would be created. Raises Refused."""
-        if send.topic not in self.core.send_routes.by_topic:  # a topic that has a route exists
-            check_topic_name(send.topic)
+        check_topic_name(send.topic)
         if send.topic in names.NOT_SENDABLE_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"sending message to topic[{send.topic}] is forbidden")
         config = self._find_topic(send)
@@ -259,12 +255,10 @@ class SendHandlers:
         batch_id = shared.pop(keys.UNIQUE_KEY, None)
         shared.pop(keys.KEYS, None)  # Java's automatic batches name the keys of all their messages there.
         drafts = self._take_entries(send, command.body, connection, queue_id, shared)
-        has_route = drafts is not None
-        if not has_route:
+        if drafts is None:
             drafts = self._make_drafts(send, command.body, connection, queue_id, shared)
         self.send_path.flush_for(connection)
-        if not has_route:
-            self._create_topic(config)
+        self._create_topic(config)
         try:
             physical_offsets, queue_offsets = self.core.store.append_contiguous(drafts)
         except BrokerError as error:

@@ -4,7 +4,6 @@
     code 10, JSON               SendV1Header        Go
     codes 10 and 310, binary    BinaryHeader
     code 310, JSON, signed      SignedHeader        with access control on
-    code 320, JSON              SendV2Header        batches, which are handled by the slow path
 
 A header that does not fit its type is no error: the request takes the slow path.
 """
@@ -17,13 +16,12 @@ from gantry_wire import RequestCode
 from gantry_wire.commands.fields import Int32
 from gantry_wire.commands.send import SendMessage, SendMessageV2
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.header import FLAG_RESPONSE, decode_binary_parts
+from gantry_wire.header import decode_binary_parts
 from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
 from gantry_wire.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 SEND_V2_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
 SEND_V1_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_MESSAGE
-SEND_BATCH_PREFIX: Final = b'{"code":%d,' % RequestCode.SEND_BATCH_MESSAGE
 PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
 """A longer JSON header may exceed the limit of fields, which only the slow path counts: `"":"",` has 6 bytes."""
 
@@ -156,14 +154,3 @@ def decode_any_send(
         return decode_send(header) if header.startswith(SEND_V2_PREFIX) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RemoteProtocolError):
         return None
-
-
-def decode_batch_header(header: bytes) -> SendV2Header | None:
-    """Return the decoded header of a JSON request with code 320; None if it does not fit its type."""
-    if len(header) > PLAIN_HEADER_BYTES_MAX:
-        return None
-    try:
-        request = decode_send(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return None if request.flag & FLAG_RESPONSE else request
