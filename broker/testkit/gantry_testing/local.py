@@ -355,3 +355,9 @@ def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
 def names_below(path: Path | str) -> list[str]:
     """Return the paths of all files and directories below a directory, relative to it."""
     return sorted(str(one.relative_to(path)) for one in Path(path).rglob("*"))
+
+
+def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the random choices of sends by constant ones, so that two runs store and answer the same."""
+    monkeypatch.setattr(broker.core.send_routes, "next_unique_id", lambda: "0" * 31 + "1")
+    monkeypatch.setattr(broker.sends.random, "randrange", lambda _: 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from test_server_send_tiers import Peer, fields_of, log_and_replies, make_predictable, property_text, random_requests
+from test_server_send_tiers import COMPILED, Peer, fields_of, log_and_replies, property_text, random_requests
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
@@ -21,7 +21,7 @@ from gantry_broker.server.send import send_batch
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.store.draft import Draft
 from gantry_testing.fake_clock import FakeClock
-from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext
+from gantry_testing.local import TOPIC, dialogue, make_predictable, properties_text, running_broker, send_ext
 from gantry_testing.ports import free_ports
 from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
@@ -115,26 +115,6 @@ def entry_places(body: bytes) -> list[int]:
     return places
 
 
-@pytest.fixture(params=["python", "compiled"])
-def kind_of_batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test runs with both classes of batches."""
-    kind: str = request.param
-    if kind == "python":
-        monkeypatch.setattr(send_batch, "CompiledSendBatch", None)
-    elif send_batch.CompiledSendBatch is None:
-        pytest.skip("no compiled module")
-    return kind
-
-
-@pytest.fixture
-async def broker(kind_of_batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    """A broker that has the topic, and makes up nothing that differs from one time to the next."""
-    async with running_broker(tmp_path) as one, dialogue(one) as client:
-        await client.send_ok(queueId="3")
-        make_predictable(one, monkeypatch)
-        yield one
-
-
 def stored_and_answered(broker: Broker, command: Command) -> tuple[list[Any], bytes]:
     """Return the drafts that the store gets of a batch, and the answer, without storing any of them."""
     drafts: list[Any] = []
@@ -183,7 +163,7 @@ def differences(broker: Broker, commands: Iterator[Command], monkeypatch: pytest
 
 
 @pytest.mark.verify(quick=2)
-@pytest.mark.parametrize("kind_of_batch", ["python", "compiled"], indirect=True)
+@pytest.mark.parametrize("kind_of_batch", ["python", COMPILED], indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 async def test_fast_batches_equal_the_slow_path(
     broker: Broker, seed: int, slow_batches: list[bytes], monkeypatch: pytest.MonkeyPatch
@@ -195,7 +175,7 @@ async def test_fast_batches_equal_the_slow_path(
 
 
 @pytest.mark.verify(quick=2)
-@pytest.mark.parametrize("kind_of_batch", ["python", "compiled"], indirect=True)
+@pytest.mark.parametrize("kind_of_batch", ["python", COMPILED], indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 async def test_damaged_batches_end_alike(broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong lengths, truncated bodies, odd bytes: a batch is refused whole, or stored as the slow path stores it."""

@@ -24,7 +24,7 @@ from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.headers import SEND_V2_PREFIX
 from gantry_testing.accounts import ADMIN, BILLING, ORDERS, guarded_broker, signed_dialogue
 from gantry_testing.fake_clock import FakeClock
-from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext
+from gantry_testing.local import TOPIC, dialogue, make_predictable, properties_text, running_broker, send_ext
 from gantry_testing.ports import free_ports
 from gantry_wire import Command, ResponseCode
 from gantry_wire.errors import RemoteProtocolError
@@ -56,6 +56,12 @@ VALUES: Final = (
     "\u0000",
     "😀",
 )
+
+
+COMPILED: Final = pytest.param("compiled", marks=pytest.mark.needs_speedups)
+"""The compiled class of batches, as a parameter of ``kind_of_batch``."""
+
+pytestmark = pytest.mark.usefixtures("kind_of_batch")
 
 
 class Peer:
@@ -148,31 +154,6 @@ def frame(rng: random.Random) -> bytes:
 def random_requests(seed: int, count: int = CASES_COUNT) -> Iterator[bytes]:
     rng = random.Random(seed)
     return (frame(rng) for _ in range(count))
-
-
-@pytest.fixture(params=["python", "compiled"], autouse=True)
-def kind_of_batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test runs with both classes of batches."""
-    kind: str = request.param
-    if kind == "python":
-        monkeypatch.setattr(send_batch, "CompiledSendBatch", None)
-    elif send_batch.CompiledSendBatch is None:
-        pytest.skip("no compiled module")
-    return kind
-
-
-@pytest.fixture
-async def broker(kind_of_batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    """A broker that has the topic, and makes up nothing that differs from one time to the next."""
-    async with running_broker(tmp_path) as one, dialogue(one) as client:
-        await client.send_ok(queueId="3")
-        make_predictable(one, monkeypatch)
-        yield one
-
-
-def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.core.send_routes, "next_unique_id", lambda: "0" * 31 + "1")
-    monkeypatch.setattr(broker.sends.random, "randrange", lambda _: 0)
 
 
 @pytest.fixture
@@ -273,7 +254,7 @@ def mutated_requests(seed: int, count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("kind_of_batch", ["compiled"], indirect=True)
+@pytest.mark.parametrize("kind_of_batch", [COMPILED], indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 async def test_damaged_headers_end_alike_in_both_batches(
     broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -381,7 +362,7 @@ async def test_keys_before_the_id_are_no_part_of_a_shape(
     assert not any("KEYS" in tail for tail in tails)
 
 
-@pytest.mark.parametrize("kind_of_batch", ["compiled"], indirect=True)
+@pytest.mark.parametrize("kind_of_batch", [COMPILED], indirect=True)
 @pytest.mark.parametrize("serialization", [0, 1], ids=["json", "binary"])
 @pytest.mark.parametrize("code", [10, 310])
 async def test_usual_forms_never_leave_the_compiled_path(
