@@ -217,7 +217,7 @@ class BrokerSettings:
     unauthenticated_frame_bytes_max: int = 32 * 1024 * 1024
     """maxUnauthenticatedFrameBytes: bytes of incomplete requests on one port, of connections without authentication.
 
-    It applies with aclEnable=true to connections that have not sent a validly signed request, and limits the memory
+    It applies with access control to connections that have not sent a validly signed request, and limits the memory
     that unknown clients can use. The default has room for eight first sends of 4 MiB at once.
     """
 
@@ -319,7 +319,7 @@ class BrokerSettings:
     access: AccessSettings = field(default_factory=AccessSettings)
     """Settings of access control."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The keys that were set, with their original texts."""
 
     @property
@@ -374,7 +374,7 @@ class BrokerSettings:
             turn_read_bytes_max=self.turn_read_bytes_max,
             deferred_answers_max=self.deferred_answers_max,
             deferred_answers_per_connection_max=self.deferred_answers_per_connection_max,
-            is_guarded=self.access.is_enabled,
+            is_guarded=self.access.is_guarded,
             first_frame_bytes_max=self.first_frame_bytes_max,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
             tls=self.listener_tls,

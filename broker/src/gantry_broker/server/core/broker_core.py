@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from gantry_access import AccountStore
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
@@ -35,6 +36,9 @@ class BrokerCore:
 
     topics: TopicTable
     groups: GroupTable
+    accounts: AccountStore | None
+    """Users and policies, if this broker stores them."""
+
     offsets: ConsumerOffsets
     """The committed offsets of consumer groups, and their resets."""
 
