@@ -8,7 +8,8 @@ reads a file or a connection. As in RocketMQ
 - deleting a user who does not exist succeeds, deleting policies that do not exist does not;
 - an unknown type or status of a user counts as absent, and unknown actions are left out.
 
-The limits are ours: the tables are copied to slaves as one document.
+The limits are ours: the tables are copied to slaves as one document. So is the refusal to delete the policies of a
+resource that cannot be read: RocketMQ takes it for a request to delete all of them.
 """
 
 from __future__ import annotations
@@ -140,15 +141,17 @@ def delete_acl(tables: AccountTables, subject: str, policy_type: str | None, res
     entries = tables.policies.get(name)
     if entries is None:
         _refuse("The acl is not exist.")
+    if not (resource or "").strip():
+        return tables.with_entries(name, {})
     wanted = parse_resource(resource)
     if wanted is None:
-        return tables.with_entries(name, {})
+        _refuse("The resource is null.")
     kind = _find(PolicyType, policy_type) or PolicyType.CUSTOM
     kept: Entries = {
         **entries,
         kind: tuple(entry for entry in entries.get(kind, ()) if entry.resource != wanted),
     }
-    return tables.with_entries(name, kept)
+    return tables if kept == entries else tables.with_entries(name, kept)
 
 
 def subject_name(subject: str | None) -> str | None:

@@ -209,12 +209,17 @@ def build_core(
         ),
         stats=BrokerStats(),
         topic_statistics=TopicStatistics(clock, settings.cluster_name, lambda: store.queues.tallies, topics.is_system),
-        persistence=Persistence(lambda name: table_sync.mark_changed(name)),
+        persistence=Persistence(lambda name: table_sync.mark_changed(name), lambda name: note_written(name)),
         gate=Gate(),
         wait_until_published=lambda: host.registration.wait_until_published(),
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
         is_sure_master=lambda: host.replication.master.can_acknowledge,
     )
+
+    def note_written(name: str) -> None:
+        table_sync.note_written(name)
+        host.replication.slave.report_store_progress()  # an ack may have waited for the file
+
     delay = DelayService(core)
     table_sync = TableSync(core, delay, lambda: host.replication.master.schedule_urgent_tables())
     flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)

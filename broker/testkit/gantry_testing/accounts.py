@@ -105,16 +105,19 @@ def protected_state(broker: Broker) -> tuple[int, list[str], list[str], list[str
 
 
 SUPER: Final = Credentials("root", "root-secret")
-"""The first user of `stored_broker`."""
+"""The first user of a broker with the settings `FIRST_USER`."""
+
+FIRST_USER: Final = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": dumps({"username": SUPER.access_key, "password": SUPER.secret_key}).decode(),
+}
+"""The settings of a broker that stores users and policies."""
 
 
 @asynccontextmanager
 async def stored_broker(path: Path, *, disk: Disk | None = None, **conf: str) -> AsyncIterator[Broker]:
     """Run a broker that stores users and policies, with the Super user `SUPER`. `conf` has precedence."""
-    first = dumps({"username": SUPER.access_key, "password": SUPER.secret_key}).decode()
-    settings = {
-        "authenticationEnabled": "true", "authorizationEnabled": "true", "initAuthenticationUser": first,
-        "haListenPort": "-1",
-    }  # fmt: skip
-    async with running_broker(path / "store", disk=disk, **{**settings, **conf}) as broker:
+    settings = {**FIRST_USER, "haListenPort": "-1", **conf}
+    async with running_broker(path / "store", disk=disk, **settings) as broker:
         yield broker

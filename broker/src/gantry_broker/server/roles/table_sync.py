@@ -152,6 +152,8 @@ class TableSync:
         self._changed: set[str] = set()
         self._offsets_change_count = -1
         self._is_receiving = False
+        self._unsaved_at: int | None = None
+        """End of the log when users and policies arrived that are not on the disk yet; None if there are none."""
         self._deleted_on_master: dict[str, int] = {}
         """Topics that the master has deleted, with the end of its log when it reported that."""
 
@@ -235,11 +237,25 @@ class TableSync:
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         elif name == "accounts" and core.accounts is not None:
             core.accounts.load(msgspec.json.decode(data, type=AccountDocument, strict=False))
+            if self._unsaved_at is None:
+                self._unsaved_at = core.store.log.wrote
             core.persistence.mark("accounts", now=True)
         elif name == "queueEnds":
             self.queue_ends.receive(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
         else:
             log.warning("unknown table from the master; ignored", extra={"table": name})
+
+    def ack_limit(self) -> int | None:
+        """Return the position beyond which nothing may be acknowledged yet; None if there is no limit.
+
+        The master has appended a record after it sent changed users. Its ack promises that the change survives.
+        """
+        return self._unsaved_at
+
+    def note_written(self, name: str) -> None:
+        """Record that the file of a table is current."""
+        if name == "accounts":
+            self._unsaved_at = None
 
     def begin_copying(self) -> None:
         """Forget what waits for the log: a stream begins, perhaps from another master, and sends all tables."""
