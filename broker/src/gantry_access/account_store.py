@@ -57,7 +57,7 @@ class AccountStore:
         if self.tables.has_super_user:
             return False
         if user is None:
-            log.warning("no user may administer this broker; set initAuthenticationUser and restart it")
+            log.warning("no super user exists; set initAuthenticationUser and restart")
             return False
         self.replace(self.tables.with_user(StoredUser(user.name, user.password, UserType.SUPER)))
         log.info("first super user created", extra={"user": user.name})

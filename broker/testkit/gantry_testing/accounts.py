@@ -119,5 +119,5 @@ FIRST_USER: Final = {
 async def stored_broker(path: Path, *, disk: Disk | None = None, **conf: str) -> AsyncIterator[Broker]:
     """Run a broker that stores users and policies, with the Super user `SUPER`. `conf` has precedence."""
     settings = {**FIRST_USER, "haListenPort": "-1", **conf}
-    async with running_broker(path / "store", disk=disk, **settings) as broker:
+    async with running_broker(path / "store", disk=disk, clock=None, **settings) as broker:
         yield broker

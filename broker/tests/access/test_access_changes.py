@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gantry_access import Credentials, SignatureKind, signer
+from gantry_access import AccountFile, Credentials, SignatureKind, signer
 from gantry_broker.app import Broker
 from gantry_remoting import Channel
 from gantry_testing.accounts import (
@@ -136,6 +136,7 @@ async def test_changed_accounts_apply_to_open_connections(tmp_path: Path) -> Non
         await admin.send_ok()
         assert broker.guard is not None
         file = broker.guard.source
+        assert isinstance(file, AccountFile)
         assert (await orders.send()).code == 0
 
         write_accounts(path, ACCOUNTS.replace("TopicTest=PUB|SUB", "TopicTest=SUB"))

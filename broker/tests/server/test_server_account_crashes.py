@@ -22,7 +22,8 @@ CRASHES: dict[str, Crash] = {
 
 
 def on(disk: FaultyDisk, **conf: str) -> AbstractAsyncContextManager[Broker]:
-    return running_broker("/store", disk=disk, **FIRST_USER, haListenPort="-1", statusPagePath="/unused", **conf)
+    settings = {**FIRST_USER, "haListenPort": "-1", **conf}
+    return running_broker("/store", disk=disk, clock=None, **settings)
 
 
 class Snapshots:

@@ -171,7 +171,7 @@ class Disk(Protocol):
     def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """Replace the whole file atomically and durably: temporary file, sync, rename, directory sync.
 
-        A file with ``is_private`` is readable by its owner only, whatever access the process gives its group.
+        A file with ``is_private`` is readable by its owner only, also where the process gives access to its group.
         """
         ...
 

@@ -103,7 +103,7 @@ class Receiver(Protocol):
     """Where answers are sent: the connection of a client, or a waiting task."""
 
     def send(self, data: bytes) -> None:
-        """Send complete frames."""
+        """Send complete frames to the client, or pass them to the task."""
 
 
 @final

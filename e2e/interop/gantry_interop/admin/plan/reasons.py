@@ -6,9 +6,6 @@ from typing import Final
 
 NO_LITE_TOPICS: Final = "lite topics, which are consumed by pop, are not supported"
 
-_ACCOUNTS: Final = (
-    "Gantry reads accounts from a file ([security](security.md)): the broker refuses to change them, and names the file"
-)
 _STATIC: Final = "static topics are not supported: each broker has its own queues of a topic"
 _COLD: Final = (
     "Gantry does not limit reads of old messages by group; it can redirect consumers that lag far behind to slaves "
@@ -33,11 +30,5 @@ REASONS: Final[dict[str, str]] = {
     "getBrokerEpoch": "needs brokers under a controller",
     **dict.fromkeys(
         ("getColdDataFlowCtrInfo", "updateColdDataFlowCtrGroupConfig", "removeColdDataFlowCtrGroupConfig"), _COLD
-    ),
-    **dict.fromkeys(
-        (
-            "createUser", "updateUser", "deleteUser", "copyUser", "createAcl", "updateAcl", "deleteAcl", "copyAcl",
-        ),
-        _ACCOUNTS,
     ),
 }  # fmt: skip
