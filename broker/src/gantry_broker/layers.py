@@ -390,6 +390,7 @@ def collect_handlers(
             certificate_ends_at=lambda: tls.expires_at,
         ),
         ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),
+        pulls.cold,
         AccountHandlers(store_layer.accounts),
         account_change_handlers(store_layer, core_layer, replication_layer),
     )  # fmt: skip

@@ -153,6 +153,19 @@ class BrokerSettings:
     pull_bytes_limit: int = 8 * 1024 * 1024
     """maxTransferBytesOnRequest: the most bytes that a client can request with its own maxMsgBytes."""
 
+    is_cold_read_limited: bool = False
+    """coldDataFlowControlEnable: limit consumer groups that read messages so old that they are probably not in memory.
+
+    Such messages are farther from the end of the log than `accessMessageInMemoryMaxRatio` percent of the memory.
+    """
+
+    group_cold_bytes_max: int = 3 * 1024 * 1024
+    """cgColdReadThreshold: bytes of old messages that one group may read in five seconds, if it has no threshold of its
+    own (`mqadmin updateColdDataFlowCtrGroupConfig`)."""
+
+    cold_bytes_max: int = 100 * 1024 * 1024
+    """globalColdReadThreshold: bytes of old messages that all groups together may read in five seconds."""
+
     is_property_filter_enabled: bool = False
     """enablePropertyFilter: whether consumers may filter by properties, in SQL92.
 

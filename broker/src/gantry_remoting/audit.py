@@ -43,7 +43,13 @@ _NAMES: Final = {
 """For the name fields of documents: the key under which an audit line has them."""
 _LISTS: Final = {"groupConfigList": "groupName", "topicConfigList": "topicName"}
 """The lists in request bodies, each with the field that names an entry."""
-_PROPERTIES: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
+_PROPERTIES: Final = frozenset(
+    {
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+    }
+)
 """Requests whose body is properties text, of which only the keys are logged."""
 
 log = logging.getLogger(LOGGER)

@@ -71,6 +71,8 @@ class BrokerCore:
     """Whether this broker is the master and knows that no other member is."""
     progress_listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that lists the progress of all groups."""
+    tag_query_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request that searches the queues of a topic for a tag."""
 
     @property
     def settings(self) -> BrokerSettings:
