@@ -13,6 +13,11 @@ import pytest
 from gantry_access import Credentials
 from gantry_broker.app import Broker
 from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.ports.real_reading import RealReadingDisk
+from gantry_broker.store.inspect import config_tables
+from gantry_broker.store.inspect.config_tables import read_config_tables
+from gantry_store_files.sealed import read_small
 from gantry_testing.accounts import SUPER, signed_dialogue, stored_broker
 from gantry_testing.local import TOPIC, Dialogue, dialogue
 from gantry_wire import Command
@@ -213,3 +218,22 @@ async def test_unsigned_request_is_refused(broker: Broker) -> None:
     async with dialogue(broker) as client:
         assert (await client.send()).code == 16
         assert (await client.ask(3005)).code == 16
+
+
+async def test_store_tools_of_another_user_leave_out_the_file_of_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no damage that a reader of the group may not read it; the broker's user sees the number of users."""
+    async with stored_broker(tmp_path, fileAccess="GROUP") as broker, signed_dialogue(broker, SUPER) as root:
+        await create_user(root)
+    disk = RealReadingDisk()
+    found = {table.name: table for table in read_config_tables(disk, str(tmp_path / "store"))}
+    assert (found["accounts"].entries, found["accounts"].is_needed) == (2, True)
+
+    def refuse(disk: ReadingDisk, path: str) -> bytes | None:
+        if "accounts" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return read_small(disk, path)
+
+    monkeypatch.setattr(config_tables, "read_small", refuse)
+    assert "accounts" not in {table.name for table in read_config_tables(disk, str(tmp_path / "store"))}

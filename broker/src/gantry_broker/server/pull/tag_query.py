@@ -60,11 +60,10 @@ async def find_tagged(core: BrokerCore, query: QueryMessage, count_max: int) -> 
     async for queue_ids in iterate_queue_ids(core, count if query.key and count_max else 0):
         for queue_id in queue_ids:
             queue = core.store.queues.get(query.topic, queue_id)
-            if queue is not None:
-                first, end = _range_of(core, queue, query)
-                searched += await _search(core, queue, (first, end), query.key, found, count_max)
-        if searched > UNITS_MAX:
-            break
+            if queue is not None and searched <= UNITS_MAX:
+                offsets, units = await _search(core, queue, query, count_max)
+                found += offsets
+                searched += units
     if not found and searched > UNITS_MAX:
         raise Refused(ResponseCode.SYSTEM_ERROR, TOO_MANY)
     return sorted(found, reverse=True)
@@ -81,21 +80,18 @@ def _range_of(core: BrokerCore, queue: ConsumeQueue, query: QueryMessage) -> tup
     return first, end
 
 
-async def _search(
-    core: BrokerCore, queue: ConsumeQueue, offsets: tuple[int, int], tag: str, found: list[int], count_max: int
-) -> int:
-    """Add the physical offsets of units with the hash of the tag to ``found``; return the number of searched units."""
-    (first, position), pattern = offsets, tags_code(tag).to_bytes(8, "big", signed=True)
+async def _search(core: BrokerCore, queue: ConsumeQueue, query: QueryMessage, count_max: int) -> tuple[list[int], int]:
+    """Return the physical offsets of a queue's units with the hash of the tag, and the number of searched units."""
+    first, start = _range_of(core, queue, query)
+    found: list[int] = []
+    position, pattern = start, tags_code(query.key).to_bytes(8, "big", signed=True)
     file_units = queue.files.file_size // CONSUME_UNIT_BYTES
-    start, left = position, count_max
-    while position > first and left > 0 and start - position <= UNITS_MAX:
+    while position > first and len(found) < count_max and start - position <= UNITS_MAX:
         begin = max(first, position - PART_UNITS, (position - 1) // file_units * file_units)
-        physicals = list(islice(_matches(queue.raw(begin, position), pattern), left))
-        found += physicals
-        left -= len(physicals)
+        found += islice(_matches(queue.raw(begin, position), pattern), count_max - len(found))
         position = begin
         await serve_others(core)
-    return start - position
+    return found, start - position
 
 
 def _matches(raw: bytes, pattern: bytes) -> Iterator[int]:
