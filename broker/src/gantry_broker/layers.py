@@ -17,7 +17,7 @@ from gantry_broker.ports import Clock, Disk
 from gantry_broker.registration import ExternalAddresses, Registration
 from gantry_broker.server.admin import topic_handlers
 from gantry_broker.server.admin.account_changes import AccountChangeHandlers
-from gantry_broker.server.admin.account_handlers import AccountFileHandlers, AccountHandlers
+from gantry_broker.server.admin.account_handlers import AccountHandlers
 from gantry_broker.server.admin.broker_handlers import BrokerHandlers
 from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.retention import Retention
@@ -358,16 +358,6 @@ def build_server(
     )
 
 
-def account_change_handlers(
-    store_layer: StoreLayer, core_layer: CoreLayer, replication_layer: ReplicationLayer
-) -> AccountFileHandlers | AccountChangeHandlers:
-    """Return the handlers of changes of accounts, which depend on where the accounts are."""
-    accounts = store_layer.accounts
-    if not isinstance(accounts, AccountStore):
-        return AccountFileHandlers(accounts)
-    return AccountChangeHandlers(core_layer.core, accounts, store_layer.guard, replication_layer.send_path.ack_gate)
-
-
 def collect_handlers(
     store_layer: StoreLayer,
     core_layer: CoreLayer,
@@ -392,7 +382,7 @@ def collect_handlers(
         ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),
         pulls.cold,
         AccountHandlers(store_layer.accounts),
-        account_change_handlers(store_layer, core_layer, replication_layer),
+        AccountChangeHandlers(core, store_layer.accounts, store_layer.guard, ack_gate),
     )  # fmt: skip
     return join_tables(
         unsupported_table(core.stats.refusals),

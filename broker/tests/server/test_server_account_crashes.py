@@ -94,7 +94,14 @@ async def test_failed_write_is_answered_and_written_later(monkeypatch: pytest.Mo
     disk = FaultyDisk()
     async with on(disk, flushConsumerOffsetInterval="100") as broker, signed_dialogue(broker, SUPER) as root:
         await broker.core.persistence.wait_until_written("accounts")
-        disk.fail_next("write", 28, count=2)
+        write_file, failures = disk.write_file, [OSError(28, "No space left on device")] * 2
+
+        def fail_first(path: str, data: bytes, *, is_private: bool = False) -> None:
+            if is_private and failures:
+                raise failures.pop()
+            write_file(path, data, is_private=is_private)
+
+        monkeypatch.setattr(disk, "write_file", fail_first)
         assert (await create_user(root)).code == 1
         await broker.core.persistence.wait_until_written("accounts")
         copied = disk.copy()

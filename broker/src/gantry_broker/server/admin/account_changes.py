@@ -1,4 +1,7 @@
-"""Handles mqadmin's changes of users and policies where this broker stores them.
+"""Handles mqadmin's changes of users and policies: makes them where this broker stores them, and refuses others.
+
+A file of accounts is maintained by an administrator or the operator, and read by every server of a group: a change by
+one broker would not reach the others, and a mounted Secret cannot be written. So it is refused with the file's name.
 
     request -> new tables, for all requests from now on -> on the disk -> on slaves -> answered
 
@@ -15,7 +18,7 @@ cluster to masters and slaves, and otherwise RocketMQ's code and text for change
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_access import AccountStore, Guard
+from gantry_access import AccountFile, AccountStore, Guard
 from gantry_access.account_changes import (
     INTERNAL_ERROR,
     ChangeRefused,
@@ -28,6 +31,7 @@ from gantry_access.account_changes import (
 )
 from gantry_access.account_document import BYTES_MAX, write_tables
 from gantry_access.stored_accounts import AccountTables, UserType
+from gantry_broker.server.admin.account_handlers import ACCESS_CONTROL_OFF
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
@@ -53,22 +57,25 @@ Answer = Command | Awaitable[Command]
 class AccountChangeHandlers:
     """The handlers of changes. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, accounts: AccountStore, guard: Guard | None, ack_gate: AckGate) -> None:
+    def __init__(
+        self, core: BrokerCore, accounts: AccountFile | AccountStore | None, guard: Guard | None, ack_gate: AckGate
+    ) -> None:
+        """``accounts`` and ``guard`` are None if access control is off."""
         self._core: Final = core
-        self._accounts: Final = accounts
+        self._source: Final = accounts
         self._guard: Final = guard
         self._ack_gate: Final = ack_gate
 
     @handles(RequestCode.AUTH_CREATE_USER)
     def create_user(self, command: Command, connection: Connection) -> Answer:
-        name, info = _read_user(command)
+        name, info = self._read_user(command)
         if self._core.gate.write_refusal is not None and self._has_user(name, info):
             return command.reply()
         return self._change(command, lambda tables: create_user(tables, name, info, is_by_super=self._is_by_super()))
 
     @handles(RequestCode.AUTH_UPDATE_USER)
     def update_user(self, command: Command, connection: Connection) -> Answer:
-        name, info = _read_user(command)
+        name, info = self._read_user(command)
         return self._change(command, lambda tables: update_user(tables, name, info, is_by_super=self._is_by_super()))
 
     @handles(RequestCode.AUTH_DELETE_USER)
@@ -79,6 +86,7 @@ class AccountChangeHandlers:
     @handles(RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL)
     def put_acl(self, command: Command, connection: Connection) -> Answer:
         subject = AclSubject.read(command.ext).subject or ""
+        self._check_stored()
         info = read_document(command.body, AclInfo) if command.body else AclInfo()
         return self._change(command, lambda tables: put_acl(tables, subject, info))
 
@@ -89,6 +97,23 @@ class AccountChangeHandlers:
         if self._core.gate.write_refusal is not None and self._has_deleted(subject):
             return command.reply()
         return self._change(command, lambda tables: delete_acl(tables, subject, request.policy_type, request.resource))
+
+    @property
+    def _accounts(self) -> AccountStore:
+        """The stored users and policies. Raises Refused if this broker does not store them."""
+        return self._check_stored()
+
+    def _check_stored(self) -> AccountStore:
+        source = self._source
+        if isinstance(source, AccountStore):
+            return source
+        if source is None:
+            raise Refused(ResponseCode.NO_PERMISSION, ACCESS_CONTROL_OFF)
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"accounts are stored in {source.path} (aclFile), which this broker only reads: "
+            "change them there, and every server that reads the file follows within seconds",
+        )
 
     # ------- one change
 
@@ -143,6 +168,17 @@ class AccountChangeHandlers:
 
     # ------- what the tables have
 
+    def _read_user(self, command: Command) -> tuple[str, UserInfo]:
+        """Return the user that a request names, with its body. Raises Refused."""
+        self._check_stored()
+        name = Username.read(command.ext).username or ""
+        if not name:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        try:
+            return name, read_document(command.body, UserInfo)
+        except FieldError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, INTERNAL_ERROR) from error
+
     def _is_by_super(self) -> bool:
         """Return whether the request was sent by a Super user."""
         requester = None if self._guard is None else self._guard.requester
@@ -164,14 +200,3 @@ class AccountChangeHandlers:
         """Return whether the subject is a user without policies."""
         tables, name = self._accounts.tables, subject_name(subject)
         return name in tables.users and name not in tables.policies
-
-
-def _read_user(command: Command) -> tuple[str, UserInfo]:
-    """Return the user that a request names, with its body. Raises Refused."""
-    name = Username.read(command.ext).username or ""
-    if not name:
-        raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
-    try:
-        return name, read_document(command.body, UserInfo)
-    except FieldError as error:
-        raise Refused(ResponseCode.SYSTEM_ERROR, INTERNAL_ERROR) from error

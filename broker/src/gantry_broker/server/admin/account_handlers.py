@@ -1,9 +1,7 @@
-"""Handles mqadmin's queries about users and policies, and refuses changes where accounts are in a file.
+"""Handles mqadmin's queries about users and policies, of a file of accounts or of the users that the broker stores.
 
-A file is maintained by an administrator or the operator, and read by every server of a group: a change by one broker
-would not reach the others, and a mounted Secret cannot be written. So changes are refused with the name of the file;
-where the broker stores the accounts itself, `account_changes` handles them. Passwords are never returned, where
-RocketMQ returns them.
+Changes are in `account_changes`. Passwords are never returned, where RocketMQ returns them. A file is shown as if it
+held users and policies:
 
     admin: true                       a user of type Super; needs no policies
     defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; DENY without one
@@ -49,25 +47,6 @@ ACCOUNT_CHANGES: Final = (
     RequestCode.AUTH_DELETE_ACL,
 )
 """Requests that change users or policies."""
-
-
-@final
-class AccountFileHandlers:
-    """The handlers of changes where accounts are in a file, or access control is off."""
-
-    def __init__(self, file: AccountFile | None) -> None:
-        self._file: Final = file
-
-    @handles(*ACCOUNT_CHANGES)
-    def refuse_change(self, command: Command, connection: Connection) -> Command:
-        """Refuse a change of users or policies."""
-        if self._file is None:
-            return command.reply(ResponseCode.NO_PERMISSION, ACCESS_CONTROL_OFF)
-        return command.reply(
-            ResponseCode.NO_PERMISSION,
-            f"accounts are stored in {self._file.path} (aclFile), which this broker only reads: "
-            "change them there, and every server that reads the file follows within seconds",
-        )
 
 
 @final
