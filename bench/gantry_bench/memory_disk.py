@@ -168,7 +168,7 @@ class MemoryDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return self._small_files[path]
 
-    def write_file(self, path: str, data: bytes) -> None:
+    def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         self._small_files[path] = data
 
     def space(self, path: str) -> DiskSpace:

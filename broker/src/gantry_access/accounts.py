@@ -27,11 +27,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
+from gantry_access.account import Account
 from gantry_access.addresses import AddressPatterns, read_patterns
 from gantry_access.errors import AccessFileError
-from gantry_access.permissions import Account, Permission
+from gantry_access.permissions import Permission
 from gantry_access.settings import AccessMode
 from gantry_wire import names
 
@@ -70,8 +71,20 @@ class Accounts:
     trusted_addresses: AddressPatterns = field(default_factory=AddressPatterns)
     """Peers that have every permission without a signature."""
 
+    disabled: Mapping[str, Account] = field(default_factory=dict)
+    """Accounts that exist, but whose requests are denied."""
+
     def __repr__(self) -> str:
         return f"<Accounts {len(self.by_key)}>"
+
+
+class AccountSource(Protocol):
+    """Where a guard finds the accounts of a server."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """The present accounts, replaced as a whole when they change."""
+        ...
 
 
 def read_accounts(data: bytes, file: str, mode: AccessMode) -> Accounts:

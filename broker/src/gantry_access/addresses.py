@@ -45,7 +45,7 @@ class AddressPatterns:
         """Return whether a pattern matches the address of a peer."""
         if not self:
             return False
-        address = _address(text)
+        address = parse_address(text)
         if address is None:
             return False
         if any(address.version == network.version and address in network for network in self.networks):
@@ -108,7 +108,7 @@ def _octet(text: str) -> range:
     return range(start, end)
 
 
-def _address(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
     """Parse the address of a peer; an IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])

@@ -15,9 +15,12 @@ import secrets
 from collections.abc import Callable
 from typing import Final, final
 
-from gantry_access.account_file import AccountFile
+from gantry_access.account import Account
+from gantry_access.accounts import AccountSource
 from gantry_access.needs import needs_of
-from gantry_access.permissions import Account, Kind, Need, publish_need, read_need
+from gantry_access.permissions import ANY, Kind, Need, publish_need, read_need
+from gantry_access.policies import Decision
+from gantry_access.policy_needs import policy_needs_of
 from gantry_access.replay_detector import ReplayDetector
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_wire.codes import ResponseCode
@@ -61,12 +64,16 @@ class Guard:
     def __init__(
         self,
         settings: AccessSettings,
-        file: AccountFile,
+        source: AccountSource,
         *,
         now_ms: Callable[[], int],
         topic_at: TopicAt = no_messages,
+        cluster: str = "",
     ) -> None:
-        self.file: Final = file
+        """``cluster`` is the name of the cluster, to which policies may refer."""
+        self.source: Final = source
+        """Where the present accounts are: a file, or the table that mqadmin changes."""
+        self._cluster: Final = cluster
         self.is_strict: Final = settings.mode is AccessMode.STRICT
         self._now_ms = now_ms
         self._topic_at = topic_at
@@ -78,7 +85,7 @@ class Guard:
         """The account of the last request; None if it was not authenticated, or only by a globally trusted address."""
 
     def __repr__(self) -> str:
-        return f"<Guard {self.file!r} is_strict={self.is_strict}>"
+        return f"<Guard {self.source!r} is_strict={self.is_strict}>"
 
     def denial(self, command: Command, peer: str) -> Denial | None:
         """Return the denial of a request, or None if it is allowed. Call it before the request is handled."""
@@ -88,7 +95,7 @@ class Guard:
             return self.deny(account, command.code, peer)
         self.requester = account.access_key or None
         try:
-            missing = self._find_missing_permission(account, command)
+            missing = self._find_missing_permission(account, command, peer)
         except FieldError as error:
             return ResponseCode.SYSTEM_ERROR, str(error)
         if missing is None:
@@ -115,7 +122,7 @@ class Guard:
 
     def is_trusted(self, peer: str) -> bool:
         """Return whether requests from this address are trusted without a signature."""
-        trusted_addresses = self.file.accounts.trusted_addresses
+        trusted_addresses = self.source.accounts.trusted_addresses
         return bool(trusted_addresses) and trusted_addresses.matches(peer)
 
     def authenticate(self, command: Command, peer: str) -> Account | str:
@@ -126,10 +133,17 @@ class Guard:
         access_key = ext.get(ACCESS_KEY)
         if not access_key:
             return "No accessKey is configured: the request is not signed"
-        account = self.file.accounts.by_key.get(access_key)
+        accounts = self.source.accounts
+        account = accounts.by_key.get(access_key)
         if account is not None and account.addresses.matches(peer):
             return account
-        if STRICT_SIGNATURE in ext:
+        is_disabled = account is None and access_key in accounts.disabled
+        found = self._verify(command, accounts.disabled[access_key] if is_disabled else account)
+        # Only who knows the secret learns that the account exists.
+        return f"User:{access_key[:300]} is disabled." if is_disabled and isinstance(found, Account) else found
+
+    def _verify(self, command: Command, account: Account | None) -> Account | str:
+        if STRICT_SIGNATURE in command.ext:
             return self._verify_strict(command, account)
         if self.is_strict:
             return "The server takes strict signatures only (aclMode=STRICT)"
@@ -156,19 +170,19 @@ class Guard:
         """Return whether a connected peer may receive half messages of a topic, which needs permission to publish."""
         if self.is_trusted(peer):
             return True
-        account = self.file.accounts.by_key.get(access_key or "")
-        return account is not None and (account.is_admin or account.has_permission(publish_need(topic)))
+        account = self.source.accounts.by_key.get(access_key or "")
+        return account is not None and (account.is_admin or account.has_permission(publish_need(topic), peer))
 
-    def _find_missing_permission(self, account: Account, command: Command) -> str | None:
+    def _find_missing_permission(self, account: Account, command: Command, peer: str) -> str | None:
         """Return the first missing permission in RocketMQ's words, or None. Administrators have all permissions."""
         if account.is_admin:
             return None
-        for need in needs_of(command):
-            if need.kind is Kind.ADMIN:
-                return f"Need admin permission for request code={command.code}, but accessKey is not"
+        for need in needs_of(command) if account.policies is None else policy_needs_of(command):
             resolved = self._resolve_message_need(need) if need.kind is Kind.MESSAGE else need
-            if resolved is None or not account.has_permission(resolved):
-                return f"No default permission for {need.kind.value}:{need.name[:300]}"
+            if resolved is not None and resolved.kind is Kind.CLUSTER:
+                resolved = resolved._replace(name=self._cluster)
+            if resolved is None or not account.has_permission(resolved, peer):
+                return _describe_missing(account, resolved or need, command.code, peer)
         return None
 
     def _resolve_message_need(self, need: Need) -> Need | None:
@@ -182,3 +196,15 @@ class Guard:
             return None
         resolved = read_need(topic)
         return resolved._replace(permission=need.permission) if resolved.kind is Kind.TOPIC else resolved
+
+
+def _describe_missing(account: Account, need: Need, code: int, peer: str) -> str:
+    """Return the reason of a denial, in RocketMQ's words for accounts of files and for stored ones."""
+    if need.kind is Kind.ADMIN or (account.policies is None and not need.permission & ANY):
+        return f"Need admin permission for request code={code}, but accessKey is not"
+    if account.policies is None:
+        return f"No default permission for {need.kind.value}:{need.name[:300]}"
+    is_denied = account.policies.decide(need, peer) is Decision.DENY
+    detail = "the decision is deny." if is_denied else "no matched policies."
+    resource = f"{need.kind.value.capitalize()}:{need.name[:300]}"
+    return f"User:{account.access_key[:300]} has no permission to access {resource} from {peer}, {detail}"

@@ -1,21 +1,18 @@
-"""The permissions of an account and the needs of a request, as values.
+"""The permissions that an account may have and the needs of a request, as values.
 
-A need names a topic, a group or a stored message, and permissions of which one suffices. `Account.has_permission`
-compares them. Administrators have every permission; requests for administrators are denied to all other accounts.
+A need names a topic, a group, a stored message or the cluster, and permissions of which one suffices.
+`Account.has_permission` compares them. Administrators have every permission; requests for administrators are denied to
+all other accounts.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, IntFlag
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
-from gantry_access.addresses import AddressPatterns
 from gantry_wire import names
-from gantry_wire.signatures import KeyedV1
 
 
 class Permission(IntFlag):
-    """The permissions on a topic or a group."""
+    """The permissions on a topic, a group or the cluster. A file of accounts can only give PUB and SUB."""
 
     DENY = 0
     PUB = 1
@@ -24,9 +21,17 @@ class Permission(IntFlag):
     SUB = 2
     """Read messages of the topic, or consume as the group."""
 
+    GET = 4
+    """Read the state of the topic, the group or the cluster, such as ranges of queues and progress."""
+
+    CREATE = 8
+    UPDATE = 16
+    DELETE = 32
+    LIST = 64
+
 
 ANY: Final = Permission.PUB | Permission.SUB
-"""Either of the two permissions suffices."""
+"""Both permissions that a file of accounts can give; as a need, one of the two suffices."""
 
 
 class Kind(Enum):
@@ -36,6 +41,9 @@ class Kind(Enum):
     GROUP = "group"
     MESSAGE = "message"
     """A stored message, by its offset in the log; the guard looks up its topic."""
+
+    CLUSTER = "cluster"
+    """The cluster, whose name the guard adds: requests about its accounts and brokers."""
 
     ADMIN = "admin"
     """No resource: the request is for administrators."""
@@ -57,71 +65,6 @@ Needs = tuple[Need, ...]
 
 ADMIN_ONLY: Final[Needs] = (Need(Kind.ADMIN, "", Permission.DENY),)
 """The need of requests for administrators."""
-
-PUBLIC_TOPICS: Final = frozenset({names.TRACE_TOPIC})
-"""Topics to which every account may publish, unless they are denied by name: clients send message traces."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Account:
-    """One account with its permissions. Its repr contains no secret."""
-
-    access_key: str
-    secret: bytes = field(repr=False)
-    is_admin: bool = False
-    default_topic: Permission = Permission.DENY
-    """The permissions on topics that ``topics`` does not name."""
-
-    default_group: Permission = Permission.DENY
-    """The permissions on groups that ``groups`` does not name."""
-
-    topics: Mapping[str, Permission] = field(default_factory=dict)
-    groups: Mapping[str, Permission] = field(default_factory=dict)
-    addresses: AddressPatterns = field(default_factory=AddressPatterns)
-    """Peers that need no signature for this account."""
-
-    keyed: KeyedV1 = field(init=False, repr=False)
-    """The secret, prepared for making signatures."""
-
-    _publishes: dict[str, bool] = field(init=False, repr=False, default_factory=dict)
-    """The answers that ``may_publish`` has given, by topic."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keyed", KeyedV1(self.secret))
-
-    def may_publish(self, name: str) -> bool:
-        """Return whether the account may publish to an existing topic. Cached, since it is called for every message."""
-        known = self._publishes.get(name)
-        if known is None:
-            known = self._publishes[name] = self.is_admin or self.has_permission(publish_need(name))
-        return known
-
-    def topic_permission(self, name: str) -> Permission:
-        """Return the permissions for a topic. Defaults do not apply to topics that only the broker writes."""
-        found = self.topics.get(name)
-        if found is not None:
-            return found
-        if self.is_admin:
-            return ANY
-        if name in names.NOT_SENDABLE_TOPICS:
-            return Permission.DENY
-        return self.default_topic | Permission.PUB if name in PUBLIC_TOPICS else self.default_topic
-
-    def group_permission(self, name: str) -> Permission:
-        """Return the permissions for a consumer group."""
-        found = self.groups.get(name)
-        if found is not None:
-            return found
-        return ANY if self.is_admin else self.default_group
-
-    def has_permission(self, need: Need) -> bool:
-        """Return whether the account satisfies a need. Needs of messages must be resolved to topics first."""
-        if need.kind is Kind.TOPIC:
-            return bool(self.topic_permission(need.name) & need.permission)
-        if need.kind is Kind.GROUP:
-            return bool(self.group_permission(need.name) & need.permission)
-        return self.is_admin
 
 
 def publish_need(topic: str) -> Need:

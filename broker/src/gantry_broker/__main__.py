@@ -27,7 +27,13 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError, describe_disk_error
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.core.stopping import StopTimeout
-from gantry_broker.setting_keys import broker_settings, describe_settings, parse_properties_file, unknown_keys
+from gantry_broker.setting_keys import (
+    broker_settings,
+    describe_settings,
+    parse_properties_file,
+    unknown_keys,
+    without_secrets,
+)
 from gantry_broker.settings import BrokerSettings
 from gantry_remoting.addresses import join_address
 from gantry_remoting.file_access import limit_existing_files, limit_new_files
@@ -243,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_SETTINGS
     raise_file_limit()
     make_structs_ready()
-    log.info("starting", extra={"hot_path": gantry_speedups.describe(), **settings.given})
+    log.info("starting", extra={"hot_path": gantry_speedups.describe(), **without_secrets(settings.given)})
     if gantry_speedups.is_degraded:
         log.warning("compiled hot path is unusable; using the Python path", extra={"reason": gantry_speedups.reason})
     limit_files(settings)

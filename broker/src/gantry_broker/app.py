@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final, final
 
+from gantry_access import AccountFile
 from gantry_broker.errors import StoreFailed
 from gantry_broker.layers import Host, build_core, build_replication, build_server, build_store
 from gantry_broker.ports import Clock, Disk
@@ -66,6 +67,7 @@ class Broker(Host):
         store_layer = build_store(self, settings, disk=disk, clock=clock, command_line_keys=command_line_keys)
         self.settings, self.settings_file = store_layer.live.current, store_layer.settings_file
         self.store, self.guard, self.tls = store_layer.store, store_layer.guard, store_layer.tls
+        self._accounts: Final = store_layer.accounts
         core_layer = build_core(self, store_layer, disk=disk, clock=clock, loop=self._loop)
         self.core, self.delay, self.transactions = core_layer.core, core_layer.delay, core_layer.transactions
         self.flow, self.retention, self.scrubber = core_layer.flow, core_layer.retention, core_layer.scrubber
@@ -115,7 +117,7 @@ class Broker(Host):
             asyncio.ensure_future(self.retention.run()),
             *(asyncio.ensure_future(one) for one in self.periodic_tasks.coroutines()),
             *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_enabled else []),
-            *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
+            *([asyncio.ensure_future(self._accounts.watch())] if isinstance(self._accounts, AccountFile) else []),
         ]
         for task in self._tasks:
             task.add_done_callback(self._on_task_ended)

@@ -9,20 +9,26 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gantry_access import Guard, OwnAccount
+from gantry_access import AccountFile, AccountStore, Guard, OwnAccount
 from gantry_broker.control.server import ControlServer
 from gantry_broker.ha.role_files import PromiseFile, RoleFile
 from gantry_broker.listeners import BrokerListeners
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registration import ExternalAddresses, Registration
 from gantry_broker.server.admin import topic_handlers
+from gantry_broker.server.admin.account_changes import AccountChangeHandlers
 from gantry_broker.server.admin.account_handlers import AccountHandlers
 from gantry_broker.server.admin.broker_handlers import BrokerHandlers
 from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.core.access import load_guard, load_own_account, make_half_message_check
+from gantry_broker.server.core.access import (
+    load_accounts,
+    load_own_account,
+    make_guard,
+    make_half_message_check,
+)
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
@@ -123,6 +129,9 @@ class StoreLayer:
     store_host: bytes
     """This broker's address as records hold it."""
 
+    accounts: AccountFile | AccountStore | None
+    """The accounts of clients; None without access control."""
+
     guard: Guard | None
     """Checks requests against the accounts; None without access control."""
 
@@ -154,9 +163,10 @@ def build_store(
     )  # fmt: skip
     store.on_appended.append(host.on_appended)
     store.guard.damage.on_resolved.append(host.on_damage_resolved)
-    guard = load_guard(settings.access, store, clock)
+    accounts = load_accounts(settings.access)
+    guard = make_guard(settings.access, accounts, store, clock, cluster=settings.cluster_name)
     return StoreLayer(
-        live=live, settings_file=settings_file, store=store, store_host=store_host, guard=guard,
+        live=live, settings_file=settings_file, store=store, store_host=store_host, accounts=accounts, guard=guard,
         account=load_own_account(settings.access), tls=BrokerTls(settings),
     )  # fmt: skip
 
@@ -190,6 +200,7 @@ def build_core(
         store_host=store_layer.store_host,
         topics=topics,
         groups=GroupTable(clock, host.on_group_changed, auto_create=settings.auto_create_groups),
+        accounts=store_layer.accounts if isinstance(store_layer.accounts, AccountStore) else None,
         offsets=ConsumerOffsets(clock),
         clients=ClientRegistry(clock, may_notify=host.may_notify),
         locks=QueueLocks(clock),
@@ -198,12 +209,17 @@ def build_core(
         ),
         stats=BrokerStats(),
         topic_statistics=TopicStatistics(clock, settings.cluster_name, lambda: store.queues.tallies, topics.is_system),
-        persistence=Persistence(lambda name: table_sync.mark_changed(name)),
+        persistence=Persistence(lambda name: table_sync.mark_changed(name), lambda name: note_written(name)),
         gate=Gate(),
         wait_until_published=lambda: host.registration.wait_until_published(),
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
         is_sure_master=lambda: host.replication.master.can_acknowledge,
     )
+
+    def note_written(name: str) -> None:
+        table_sync.note_written(name)
+        host.replication.slave.report_store_progress()  # an ack may have waited for the file
+
     delay = DelayService(core)
     table_sync = TableSync(core, delay, lambda: host.replication.master.schedule_urgent_tables())
     flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
@@ -364,7 +380,9 @@ def collect_handlers(
             certificate_ends_at=lambda: tls.expires_at,
         ),
         ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),
-        AccountHandlers(store_layer.guard),
+        pulls.cold,
+        AccountHandlers(store_layer.accounts),
+        AccountChangeHandlers(core, store_layer.accounts, store_layer.guard, ack_gate),
     )  # fmt: skip
     return join_tables(
         unsupported_table(core.stats.refusals),

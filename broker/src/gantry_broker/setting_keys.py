@@ -14,6 +14,8 @@ from dataclasses import fields
 from typing import Any, Final
 
 from gantry_access import AccessMode, AccessSettings
+from gantry_access.redaction import REDACTED, is_secret_name
+from gantry_access.settings import parse_initial_user
 from gantry_broker import setting_kinds as broker_kinds
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
 from gantry_broker.settings import BrokerSettings
@@ -65,6 +67,9 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxPullBatchSize": ("pull_messages_max", kinds.whole_number(1, 10_000)),
     "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", kinds.whole_number(1, 15 * 1024 * 1024)),
     "maxTransferBytesOnRequest": ("pull_bytes_limit", kinds.whole_number(1, 15 * 1024 * 1024)),
+    "coldDataFlowControlEnable": ("is_cold_read_limited", kinds.boolean),
+    "cgColdReadThreshold": ("group_cold_bytes_max", kinds.POSITIVE),
+    "globalColdReadThreshold": ("cold_bytes_max", kinds.POSITIVE),
     "enablePropertyFilter": ("is_property_filter_enabled", kinds.boolean),
     "useServerSideResetOffset": ("is_reset_kept", kinds.boolean),
     "storeReplyMessageEnable": ("is_reply_stored", kinds.boolean),
@@ -149,7 +154,13 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "aclMode": ("access.mode", kinds.one_of(AccessMode)),
     "aclTimeWindow": ("access.window_ms", kinds.ACL_TIME_WINDOW_MS),
     "aclCredentialsPath": ("access.credentials", str),
+    "authenticationEnabled": ("access.is_stored", kinds.boolean),
+    "authorizationEnabled": ("access.is_authorizing", kinds.boolean),
+    "initAuthenticationUser": ("access.initial_user", parse_initial_user),
 }
+
+_SECRETS: Final = frozenset({"initAuthenticationUser"})
+"""Keys whose values contain a secret, and are never shown."""
 
 _FORMATTERS: Final[dict[str, Callable[[Any], str]]] = {
     "flushDiskType": broker_kinds.FLUSH_TYPES.__getitem__,
@@ -157,15 +168,40 @@ _FORMATTERS: Final[dict[str, Callable[[Any], str]]] = {
 }
 """How values are formatted whose format does not follow from their type."""
 
+_AUTH: Final = ("authentication", "authorization")
+_ONE_CLASS: Final = "this broker has one implementation"
+
 _FIXED: Final[dict[str, tuple[str, str]]] = {
     "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
     "longPollingEnable": ("true", "pulls are always held"),
     "brokerFastFailureEnable": ("true", "flow control is always on"),
+    **{
+        f"{part}Provider": (f"org.apache.rocketmq.auth.{part}.provider.Default{part.capitalize()}Provider", _ONE_CLASS)
+        for part in _AUTH
+    },
+    **{
+        f"{part}MetadataProvider": (
+            f"org.apache.rocketmq.auth.{part}.provider.Local{part.capitalize()}MetadataProvider",
+            _ONE_CLASS,
+        )
+        for part in _AUTH
+    },
+    **{
+        f"{part}Strategy": (
+            f"org.apache.rocketmq.auth.{part}.strategy.Stateless{part.capitalize()}Strategy",
+            "every request is checked, so that a change of users and policies takes effect at once",
+        )
+        for part in _AUTH
+    },
+    "authenticationWhitelist": ("", "every request needs a user"),
+    "authorizationWhitelist": ("", "every request needs a permission"),
+    "migrateAuthFromV1Enabled": ("false", "set aclEnable=true and aclFile to use plain_acl.yml"),
 }
 """RocketMQ's switches that have one position here, with the reason."""
 
 _WITHOUT_EFFECT: Final[dict[str, str]] = {
     "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
+    "innerClientAuthenticationCredentials": "write accessKey and secretKey into a file, and set aclCredentialsPath",
 }
 """Keys of RocketMQ that have no effect here, with the reason. Their error differs from that of unknown keys."""
 
@@ -189,21 +225,35 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
             _check_fixed(key, text)
             continue
         if key in _WITHOUT_EFFECT:
-            raise SettingsError(f"{key}={text} has no effect in this broker ({_WITHOUT_EFFECT[key]}); remove it")
+            shown = key if is_secret_name(key) else f"{key}={text}"
+            raise SettingsError(f"{shown} has no effect in this broker ({_WITHOUT_EFFECT[key]}); remove it")
         if key not in _KEYS:
             if kinds.ignores_unknown(pairs):
                 continue
             raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
         name, read = _KEYS[key]
-        values[name] = kinds.parse_setting(key, text, read)
+        values[name] = _parse_secret(key, text) if key in _SECRETS else kinds.parse_setting(key, text, read)
     settings = _assemble(values, dict(pairs))
     check_consistency(settings)
     return settings
 
 
+def without_secrets(pairs: Mapping[str, str]) -> dict[str, str]:
+    """Return the entries for a log, without the values of those that contain a secret."""
+    return {key: REDACTED if key in _SECRETS or is_secret_name(key) else text for key, text in pairs.items()}
+
+
 def unknown_keys(pairs: Mapping[str, str]) -> list[str]:
     """Return the keys that this version does not know, in order."""
     return sorted(pairs.keys() - _KEYS.keys() - _FIXED.keys() - _WITHOUT_EFFECT.keys())
+
+
+def _parse_secret(key: str, text: str) -> object:
+    """Return the value of a key in `_SECRETS`. Raises SettingsError without its text."""
+    try:
+        return _KEYS[key][1](text)
+    except ValueError as error:
+        raise SettingsError(f"{key}: {error}") from error
 
 
 def _check_fixed(key: str, text: str) -> None:

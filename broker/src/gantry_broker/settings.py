@@ -153,6 +153,19 @@ class BrokerSettings:
     pull_bytes_limit: int = 8 * 1024 * 1024
     """maxTransferBytesOnRequest: the most bytes that a client can request with its own maxMsgBytes."""
 
+    is_cold_read_limited: bool = False
+    """coldDataFlowControlEnable: limit consumer groups that read messages so old that they are probably not in memory.
+
+    Such messages are farther from the end of the log than `accessMessageInMemoryMaxRatio` percent of the memory.
+    """
+
+    group_cold_bytes_max: int = 3 * 1024 * 1024
+    """cgColdReadThreshold: bytes of old messages that one group may read in five seconds, if it has no threshold of its
+    own (`mqadmin updateColdDataFlowCtrGroupConfig`)."""
+
+    cold_bytes_max: int = 100 * 1024 * 1024
+    """globalColdReadThreshold: bytes of old messages that all groups together may read in five seconds."""
+
     is_property_filter_enabled: bool = False
     """enablePropertyFilter: whether consumers may filter by properties, in SQL92.
 
@@ -217,7 +230,7 @@ class BrokerSettings:
     unauthenticated_frame_bytes_max: int = 32 * 1024 * 1024
     """maxUnauthenticatedFrameBytes: bytes of incomplete requests on one port, of connections without authentication.
 
-    It applies with aclEnable=true to connections that have not sent a validly signed request, and limits the memory
+    It applies with access control to connections that have not sent a validly signed request, and limits the memory
     that unknown clients can use. The default has room for eight first sends of 4 MiB at once.
     """
 
@@ -319,7 +332,7 @@ class BrokerSettings:
     access: AccessSettings = field(default_factory=AccessSettings)
     """Settings of access control."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The keys that were set, with their original texts."""
 
     @property
@@ -374,7 +387,7 @@ class BrokerSettings:
             turn_read_bytes_max=self.turn_read_bytes_max,
             deferred_answers_max=self.deferred_answers_max,
             deferred_answers_per_connection_max=self.deferred_answers_per_connection_max,
-            is_guarded=self.access.is_enabled,
+            is_guarded=self.access.is_guarded,
             first_frame_bytes_max=self.first_frame_bytes_max,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
             tls=self.listener_tls,

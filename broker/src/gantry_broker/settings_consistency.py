@@ -128,7 +128,7 @@ def _check_roles(settings: BrokerSettings) -> None:
 
 
 def _check_access(settings: BrokerSettings) -> None:
-    """Check with aclEnable=true that the replication port is protected: it gives access to the whole log.
+    """Check with access control that the replication port is protected: it gives access to the whole log.
 
     With haClassicPeers=true it is open on purpose.
     """
@@ -138,8 +138,9 @@ def _check_access(settings: BrokerSettings) -> None:
     ha = settings.ha
     proves_identity = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
     is_open = not proves_identity and not ha.is_classic_allowed
-    if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
+    if settings.access.is_guarded and settings.ha_listen_port is not None and is_open:
+        key = "authenticationEnabled" if settings.access.is_stored else "aclEnable"
         raise SettingsError(
-            f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: any host that reaches it "
+            f"{key}=true and haListenPort={settings.ha_listen_port} without haSecretPath: any host that reaches it "
             "could copy the log; set haSecretPath, or haListenPort=-1"
         )

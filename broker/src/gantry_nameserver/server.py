@@ -61,7 +61,9 @@ class NameServer:
         self._settings = LiveSettings(settings, directory / SETTINGS_FILE)
         self._key_values = KeyValueStore(directory / KEY_VALUE_FILE)
         handlers = Handlers(self.routes, self._key_values, self._settings, now_ms)
-        self.guard = guard = _guard(settings)
+        self.account_file = _account_file(settings)
+        """The accounts of clients; None without access control."""
+        self.guard = guard = _guard(settings, self.account_file)
 
         def audited(dispatch: Dispatch) -> Dispatch:
             return with_audit_log(
@@ -108,8 +110,8 @@ class NameServer:
             self._unlock()
             raise
         self._scanner = asyncio.create_task(self._scan(), name="scan for silent brokers")
-        if self.guard is not None:
-            self._watcher = asyncio.create_task(self.guard.file.watch(), name="watch the accounts")
+        if self.account_file is not None:
+            self._watcher = asyncio.create_task(self.account_file.watch(), name="watch the accounts")
 
     async def close(self) -> None:
         """Stop serving, after pending writes have finished."""
@@ -145,8 +147,8 @@ class NameServer:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._settings.load()
             self._key_values.load()
-            if self.guard is not None:
-                self.guard.file.load()
+            if self.account_file is not None:
+                self.account_file.load()
         except AccessFileError as error:
             self._unlock()
             raise SettingsError(f"aclFile: {error}") from error
@@ -163,12 +165,14 @@ class NameServer:
             self._lock = None
 
 
-def _guard(settings: NameServerSettings) -> Guard | None:
-    """Create the guard without reading its accounts; None if access control is off. Raises SettingsError."""
+def _account_file(settings: NameServerSettings) -> AccountFile | None:
+    """Return the file of accounts, which is not read yet; None if access control is off. Raises SettingsError."""
     access = settings.access()
-    if not access.is_enabled:
-        return None
-    return Guard(access, AccountFile(access.file, access.mode), now_ms=wall_ms)
+    return AccountFile(access.file, access.mode) if access.is_enabled else None
+
+
+def _guard(settings: NameServerSettings, file: AccountFile | None) -> Guard | None:
+    return None if file is None else Guard(settings.access(), file, now_ms=wall_ms)
 
 
 def guarded(dispatch: Dispatch, guard: Guard) -> Dispatch:

@@ -32,15 +32,24 @@ NAMES_MAX: Final = 20
 FIELDS: Final = (
     "topic", "group", "groupName", "consumerGroup", "producerGroup", "srcGroup", "destGroup", "brokerName",
     "brokerAddr", "clusterName", "namespace", "key", "queueId", "offset", "timestamp", "isForce", "perm",
-    "readQueueNums", "writeQueueNums",
+    "readQueueNums", "writeQueueNums", "username", "subject", "policyType", "resource",
 )  # fmt: skip
 """The fields of a request's header that are logged."""
 
-_NAMES: Final = {"groupName": "groupName", "topicName": "topic"}
+_NAMES: Final = {
+    "groupName": "groupName", "topicName": "topic", "subject": "subject", "userType": "userType",
+    "userStatus": "userStatus",
+}  # fmt: skip
 """For the name fields of documents: the key under which an audit line has them."""
 _LISTS: Final = {"groupConfigList": "groupName", "topicConfigList": "topicName"}
 """The lists in request bodies, each with the field that names an entry."""
-_PROPERTIES: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
+_PROPERTIES: Final = frozenset(
+    {
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+    }
+)
 """Requests whose body is properties text, of which only the keys are logged."""
 
 log = logging.getLogger(LOGGER)
@@ -143,7 +152,19 @@ def _body_names(body: bytes) -> dict[str, Any]:
         if isinstance(items, list):
             rows = [item.get(item_name) for item in items[:NAMES_MAX] if isinstance(item, dict)]
             about[name] = [truncate(str(row)) for row in rows]
-    return about
+    resources = _policy_resources(document.get("policies"))
+    return {**about, "resources": resources} if resources else about
+
+
+def _policy_resources(policies: object) -> list[str]:
+    """Return the resources of the policies in a request about access control."""
+    found: list[str] = []
+    for policy in policies if isinstance(policies, list) else ():
+        entries = policy.get("entries") if isinstance(policy, dict) else None
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and len(found) < NAMES_MAX:
+                found.append(truncate(str(entry.get("resource"))))
+    return found
 
 
 def truncate(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from gantry_access import Credentials, Sign, SignatureKind, signer
 from gantry_broker.app import Broker
-from gantry_broker.ports import Clock
+from gantry_broker.ports import Clock, Disk
 from gantry_remoting import Channel
 from gantry_testing.local import GROUP, TOPIC, Dialogue, names_below, running_broker
 from gantry_wire import Command
@@ -102,3 +102,22 @@ def protected_state(broker: Broker) -> tuple[int, list[str], list[str], list[str
     core = broker.core
     queues = [name for name in names_below(core.settings.store_path) if name.startswith("consumequeue")]
     return core.store.log.wrote, sorted(core.topics.all), sorted(core.groups.all), queues
+
+
+SUPER: Final = Credentials("root", "root-secret")
+"""The first user of a broker with the settings `FIRST_USER`."""
+
+FIRST_USER: Final = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": dumps({"username": SUPER.access_key, "password": SUPER.secret_key}).decode(),
+}
+"""The settings of a broker that stores users and policies."""
+
+
+@asynccontextmanager
+async def stored_broker(path: Path, *, disk: Disk | None = None, **conf: str) -> AsyncIterator[Broker]:
+    """Run a broker that stores users and policies, with the Super user `SUPER`. `conf` has precedence."""
+    settings = {**FIRST_USER, "haListenPort": "-1", **conf}
+    async with running_broker(path / "store", disk=disk, clock=None, **settings) as broker:
+        yield broker

@@ -376,7 +376,7 @@ class FaultyDisk:
         self.meet_fault("read", path)
         return bytes(self._file(path).cache)
 
-    def write_file(self, path: str, data: bytes) -> None:
+    def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         temporary = f"{posixpath.normpath(path)}.tmp"
         self.meet_fault("write", temporary)
         node = Node(0)

@@ -78,8 +78,8 @@ class KillableDisk:
     def read_file(self, path: str) -> bytes:
         return self._real.read_file(path)
 
-    def write_file(self, path: str, data: bytes) -> None:
-        self._real.write_file(path, data)
+    def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
+        self._real.write_file(path, data, is_private=is_private)
 
     def space(self, path: str) -> DiskSpace:
         return self._real.space(path)

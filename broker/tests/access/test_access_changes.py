@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gantry_access import Credentials, SignatureKind, signer
+from gantry_access import AccountFile, Credentials, SignatureKind, signer
 from gantry_broker.app import Broker
 from gantry_remoting import Channel
 from gantry_testing.accounts import (
@@ -135,7 +135,8 @@ async def test_changed_accounts_apply_to_open_connections(tmp_path: Path) -> Non
     ):
         await admin.send_ok()
         assert broker.guard is not None
-        file = broker.guard.file
+        file = broker.guard.source
+        assert isinstance(file, AccountFile)
         assert (await orders.send()).code == 0
 
         write_accounts(path, ACCOUNTS.replace("TopicTest=PUB|SUB", "TopicTest=SUB"))
@@ -163,7 +164,7 @@ async def test_replaced_kubernetes_secret_is_reloaded(tmp_path: Path) -> None:
     (tmp_path / "mounted.yml").symlink_to("..data/plain_acl.yml")
     async with guarded_broker(tmp_path, aclFile=str(tmp_path / "mounted.yml")) as broker:
         assert broker.guard is not None
-        file = broker.guard.file
+        file = broker.guard.source
 
         (tmp_path / "new").symlink_to("two")
         (tmp_path / "new").rename(tmp_path / "..data")
@@ -184,7 +185,7 @@ async def test_trusted_address_needs_no_signature(tmp_path: Path) -> None:
 
         write_accounts(path, "globalWhiteRemoteAddresses:\n  - 127.0.0.1\n" + ACCOUNTS)
         assert broker.guard is not None
-        file = broker.guard.file
+        file = broker.guard.source
         await wait_until(lambda: bool(file.accounts.trusted_addresses))
         async with dialogue(broker) as client:
             assert (await client.send(topic="Billing")).code == 0

@@ -11,10 +11,11 @@ import pytest
 
 from gantry_access import AccessMode
 from gantry_broker.errors import AccessFilesUnusable
-from gantry_broker.setting_keys import broker_settings
+from gantry_broker.setting_keys import broker_settings, effective_settings, without_secrets
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.accounts import guarded_broker, write_accounts
 
+FIRST = '{"username":"admin","password":"first-secret"}'
 REFUSED_SETTINGS = [
     ({"aclEnable": "true"}, "aclEnable=true needs aclFile"),
     ({"aclFile": "a.yml"}, "aclFile=a.yml .* aclEnable is false"),
@@ -22,6 +23,17 @@ REFUSED_SETTINGS = [
     ({"aclEnable": "true", "aclFile": "a.yml"}, "aclEnable=true and haListenPort=10912 without haSecretPath"),
     ({"aclMode": "LAX"}, "aclMode=LAX: write one of V1, STRICT"),
     ({"aclTimeWindow": "1"}, "aclTimeWindow=1"),
+    (
+        {"authenticationEnabled": "true", "aclEnable": "true"},
+        "aclEnable=true and authenticationEnabled=true contradict",
+    ),
+    ({"authenticationEnabled": "true", "aclFile": "a.yml"}, "aclFile=a.yml and authenticationEnabled=true contradict"),
+    ({"authorizationEnabled": "true"}, "authorizationEnabled=true needs authenticationEnabled=true"),
+    ({"initAuthenticationUser": FIRST}, "initAuthenticationUser is set, but authenticationEnabled is false"),
+    ({"authenticationEnabled": "true"}, "authenticationEnabled=true and haListenPort=10912 without haSecretPath"),
+    ({"authenticationStrategy": "a.Stateful"}, "authenticationStrategy=a.Stateful .* takes effect at once"),
+    ({"authorizationProvider": "my.Own"}, "authorizationProvider=my.Own .* one implementation"),
+    ({"authenticationWhitelist": "10"}, "authenticationWhitelist=10 .*every request needs a user"),
 ]
 
 
@@ -86,3 +98,43 @@ async def test_start_error_names_account_and_field(tmp_path: Path) -> None:
     with pytest.raises(AccessFilesUnusable, match=r"broken.yml: account 1 \(someone\): secretKey"):
         async with guarded_broker(tmp_path, aclFile=str(path)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("initAuthenticationUser", '{"username":"admin","password":"first-secret"', "write JSON such as"),
+        ("initAuthenticationUser", '["first-secret"]', "write JSON such as"),
+        ("initAuthenticationUser", '{"username":"first-secret"}', "a username and a password"),
+        ("initAuthenticationUser", '{"username":" ","password":"first-secret"}', "a username and a password"),
+        ("innerClientAuthenticationCredentials", "first-secret", "set aclCredentialsPath"),
+    ],
+)
+def test_errors_about_secret_settings_do_not_show_them(key: str, text: str, message: str) -> None:
+    """The error names the key and what is expected."""
+    with pytest.raises(SettingsError, match=message) as caught:
+        broker_settings({"authenticationEnabled": "true", key: text})
+    assert key in str(caught.value) and "first-secret" not in str(caught.value)
+
+
+def test_settings_of_rocketmq_5_are_accepted() -> None:
+    """A broker.conf of RocketMQ with ACL 2.0 works; the broker's own credentials are in a file."""
+    provider = "org.apache.rocketmq.auth.{0}.provider.{1}"
+    pairs = {
+        "authenticationEnabled": "true", "authorizationEnabled": "true", "initAuthenticationUser": FIRST,
+        "authenticationProvider": provider.format("authentication", "DefaultAuthenticationProvider"),
+        "authenticationMetadataProvider": provider.format("authentication", "LocalAuthenticationMetadataProvider"),
+        "authorizationProvider": provider.format("authorization", "DefaultAuthorizationProvider"),
+        "authorizationMetadataProvider": provider.format("authorization", "LocalAuthorizationMetadataProvider"),
+        "haListenPort": "-1",
+    }  # fmt: skip
+    settings = broker_settings(pairs)
+    assert settings.access.is_guarded and settings.access.is_authorizing
+    assert settings.access.initial_user is not None and settings.access.initial_user.password == "first-secret"
+
+
+def test_printed_settings_have_no_secret() -> None:
+    """Neither the settings that are returned to clients, nor those in the log of a start, nor a repr."""
+    settings = broker_settings({"authenticationEnabled": "true", "initAuthenticationUser": FIRST, "haListenPort": "-1"})
+    shown = f"{effective_settings(settings)} {without_secrets(settings.given)} {settings!r}"
+    assert "first-secret" not in shown and '"username": "admin"' in shown

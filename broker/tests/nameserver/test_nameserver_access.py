@@ -130,8 +130,8 @@ class Registered:
     async def set_accounts(self, accounts: str) -> None:
         """Set the accounts of the name server."""
         write_accounts(self._folder / "plain_acl.yml", accounts)
-        assert self._server.guard is not None
-        await self._server.guard.file.refresh()
+        assert self._server.account_file is not None
+        await self._server.account_file.refresh()
 
     def set_credentials(self, account: str) -> None:
         """Set the credentials file of the broker."""

@@ -76,7 +76,7 @@ async def test_present_content_of_the_account_file_is_answered(tmp_path: Path) -
         (tmp_path / "plain_acl.yml").write_text(MORE_ACCOUNTS)
         guard = broker.guard
         assert guard is not None
-        await wait_until(lambda: "partner-key" in guard.file.accounts.by_key)
+        await wait_until(lambda: "partner-key" in guard.source.accounts.by_key)
         assert {user["username"] for user in await client.ask_json(3005)} == {"admin-key", "partner-key"}
         found = await client.ask_json(3009, {"subject": "User:partner-key"})
         entries = [(entry["resource"], entry["decision"]) for one in found["policies"] for entry in one["entries"]]

@@ -11,6 +11,7 @@ from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.config_file import NEEDED_FILES
+from gantry_testing.accounts import FIRST_USER
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import (
@@ -287,7 +288,8 @@ async def test_table_with_another_schema_prevents_the_start(tmp_path: Path) -> N
 
 async def test_start_needs_exactly_the_files_that_inspection_expects(tmp_path: Path) -> None:
     """`gantry store inspect` and `repair-plan` use the same list of the files that one start cannot do without."""
-    async with running_broker(tmp_path):
+    settings = {**FIRST_USER, "haListenPort": "-1"}
+    async with running_broker(tmp_path, disk=None, clock=None, **settings):
         pass
     folder = tmp_path / "config"
     names = {path.stem for path in folder.glob("*.json")} | NEEDED_FILES | {"consumerFilter"}
@@ -298,7 +300,7 @@ async def test_start_needs_exactly_the_files_that_inspection_expects(tmp_path: P
         for path in files:
             path.write_bytes(b"{")
         try:
-            async with running_broker(tmp_path):
+            async with running_broker(tmp_path, disk=None, clock=None, **settings):
                 pass
         except ConfigCorrupt:
             refused.add(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.pull import queries
+from gantry_broker.server.pull import queries, tag_query
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
 from gantry_wire import Command
@@ -59,16 +59,53 @@ async def test_another_key_with_the_same_hash_is_not_found(client: Dialogue) -> 
     assert await bodies_found(client, "AaAa") == []
 
 
-async def test_query_by_tag_is_refused(client: Dialogue) -> None:
-    """Only keys are indexed: a message whose key is equal to the tag would be a wrong answer."""
+async def send_tagged(client: Dialogue, body: bytes, tag: str, queue: int = 0) -> None:
+    properties = properties_text(TAGS=tag)
+    await client.send_ok(body, properties=properties, queueId=str(queue))
+
+
+async def test_query_by_tag_finds_messages_of_all_queues(client: Dialogue) -> None:
+    """In the order of the log, the newest if not all fit; a key that is equal to the tag is not found."""
+    for number in range(12):
+        await send_tagged(client, b"%02d" % number, "red" if number % 3 == 0 else "blue", number % 4)
     await send_with_key(client, b"keyed", "red")
 
-    reply = await query(client, "red", indexType="T")
-
-    assert (reply.code, reply.body) == (3, b"")
-    assert "no index of tags" in (reply.remark or "")
+    assert await bodies_found(client, "red", indexType="T") == [b"00", b"03", b"06", b"09"]
+    assert await bodies_found(client, "red", indexType="T", maxNum="2") == [b"06", b"09"]
+    assert await bodies_found(client, "green", indexType="T") == []
     for kind in ("K", "U"):
         assert await bodies_found(client, "red", indexType=kind, lastKey="") == [b"keyed"]
+
+
+async def test_query_by_tag_compares_the_tag_and_the_time(clock: FakeClock, client: Dialogue) -> None:
+    """Java's hash of "Aa" and "BB" is the same; times are compared to the millisecond."""
+    stored_at = []
+    for number in range(3):
+        clock.advance(10)
+        stored_at.append(clock.wall_ms())
+        await send_tagged(client, b"Aa%d" % number, "Aa")
+        await send_tagged(client, b"BB%d" % number, "BB")
+
+    assert await bodies_found(client, "Aa", indexType="T") == [b"Aa0", b"Aa1", b"Aa2"]
+    times = {"beginTimestamp": str(stored_at[1]), "endTimestamp": str(stored_at[1])}
+    assert await bodies_found(client, "BB", indexType="T", **times) == [b"BB1"]
+    assert await bodies_found(client, "BB", indexType="T", endTimestamp=str(stored_at[0] - 1)) == []
+
+
+async def test_query_by_tag_searches_across_files_up_to_a_limit(
+    client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a search is within one file of a queue; beyond the limit the answer says so."""
+    monkeypatch.setattr(tag_query, "PART_UNITS", 7)
+    await send_tagged(client, b"first", "red")
+    for number in range(250):
+        await send_tagged(client, b"%d" % number, "blue")
+
+    assert await bodies_found(client, "red", indexType="T") == [b"first"]
+    assert len(await bodies_found(client, "blue", indexType="T", maxNum="64")) == 64
+    monkeypatch.setattr(tag_query, "UNITS_MAX", 100)
+    reply = await query(client, "red", indexType="T")
+    assert (reply.code, "ask for a time range" in (reply.remark or "")) == (1, True)
 
 
 async def test_hash_collision_of_the_test_is_real(client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ class FakeConnection:
 
 
 def hold(gate: AckGate, connection: FakeConnection, replies: bytes, sends: int, end: int) -> None:
-    gate.hold([(connection, replies, sends)], end)  # type: ignore[list-item]
+    gate.hold([(connection, replies, sends)], end)
 
 
 def frame(opaque: int, code: int = 0) -> bytes:

@@ -99,6 +99,7 @@ class Follower(FollowerRunner[SlaveStream]):
         on_copied: Callable[[], None] = lambda: None,
         on_grant: Callable[[], None] = lambda: None,
         on_welcome: Callable[[Welcome], Awaitable[None]] | None = None,
+        ack_limit: Callable[[], int | None] = lambda: None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         run_exclusively: RunExclusively = asyncio.to_thread,
     ) -> None:
@@ -106,7 +107,7 @@ class Follower(FollowerRunner[SlaveStream]):
 
         ``on_copied`` is called after each read of a stream: data may have been copied, or the confirmed position moved.
         ``on_grant`` is called with each grant that is sent. ``on_welcome`` is awaited before anything of that master is
-        copied or acknowledged.
+        copied or acknowledged. ``ack_limit`` is that of `SlaveSession`.
         """
         super().__init__(store, address, run_exclusively=run_exclusively, tls=tls)
         self._facts: Final = facts
@@ -114,10 +115,13 @@ class Follower(FollowerRunner[SlaveStream]):
         self._on_copied: Final = on_copied
         self._on_grant: Final = on_grant
         self._on_welcome: Final = on_welcome
+        self._ack_limit: Final = ack_limit
 
     async def _open(self) -> SlaveStream:
         ranges = RangeRequester()
-        session = SlaveSession(self._facts(), self._store, self._on_table, on_range=ranges.deliver_range)
+        session = SlaveSession(
+            self._facts(), self._store, self._on_table, on_range=ranges.deliver_range, ack_limit=self._ack_limit
+        )
         return SlaveStream(session, ranges, self._prepare, self._on_copied, self._on_grant)
 
     async def _prepare(self, welcome: Welcome) -> None:

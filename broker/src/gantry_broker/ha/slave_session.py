@@ -104,8 +104,12 @@ class SlaveSession:
         on_table: Callable[[Table], None],
         *,
         on_range: Callable[[Range], None] = lambda answer: None,
+        ack_limit: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Create a session. ``on_range`` receives records that the master sends on request."""
+        """Create a session. ``on_range`` receives records that the master sends on request.
+
+        ``ack_limit`` returns the position beyond which nothing may be acknowledged yet; None if there is no limit.
+        """
         self.phase = Phase.CHALLENGE
         self.welcome: Welcome | None = None
         self.refusal: Refusal | None = None
@@ -126,6 +130,7 @@ class SlaveSession:
         self._log: Final = log
         self._on_table: Final = on_table
         self._on_range: Final = on_range
+        self._ack_limit: Final = ack_limit
         self._reader: Final = FrameReader()
         self._nonce: Final = token_hex(16)
         self._echo_ms = -1
@@ -256,7 +261,8 @@ class SlaveSession:
         """Return an ack with the log's positions; empty if it would repeat the last one."""
         if self.phase is not Phase.STREAMING or self.welcome is None:
             return b""
-        received = self._log.received
+        limit = self._ack_limit()
+        received = self._log.received if limit is None else min(self._log.received, limit)
         position = (received, min(self._log.flushed, received), self._echo_ms)
         if position == self._acked:
             return b""

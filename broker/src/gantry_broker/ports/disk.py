@@ -168,8 +168,11 @@ class Disk(Protocol):
         """
         ...
 
-    def write_file(self, path: str, data: bytes) -> None:
-        """Replace the whole file atomically and durably: temporary file, sync, rename, directory sync."""
+    def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
+        """Replace the whole file atomically and durably: temporary file, sync, rename, directory sync.
+
+        A file with ``is_private`` is readable by its owner only, also where the process gives access to its group.
+        """
         ...
 
     def space(self, path: str) -> DiskSpace: ...

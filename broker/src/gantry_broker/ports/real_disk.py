@@ -347,10 +347,13 @@ class RealDisk(LocalFileListing):
         with open(path, "rb") as stream:
             return stream.read()
 
-    def write_file(self, path: str, data: bytes) -> None:
+    def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         temporary = f"{path}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        mode = 0o600 if is_private else 0o640
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
+            if is_private:
+                os.fchmod(descriptor, mode)  # A crash may have left the temporary file with another mode.
             with _adding_path(path), memoryview(data) as whole:
                 done = 0
                 while done < len(whole):

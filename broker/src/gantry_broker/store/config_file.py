@@ -38,7 +38,9 @@ from gantry_wire import fastjson
 
 log = logging.getLogger(__name__)
 
-NEEDED_FILES: Final = frozenset({"topics", "subscriptionGroup", "consumerOffset", "delayOffset", "liveSettings"})
+NEEDED_FILES: Final = frozenset(
+    {"topics", "subscriptionGroup", "consumerOffset", "delayOffset", "liveSettings", "accounts"}
+)
 """The files of which one copy must be readable for a start, if they exist. A broker starts without ``queueLocks``, and
 does not read the files of RocketMQ that are missing here."""
 
@@ -47,7 +49,9 @@ does not read the files of RocketMQ that are missing here."""
 class ConfigFile:
     """One config file and its copy. The owner calls ``save`` from one thread at a time; it waits for the disk."""
 
-    def __init__(self, disk: Disk, root: str, name: str) -> None:
+    def __init__(self, disk: Disk, root: str, name: str, *, is_private: bool = False) -> None:
+        """A file with ``is_private`` holds secrets, and is readable by its owner only."""
+        self._is_private: Final = is_private
         self._disk: Final = disk
         self._root: Final = root
         self._directory: Final = f"{root}/config"
@@ -107,8 +111,8 @@ class ConfigFile:
         self._number += 1
         data = encode_table(document, Edition(_store_of(self._disk, self._root), self._number))
         make_durable_directory(self._disk, self._directory)
-        self._disk.write_file(self.path, data)
-        self._disk.write_file(self.backup_path, data)
+        self._disk.write_file(self.path, data, is_private=self._is_private)
+        self._disk.write_file(self.backup_path, data, is_private=self._is_private)
         self._saved = plain
 
 

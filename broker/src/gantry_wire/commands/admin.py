@@ -185,31 +185,6 @@ class HaExchange(Fields):
     master_address: str | None = None
 
 
-class Username(Fields):
-    """The request header of code 3004: one account."""
-
-    username: str | None = None
-
-
-class UserFilter(Fields):
-    """The request header of code 3005: a filter for accounts."""
-
-    filter: str | None = None
-
-
-class AclSubject(Fields):
-    """The request header of code 3009: the subject of one ACL."""
-
-    subject: str | None = None
-
-
-class AclFilter(Fields):
-    """The request header of code 3010: filters for ACLs."""
-
-    subject_filter: str | None = None
-    resource_filter: str | None = None
-
-
 class TopicListing(Document):
     """A list of topics: the reply to code 206 and to similar codes."""
 

@@ -1,8 +1,7 @@
 """Both peers with brokers that require accounts.
 
-Apache's broker keeps users and permissions in its own database and changes them on request; Gantry's reads a file. So
-the same users are created in two ways: at Apache's broker by `createUser` and `createAcl`, at Gantry's by the file,
-which is complete from the start. The output of the commands is compared.
+Both store users and policies, begin with the same first user, and change them on request. The output of the commands is
+compared. The settings are RocketMQ's, except for the broker's own credentials: Gantry's broker reads them from a file.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from gantry_interop.processes import Nursery
 ADMINISTRATOR: Final = "administrator"
 SECRET: Final = "secret-of-the-administrator"
 
+_OWN_CREDENTIALS: Final = "innerClientAuthenticationCredentials"
 _PROVIDER: Final = "org.apache.rocketmq.auth.{0}.provider.{1}"
 APACHE: Final = {
     "authenticationEnabled": "true",
@@ -26,26 +26,8 @@ APACHE: Final = {
     "authorizationProvider": _PROVIDER.format("authorization", "DefaultAuthorizationProvider"),
     "authorizationMetadataProvider": _PROVIDER.format("authorization", "LocalAuthorizationMetadataProvider"),
     "initAuthenticationUser": json.dumps({"username": ADMINISTRATOR, "password": SECRET}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ADMINISTRATOR, "secretKey": SECRET}),
+    _OWN_CREDENTIALS: json.dumps({"accessKey": ADMINISTRATOR, "secretKey": SECRET}),
 }
-
-ACCOUNTS: Final = f"""\
-accounts:
-  - accessKey: {ADMINISTRATOR}
-    secretKey: {SECRET}
-    admin: true
-  - accessKey: alice-one
-    secretKey: secret-of-alice
-    defaultTopicPerm: DENY
-    defaultGroupPerm: DENY
-    topicPerms:
-      - orders=PUB|SUB
-    groupPerms:
-      - readers=SUB
-  - accessKey: bob-the-boss
-    secretKey: secret-of-bob
-    admin: true
-"""
 
 
 def start(kind: str, nursery: Nursery, directory: Path) -> scene.Side:
@@ -53,10 +35,10 @@ def start(kind: str, nursery: Nursery, directory: Path) -> scene.Side:
     directory.mkdir(parents=True)
     settings = APACHE
     if kind == "gantry":
-        accounts, own = directory / "plain_acl.yml", directory / "own.yml"
-        accounts.write_text(ACCOUNTS)
+        own = directory / "own.yml"
         own.write_text(f"accessKey: {ADMINISTRATOR}\nsecretKey: {SECRET}\n")
-        settings = {"aclEnable": "true", "aclFile": str(accounts), "aclCredentialsPath": str(own), "haListenPort": "-1"}
+        shared = {key: value for key, value in APACHE.items() if key != _OWN_CREDENTIALS}
+        settings = {**shared, "aclCredentialsPath": str(own), "haListenPort": "-1"}
     side = scene.Side.start(kind, nursery, directory, settings)
     side.credentials = {"access_key": ADMINISTRATOR, "secret_key": SECRET}
     return side

@@ -178,10 +178,13 @@ def _check_access_control(facts: MigrationFacts, keys: Sequence[str]) -> Iterato
             "-o aclCredentialsPath=FILE",
         )
     is_enabled = facts.target_conf.get("aclEnable", "")
-    if not is_enabled:
+    if facts.target_conf.get("authenticationEnabled", "").lower() == "true":
+        yield Finding(Severity.FINE, "the new broker stores users, which mqadmin copyUser and copyAcl copy to it")
+    elif not is_enabled:
         yield Finding(
             Severity.BLOCKED, f"{keys[0]}=true: with its present settings the new broker would have no access control",
-            "-o aclEnable=true -o aclFile=PLAIN_ACL_YML, and haSecretPath or haListenPort=-1; or -o aclEnable=false",
+            "-o aclEnable=true -o aclFile=PLAIN_ACL_YML (or -o authenticationEnabled=true), and haSecretPath or "
+            "haListenPort=-1; or -o aclEnable=false",
         )  # fmt: skip
     elif is_enabled.lower() == "true":
         yield Finding(Severity.FINE, f"the new broker uses the accounts in {facts.target_conf.get('aclFile', '?')}")

@@ -30,6 +30,7 @@ RESERVED_KEYS: Final = frozenset(
         *("flushIntervalCommitLog", "flushCommitLogLeastPages", "haMaxGapNotInSync"),
         *("brokerIP1", "brokerIP2", "brokerMasterIP", "bindAddress", "fastListenPort", "externalAddressPath"),
         *("statusPagePath", "liveSettingsPath", "aclEnable", "aclFile", "aclCredentialsPath"),
+        *("authenticationEnabled", "authorizationEnabled", "initAuthenticationUser"),
         *("tlsMode", "tlsServerCertPath", "tlsServerKeyPath", "tlsEnable", "tlsClientTrustCertPath"),
         *("tlsClientCheckHostName", "haSecretPath", "haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath"),
     }

@@ -1,29 +1,40 @@
-"""Handles mqadmin's requests about accounts and permissions, codes 3001 to 3010.
+"""Handles mqadmin's queries about users and policies, of a file of accounts or of the users that the broker stores.
 
-Accounts are in a file that an administrator or the operator maintains, and that every server of a group reads: a change
-by one broker would not reach the others, and a mounted Secret cannot be written. So queries are answered from the
-present accounts, and changes are refused with the name of the file. Secrets are never returned, where RocketMQ returns
-the password.
+Changes are in `account_changes`. Passwords are never returned, where RocketMQ returns them. A file is shown as if it
+held users and policies:
 
     admin: true                       a user of type Super; needs no policies
     defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; DENY without one
     topicPerms, groupPerms            policy Custom on Topic:<name> and Group:<name>
 """
 
-from typing import Any, Final, final
+from collections.abc import Iterable
+from typing import Final, final
 
-from gantry_access import Account, Guard, Permission
+from gantry_access import Account, AccountFile, AccountStore, Permission
+from gantry_access.account_changes import subject_name
+from gantry_access.account_document import describe_entries
+from gantry_access.stored_accounts import SUBJECT_PREFIX, StoredUser, UserStatus, UserType
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
-from gantry_wire.commands.admin import AclFilter, AclSubject, UserFilter, Username
+from gantry_wire.commands.accounts import (
+    AclFilter,
+    AclInfo,
+    AclSubject,
+    PolicyEntryInfo,
+    PolicyInfo,
+    UserFilter,
+    UserInfo,
+    Username,
+)
+from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
 
-SUBJECT_PREFIX: Final = "User:"
-"""RocketMQ's prefix of an account in requests about permissions."""
 ACCESS_CONTROL_OFF: Final = (
-    "access control is off on this broker: set aclEnable=true and aclFile, the file of accounts, to switch it on"
+    "access control is off on this broker: set aclEnable=true and aclFile, the file of accounts, or "
+    "authenticationEnabled=true, to switch it on"
 )
 """The answer to requests about accounts if access control is off."""
 
@@ -35,92 +46,94 @@ ACCOUNT_CHANGES: Final = (
     RequestCode.AUTH_UPDATE_ACL,
     RequestCode.AUTH_DELETE_ACL,
 )
-"""Requests that would change accounts or permissions, all of which are refused."""
+"""Requests that change users or policies."""
 
 
 @final
 class AccountHandlers:
-    """The handlers of accounts. Owned by the event loop."""
+    """The handlers of queries. Owned by the event loop."""
 
-    def __init__(self, guard: Guard | None) -> None:
-        """``guard`` is None if access control is off."""
-        self._guard: Final = guard
+    def __init__(self, accounts: AccountFile | AccountStore | None) -> None:
+        """``accounts`` is None if access control is off."""
+        self._source: Final = accounts
 
     @handles(RequestCode.AUTH_GET_USER)
     def get_user(self, command: Command, connection: Connection) -> Command:
-        """Answer with one account; without a body if it does not exist, as in RocketMQ."""
+        """Answer with one user; without a body if it does not exist, as in RocketMQ."""
         name = Username.read(command.ext).username or ""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
-        account = next((one for one in self._accounts() if one.access_key == name), None)
-        return command.reply(body=b"" if account is None else dumps(user_document(account)))
+        found = next((user for user in self._users() if user.username == name), None)
+        return command.reply(body=b"" if found is None else write_document(found))
 
     @handles(RequestCode.AUTH_LIST_USER)
     def list_users(self, command: Command, connection: Connection) -> Command:
         part = (UserFilter.read(command.ext).filter or "").strip()
-        return command.reply(body=dumps([user_document(one) for one in self._accounts() if part in one.access_key]))
+        return command.reply(body=dumps([user for user in self._users() if part in (user.username or "")]))
 
     @handles(RequestCode.AUTH_GET_ACL)
     def get_acl(self, command: Command, connection: Connection) -> Command:
-        """Answer with the permissions of an account; without a body if it has none, as in RocketMQ."""
-        subject = AclSubject.read(command.ext).subject or ""
-        account = next((one for one in self._accounts() if SUBJECT_PREFIX + one.access_key == subject), None)
-        if account is None:
+        """Answer with the policies of a user; without a body if it has none, as in RocketMQ."""
+        name = subject_name(AclSubject.read(command.ext).subject)
+        if not any(user.username == name for user in self._users()):
             raise Refused(ResponseCode.NO_PERMISSION, "The subject is not exist.")
-        document = acl_document(account)
-        return command.reply(body=dumps(document) if document["policies"] else b"")
+        found = next(iter(self._acls([name or ""])), None)
+        return command.reply(body=b"" if found is None else write_document(found))
 
     @handles(RequestCode.AUTH_LIST_ACL)
     def list_acls(self, command: Command, connection: Connection) -> Command:
         request = AclFilter.read(command.ext)
         subject, resource = (request.subject_filter or "").strip(), (request.resource_filter or "").strip()
-        found = [acl_document(one, resource) for one in self._accounts() if subject in SUBJECT_PREFIX + one.access_key]
-        return command.reply(body=dumps([one for one in found if one["policies"]]))
+        names = [user.username or "" for user in self._users() if subject in f"{SUBJECT_PREFIX}{user.username}"]
+        return command.reply(body=dumps(list(self._acls(names, resource))))
 
-    @handles(*ACCOUNT_CHANGES)
-    def refuse_change(self, command: Command, connection: Connection) -> Command:
-        """Refuse a change of accounts or permissions."""
-        if self._guard is None:
-            return command.reply(ResponseCode.NO_PERMISSION, ACCESS_CONTROL_OFF)
-        return command.reply(
-            ResponseCode.NO_PERMISSION,
-            f"accounts are stored in {self._guard.file.path} (aclFile), which this broker only reads: "
-            "change them there, and every server that reads the file follows within seconds",
-        )
-
-    def _accounts(self) -> list[Account]:
-        if self._guard is None:
+    def _users(self) -> list[UserInfo]:
+        """Return all users by name, without their passwords."""
+        source = self._source
+        if source is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, ACCESS_CONTROL_OFF)
-        return list(self._guard.file.accounts.by_key.values())
+        if isinstance(source, AccountStore):
+            return [describe_user(source.tables.users[name]) for name in sorted(source.tables.users)]
+        return [describe_account(account) for account in source.accounts.by_key.values()]
+
+    def _acls(self, names: Iterable[str], part: str = "") -> Iterable[AclInfo]:
+        """Yield the policies of these users, for resources whose text contains ``part``; users without are left out."""
+        source = self._source
+        for name in names:
+            if isinstance(source, AccountStore):
+                policies = describe_entries(source.tables.policies.get(name, {}), part)
+            else:
+                policies = [] if source is None else describe_permissions(source.accounts.by_key[name], part)
+            if policies:
+                yield AclInfo(subject=f"{SUBJECT_PREFIX}{name}", policies=policies)
 
 
-def user_document(account: Account) -> dict[str, str]:
-    """Return an account in the format of Java's UserInfo bean, without its password."""
-    return {
-        "userStatus": "enable",
-        "userType": "Super" if account.is_admin else "Normal",
-        "username": account.access_key,
-    }
+def describe_user(user: StoredUser) -> UserInfo:
+    """Return a stored user without the password."""
+    return UserInfo(username=user.name, user_type=user.type.value, user_status=user.status.value)
 
 
-def acl_document(account: Account, part: str = "") -> dict[str, Any]:
-    """Return permissions in the format of Java's AclInfo bean, for resources whose names contain ``part``."""
+def describe_account(account: Account) -> UserInfo:
+    """Return an account of a file as a user."""
+    kind = UserType.SUPER if account.is_admin else UserType.NORMAL
+    return UserInfo(username=account.access_key, user_type=kind.value, user_status=UserStatus.ENABLE.value)
+
+
+def describe_permissions(account: Account, part: str = "") -> list[PolicyInfo]:
+    """Return the permissions of an account of a file as policies, for resources whose text contains ``part``."""
     custom = [_entry(f"Topic:{name}", permission) for name, permission in sorted(account.topics.items())]
     custom += [_entry(f"Group:{name}", permission) for name, permission in sorted(account.groups.items())]
     defaults = (("Topic:*", account.default_topic), ("Group:*", account.default_group))
     general = [_entry(resource, permission) for resource, permission in defaults if permission]
-    policies = [
-        {"entries": kept, "policyType": kind}
+    return [
+        PolicyInfo(policy_type=kind, entries=kept)
         for kind, entries in (("Custom", custom), ("Default", general))
-        if (kept := [entry for entry in entries if part in entry["resource"]])
+        if (kept := [entry for entry in entries if part in (entry.resource or "")])
     ]
-    return {"policies": policies, "subject": SUBJECT_PREFIX + account.access_key}
 
 
-def _entry(resource: str, permission: Permission) -> dict[str, Any]:
+def _entry(resource: str, permission: Permission) -> PolicyEntryInfo:
     actions = [name for name, bit in (("Pub", Permission.PUB), ("Sub", Permission.SUB)) if permission & bit]
-    return {
-        "actions": actions or ["Pub", "Sub"],
-        "decision": "Allow" if actions else "Deny",
-        "resource": resource,
-    }
+    return PolicyEntryInfo(
+        resource=resource, actions=actions or ["Pub", "Sub"], decision="Allow" if actions else "Deny"
+    )

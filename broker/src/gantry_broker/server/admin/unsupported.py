@@ -25,10 +25,6 @@ _CONTROLLER: Final = (
 )
 _CONTAINER: Final = "this broker is a process of its own, not a container of brokers: start and stop processes instead"
 _ROCKSDB: Final = "this broker keeps tables and queues in files, as RocketMQ does by default, and has no RocksDB"
-_COLD: Final = (
-    "this broker does not limit reads of old messages by group; readers that are far behind can be sent to slaves: "
-    "slaveReadEnable"
-)
 _TIMERS: Final = "this broker has no arbitrary timers; delay levels work"
 _LITE: Final = "this broker has no lite topics, which are consumed by pop; use an ordinary topic with keys or tags"
 
@@ -90,9 +86,6 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
     RequestCode.GET_BROKER_EPOCH_CACHE: (ResponseCode.SYSTEM_ERROR, f"this request is for controllers: {_CONTROLLER}"),
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: (_NOT_SUPPORTED, _ROCKSDB),
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: (_NOT_SUPPORTED, _ROCKSDB),
-    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: (_NOT_SUPPORTED, _COLD),
-    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: (_NOT_SUPPORTED, _COLD),
-    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: (_NOT_SUPPORTED, _COLD),
 }
 
 

@@ -14,7 +14,7 @@ its queue has it. A request to end it is checked against the queue (`transaction
 from collections.abc import Callable
 from typing import Final
 
-from gantry_access import AccessFileError, AccessSettings, AccountFile, Guard, OwnAccount
+from gantry_access import AccessFileError, AccessSettings, AccountFile, AccountStore, Guard, OwnAccount
 from gantry_access.guard import TopicAt
 from gantry_broker.errors import AccessFilesUnusable
 from gantry_broker.ports import Clock
@@ -29,8 +29,17 @@ WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.HALF_TOPIC, names
 """System topics whose messages have another destination, in their properties."""
 
 
-def load_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> Guard | None:
-    """Return the guard with its accounts loaded; None if access control is off. Raises AccessFilesUnusable."""
+AccountsOfBroker = AccountFile | AccountStore
+"""Where the accounts of a broker are: in a file that it only reads, or in its store."""
+
+
+def load_accounts(settings: AccessSettings) -> AccountsOfBroker | None:
+    """Return the loaded file of accounts, or the store's users, which are loaded with the other tables.
+
+    None if access control is off. Raises AccessFilesUnusable.
+    """
+    if settings.is_stored:
+        return AccountStore(is_authorizing=settings.is_authorizing, initial_user=settings.initial_user)
     if not settings.is_enabled:
         return None
     file = AccountFile(settings.file, settings.mode)
@@ -38,7 +47,17 @@ def load_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> G
         file.load()
     except AccessFileError as error:
         raise AccessFilesUnusable(f"aclFile: {error}") from error
-    return Guard(settings, file, now_ms=clock.wall_ms, topic_at=message_topic_lookup(store))
+    return file
+
+
+def make_guard(
+    settings: AccessSettings, accounts: AccountsOfBroker | None, store: MessageStore, clock: Clock, *, cluster: str
+) -> Guard | None:
+    """Return the guard of these accounts; None if access control is off."""
+    if accounts is None:
+        return None
+    topic_at = message_topic_lookup(store)
+    return Guard(settings, accounts, now_ms=clock.wall_ms, topic_at=topic_at, cluster=cluster)
 
 
 def make_half_message_check(guard: Guard) -> Callable[[Connection, str], bool]:

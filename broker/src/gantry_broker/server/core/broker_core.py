@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from gantry_access import AccountStore
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
@@ -35,6 +36,9 @@ class BrokerCore:
 
     topics: TopicTable
     groups: GroupTable
+    accounts: AccountStore | None
+    """Users and policies, if this broker stores them."""
+
     offsets: ConsumerOffsets
     """The committed offsets of consumer groups, and their resets."""
 
@@ -67,6 +71,8 @@ class BrokerCore:
     """Whether this broker is the master and knows that no other member is."""
     progress_listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that lists the progress of all groups."""
+    tag_query_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request that searches the queues of a topic for a tag."""
 
     @property
     def settings(self) -> BrokerSettings:

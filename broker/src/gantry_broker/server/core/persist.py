@@ -64,9 +64,14 @@ class TableFile:
 class Persistence:
     """The files of all tables. Owned by the event loop; the writes run in its worker threads."""
 
-    def __init__(self, on_mark: Callable[[str], None] = lambda name: None) -> None:
-        """``on_mark`` is called with the name of each table that changes."""
+    def __init__(
+        self,
+        on_mark: Callable[[str], None] = lambda name: None,
+        on_written: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """``on_mark`` is called with the name of each table that changes, ``on_written`` when its file is current."""
         self._on_mark: Final = on_mark
+        self._on_written: Final = on_written
         self._files: dict[str, TableFile] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The last immediate write of each table."""
@@ -120,6 +125,8 @@ class Persistence:
             log.error("failed to write table; will retry", extra=facts)
             return False
         self.failure = None
+        if not file.is_stale:
+            self._on_written(file.name)
         return True
 
 

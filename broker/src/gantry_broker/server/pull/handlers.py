@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, final
 
+import msgspec
+
 from gantry_broker.errors import BrokerError, QueueRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refusal, Refused, store_refusal
 from gantry_broker.server.core.topic_attributes import BATCH_QUEUES, QUEUE_TYPE
+from gantry_broker.server.pull.cold_reads import HOLD_S, ColdReads
 from gantry_broker.server.pull.pull_hold import FilterBudget, HeldPull, PullHold
 from gantry_broker.store.inner_batches import find_inner_batch
 from gantry_broker.store.reader import ReadResult, ReadStatus
@@ -41,6 +44,10 @@ _BEYOND: Final = (
     ReadStatus.NO_MESSAGE_IN_QUEUE,
 )
 """Results of a pull whose offset is after the end of its queue."""
+PUSH: Final = "CONSUME_PASSIVELY"
+"""The consume type of groups whose clients pause after an error."""
+READS_COLD_DATA: Final = "This consumer group is reading cold data. It has been flow control"
+"""RocketMQ's text for a group that is limited."""
 _EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
 """Results of a pull from a queue without messages."""
 
@@ -68,6 +75,8 @@ class PullHandlers:
         """The duration of the last read of a queue."""
 
         self._budget = FilterBudget(loop)
+        self.cold: Final = ColdReads(core.live, core.store, core.clock)
+        """The limits of groups that read old messages."""
         settings = core.settings
         self.hold = PullHold(
             loop,
@@ -85,6 +94,8 @@ class PullHandlers:
         redirect = self._redirect(pull, connection, message_filter, was_held=False)
         if redirect is not None:
             return self._reply(command, pull, pull.queue_offset, redirect)
+        if self.cold.is_limited(pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset):
+            return self._limit(command, pull, connection)
         result = self._read(pull, pull.queue_offset, message_filter)
         committed = _committed(pull)
         if committed is not None:
@@ -100,8 +111,24 @@ class PullHandlers:
             return None
         return self._reply(command, pull, pull.queue_offset, result)
 
+    def _limit(self, command: Command, pull: PullMessage, connection: Connection) -> Command | None:
+        """Return the answer to a group that has read too much cold data; None for a pull that gets a message later.
+
+        As in RocketMQ a pull consumer waits; the client of a push consumer pauses by itself after the answer.
+        """
+        state = self._core.clients.consumers.get(pull.consumer_group)
+        is_push = state is not None and state.consume_type == PUSH
+        if is_push or command.is_oneway or self.hold.is_stopped or not self.hold.has_room(connection):
+            return command.reply(ResponseCode.SYSTEM_BUSY, READS_COLD_DATA)
+        one = msgspec.structs.replace(pull, max_msg_nums=1)
+        deadline = self._loop.time() + HOLD_S
+        self.hold.hold(HeldPull(command, connection, one, pull.queue_offset, deadline, is_limited=True))
+        return None
+
     def retry(self, held: HeldPull, must_answer: bool) -> Command | None:
         """Retry a held pull; return None if it stays held. An error becomes the answer."""
+        if held.is_limited and not must_answer:
+            return None
         try:
             self._check(held.pull)  # the group or the topic may have lost its permission meanwhile
             message_filter = self._filter(held.pull)
@@ -221,6 +248,7 @@ class PullHandlers:
         self._core.offsets.pulled.record(group, pull.topic, pull.queue_id, result.next_offset)
         if code is ResponseCode.SUCCESS:
             size = len(result.body)
+            self.cold.count(group, result.body)
             self._core.stats.count_found_pull(result.count, size, self._read_ms)
             self._core.topic_statistics.count_pull(
                 group, pull.topic, pull.queue_id, count=result.count, size=size, took_ms=self._read_ms

@@ -51,6 +51,8 @@ class HeldPull:
     """The offset to continue at; messages before it do not match."""
     deadline: float
     """The loop time at which the pull is answered in any case."""
+    is_limited: bool = False
+    """Whether it waits until its deadline, because its group has read too much cold data."""
 
     @property
     def key(self) -> QueueKey:

@@ -1,6 +1,7 @@
 """Handles queries for messages by key and by offset, and for units of consume queues.
 
     12 by key        topic + key -> hashes in the index -> records that carry the key, newest ones first if too many
+    12 by tag        the index type T -> units of the topic's queues with the hash of the tag (`tag_query`)
     12 by unique id  the same, with `_UNIQUE_KEY_QUERY`; the limit is RocketMQ's, not that of the request
     33 by offset     the record at a physical offset, which the offset message id holds
     321 a queue      the units of a consume queue: the physical offset, the size and the tag hash of each message
@@ -20,7 +21,7 @@ expects.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,8 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import Subscription
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.pull.tag_query import find_tagged, has_tag
+from gantry_broker.store.key_index import KeyMatches
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, decode_record, names
@@ -51,7 +54,7 @@ MATCHES_MAX: Final = 1024
 """The limit of records with an equal hash that one query reads, while all other requests wait."""
 
 TAG_INDEX: Final = "T"
-"""The index type of a query by tag, which RocketMQ 5.4 and later index, too."""
+"""The index type of a query by tag, which `tag_query` answers."""
 
 QUERY_BYTES_MAX: Final = 8 * 1024 * 1024
 """The limit of one answer, except for its first message; clients refuse frames over 16 MiB."""
@@ -61,25 +64,22 @@ QUEUE_UNITS_MAX: Final = 10_000
 
 
 @handles(RequestCode.QUERY_MESSAGE)
-def query_messages(core: BrokerCore, command: Command, connection: Connection) -> Command:
+def query_messages(core: BrokerCore, command: Command, connection: Connection) -> Command | Awaitable[Command]:
     query = QueryMessage.read(command.ext)
     if query.index_type == TAG_INDEX:
-        text = "this broker keeps no index of tags; consume the topic with a filter for the tag, or query by key"
-        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+        return _query_by_tag(core, command, query)
     is_unique = command.ext.get(UNIQUE_KEY_QUERY) == "true"
     count_max = UNIQUE_QUERY_MESSAGES if is_unique else max(0, min(query.max_num, QUERY_MESSAGES_MAX))
     store = core.store
     matches = store.keys.matches(
         query.topic, query.key, MATCHES_MAX if count_max else 0, query.begin_timestamp, query.end_timestamp
     )
-    index_progress = QueryMessageResult(
-        index_last_update_timestamp=matches.last_timestamp_ms, index_last_update_phyoffset=matches.last_physical
-    ).write()
+    index_progress = _write_progress(matches)
     if query.topic not in core.topics:
         return _reply_not_found(command, index_progress, f"the topic[{query.topic[:300]}] does not exist")
     if not core.settings.store.is_index_enabled:
         return _reply_not_found(command, index_progress, "this broker keeps no index of keys: messageIndexEnable=false")
-    records = limit_records(_find_records(core, query, matches.physical_offsets), count_max)
+    records = limit_records(_find_records(core, query, matches.physical_offsets, matches_query), count_max)
     if not records and not matches.is_complete:
         raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
     if not records:
@@ -87,15 +87,41 @@ def query_messages(core: BrokerCore, command: Command, connection: Connection) -
     return command.reply(ext=index_progress, body=b"".join(reversed(records)))
 
 
+async def _query_by_tag(core: BrokerCore, command: Command, query: QueryMessage) -> Command:
+    """Answer with the newest messages that have a tag, from the queues of the topic."""
+    count_max = max(0, min(query.max_num, QUERY_MESSAGES_MAX))
+    progress = _write_progress(core.store.keys.matches(query.topic, query.key, 0, 0, 0))
+    if query.topic not in core.topics:
+        return _reply_not_found(command, progress, f"the topic[{query.topic[:300]}] does not exist")
+    async with core.tag_query_lock:
+        offsets = await find_tagged(core, query, count_max)
+    records = limit_records(_find_records(core, query, offsets, has_tag), count_max)
+    if not records:
+        return _reply_not_found(command, progress, "can not find message, maybe time range not correct")
+    return command.reply(ext=progress, body=b"".join(reversed(records)))
+
+
+def _write_progress(matches: KeyMatches) -> dict[str, str]:
+    """Return the header of an answer: how far the key index goes."""
+    return QueryMessageResult(
+        index_last_update_timestamp=matches.last_timestamp_ms, index_last_update_phyoffset=matches.last_physical
+    ).write()
+
+
 def _reply_not_found(command: Command, index_progress: dict[str, str], why: str) -> Command:
     return command.reply(ResponseCode.QUERY_NOT_FOUND, why, ext=index_progress)
 
 
-def _find_records(core: BrokerCore, query: QueryMessage, offsets: list[int]) -> Iterator[bytes]:
+def _find_records(
+    core: BrokerCore,
+    query: QueryMessage,
+    offsets: list[int],
+    is_match: Callable[[StoredMessage, QueryMessage], bool],
+) -> Iterator[bytes]:
     """Yield the visible records that match the query, newest first."""
     for offset in offsets:
         data = read_visible_record(core.store, offset)
-        if data is not None and matches_query(decode_record(data), query):
+        if data is not None and is_match(decode_record(data), query):
             yield data
 
 

@@ -96,6 +96,7 @@ class SlaveReplication:
             on_copied=self._schedule_dispatch,
             on_grant=lambda: self.given_grants.record_grant(self._clock_ms()),
             on_welcome=handle_welcome,
+            ack_limit=self._tables.ack_limit,
             tls=self._tls,
             run_exclusively=self._run_exclusively,
         )

@@ -1,6 +1,6 @@
 """The broker's tables and their files: read at the start, written after changes (queue locks only at a clean stop).
 
-    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json
+    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json  accounts.json
 
 The effects of a crash are repaired before the first request: a topic that has queues and no entry gets one, and no
 consumer offset points beyond its queue. A file that cannot be read, together with its copy, stops the start: offsets
@@ -10,10 +10,12 @@ no queue can be locked for a minute.
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 
+from gantry_access import AccountStore
+from gantry_access.account_document import AccountDocument, read_tables
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.groups import GroupDocument
@@ -26,6 +28,9 @@ from gantry_broker.store.config_file import ConfigFile
 from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)
+
+ACCOUNTS: Final = "accounts"
+"""The table of users and policies, which only a broker that stores them has."""
 
 FIRST_EPOCH = 1
 """Epoch of a new log."""
@@ -54,6 +59,9 @@ class StoredTables:
         for name, document in tables:
             file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
             core.persistence.add(TableFile(name, document, file.save))
+        if core.accounts is not None:
+            self._accounts_file = ConfigFile(core.disk, core.settings.store_path, ACCOUNTS, is_private=True)
+            core.persistence.add(TableFile(ACCOUNTS, core.accounts.document, self._accounts_file.save))
 
     def load(self, *, is_clean: bool = False) -> None:
         """Read all tables. After a clean stop a missing file is reported. Raises ``ConfigCorrupt``."""
@@ -72,6 +80,8 @@ class StoredTables:
         core.offsets.resets.set_enabled(settings.is_reset_kept)
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        if core.accounts is not None:
+            self._load_accounts(core.accounts)
         self._load_locks(is_lost=is_clean and "topics" not in missing and "queueLocks" in missing)
         core.topics.seed(
             system_topics(
@@ -116,6 +126,14 @@ class StoredTables:
         queue = self._core.store.queues.get(topic, queue_id)
         return 0 if queue is None else queue.end
 
+    def _load_accounts(self, accounts: AccountStore) -> None:
+        """Load users and policies, and create the first user if there is no Super user. Raises ``ConfigCorrupt``."""
+        data = self._accounts_file.load(lambda document: read_tables(_convert(document, AccountDocument)))
+        if data is not None:
+            accounts.load(_convert(data, AccountDocument))
+        accounts.add_initial_user()
+        self._core.persistence.mark(ACCOUNTS, now=True)
+
     def _load_locks(self, *, is_lost: bool) -> None:
         """Load queue locks; if they are unknown, no queue is locked for ``LOCK_LEASE_MS``, as after a crash.
 
@@ -136,12 +154,13 @@ class StoredTables:
 
     def _load(self, name: str, kind: type[D]) -> D:
         """Read a table from its file, or from the copy if the file has another shape. Raises ConfigCorrupt."""
+        data = self._files[name].load(lambda document: _convert(document, kind))
+        return kind() if data is None else _convert(data, kind)
 
-        def read(document: dict[str, Any]) -> D:
-            try:
-                return msgspec.convert(document, kind, strict=False)
-            except msgspec.ValidationError as error:
-                raise ValueError(f"invalid {kind.__name__}: {error}") from error
 
-        data = self._files[name].load(read)
-        return kind() if data is None else read(data)
+def _convert(document: dict[str, Any], kind: type[D]) -> D:
+    """Return a document in its typed form. Raises ValueError for another shape."""
+    try:
+        return msgspec.convert(document, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"invalid {kind.__name__}: {error}") from error

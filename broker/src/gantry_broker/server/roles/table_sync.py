@@ -1,14 +1,14 @@
-"""Copies tables from the master to slaves: topics, groups, offsets, delay progress, ends of empty queues.
+"""Copies tables from the master to slaves: topics, groups, users, offsets, delay progress, ends of empty queues.
 
     master   a table has changed -> its document, stamped with the log's end, over every stream
     slave    a received document -> replaces the table; a topic that is missing in it is deleted when the log has
              reached the stamp
 
-Topics and groups are sent at once, changed offsets once a second, all tables when a slave joins. Deletions need the
-stamp: a slave whose log is behind would create the topic again from older messages. So do delay progress and the start
-of open transactions: a slave without the log up to the stamp lacks messages that were delivered or ended, and would
-skip them as the next master. A slave writes adopted tables to its own files, so that a promotion, and a start, continue
-from there.
+Topics, groups and users are sent at once, changed offsets once a second, all tables when a slave joins. Deletions need
+the stamp: a slave whose log is behind would create the topic again from older messages. So do delay progress and the
+start of open transactions: a slave without the log up to the stamp lacks messages that were delivered or ended, and
+would skip them as the next master. A slave writes adopted tables to its own files, so that a promotion, and a start,
+continue from there.
 
 The start offsets of queues without messages are a table of their own. A slave learns the next offset of a queue from
 the records of the log. For a queue whose messages have all expired there is no record, and a slave with an empty disk
@@ -24,6 +24,7 @@ from typing import Final, final
 
 import msgspec
 
+from gantry_access.account_document import AccountDocument
 from gantry_broker.errors import StoreFull
 from gantry_broker.ha.frames import Table
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -37,8 +38,8 @@ from gantry_wire.commands.documents import write_document
 
 log = logging.getLogger(__name__)
 
-URGENT_TABLES: Final = ("topics", "subscriptionGroup")
-"""Tables that are sent as soon as they change, since clients notice a delay."""
+URGENT_TABLES: Final = ("topics", "subscriptionGroup", "accounts")
+"""Tables that are sent as soon as they change, since clients notice a delay. The last one is sent only if it exists."""
 
 NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset")
 """The tables that are sent when they have changed."""
@@ -151,6 +152,8 @@ class TableSync:
         self._changed: set[str] = set()
         self._offsets_change_count = -1
         self._is_receiving = False
+        self._unsaved_at: int | None = None
+        """End of the log when users and policies arrived that are not on the disk yet; None if there are none."""
         self._deleted_on_master: dict[str, int] = {}
         """Topics that the master has deleted, with the end of its log when it reported that."""
 
@@ -166,7 +169,7 @@ class TableSync:
 
     def all_tables(self) -> list[Table]:
         """Return all tables, for a slave that has just joined."""
-        return [self._encode_table(name) for name in ON_JOIN]
+        return [self._encode_table(name) for name in ON_JOIN if name != "accounts" or self._core.accounts is not None]
 
     def urgent_tables(self) -> list[Table]:
         """Return the changed tables that are sent at once."""
@@ -192,6 +195,9 @@ class TableSync:
             document = core.groups.document()
         elif name == "consumerOffset":
             document = core.offsets.document()
+        elif name == "accounts":
+            assert core.accounts is not None, "the table changes only if it exists"
+            document = core.accounts.document()
         elif name == "queueEnds":
             document = self.queue_ends.document()
         else:
@@ -205,7 +211,7 @@ class TableSync:
         self._is_receiving = True
         try:
             self._store_table(table.name, table.document, table.version)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
             log.error(
                 "cannot read a table of the master; the old one stays in use",
                 extra={"table": table.name, "reason": str(error)},
@@ -229,10 +235,27 @@ class TableSync:
             core.offsets.replace_from_master(offsets)
         elif name == "delayOffset":
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
+        elif name == "accounts" and core.accounts is not None:
+            core.accounts.load(msgspec.json.decode(data, type=AccountDocument, strict=False))
+            if self._unsaved_at is None:
+                self._unsaved_at = core.store.log.wrote
+            core.persistence.mark("accounts", now=True)
         elif name == "queueEnds":
             self.queue_ends.receive(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
         else:
             log.warning("unknown table from the master; ignored", extra={"table": name})
+
+    def ack_limit(self) -> int | None:
+        """Return the position beyond which nothing may be acknowledged yet; None if there is no limit.
+
+        The master has appended a record after it sent changed users. Its ack promises that the change survives.
+        """
+        return self._unsaved_at
+
+    def note_written(self, name: str) -> None:
+        """Record that the file of a table is current."""
+        if name == "accounts":
+            self._unsaved_at = None
 
     def begin_copying(self) -> None:
         """Forget what waits for the log: a stream begins, perhaps from another master, and sends all tables."""

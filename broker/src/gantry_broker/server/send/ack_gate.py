@@ -99,6 +99,27 @@ class _Deadline(NamedTuple):
     timeout_ms: int
 
 
+class Receiver(Protocol):
+    """Where answers are sent: the connection of a client, or a waiting task."""
+
+    def send(self, data: bytes) -> None:
+        """Send complete frames to the client, or pass them to the task."""
+
+
+@final
+class _Waiter:
+    """A task that waits for the code of one answer."""
+
+    def __init__(self, future: asyncio.Future[ResponseCode]) -> None:
+        self._future: Final = future
+
+    def send(self, data: bytes) -> None:
+        if not self._future.done():
+            _, header_bytes = FRAME_HEAD.unpack_from(data)
+            header = json.loads(data[FRAME_HEAD.size : FRAME_HEAD.size + header_bytes])
+            self._future.set_result(ResponseCode(header["code"]))
+
+
 class _Held(NamedTuple):
     """The answers to the sends of one connection in one append."""
 
@@ -108,7 +129,7 @@ class _Held(NamedTuple):
     at: float
     """The time of the append, in loop time."""
 
-    connection: Connection
+    connection: Receiver
     replies: bytes
     """Complete frames with code 0."""
 
@@ -211,7 +232,18 @@ class AckGate:
         self.hold([(connection, reply.encode(), 1)], self._store.log.wrote)
         return None
 
-    def hold(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:
+    async def wait_until_acknowledged(self) -> ResponseCode:
+        """Wait until the last append may be acknowledged; return 0, or the code that a client would get instead.
+
+        Call it in the same turn of the loop as the append. A broker that stops drops the answer, and cancels the task.
+        """
+        if not self.must_wait():
+            return ResponseCode.SUCCESS
+        future: asyncio.Future[ResponseCode] = self._loop.create_future()
+        self.hold([(_Waiter(future), Command(code=ResponseCode.SUCCESS).encode(), 1)], self._store.log.wrote)
+        return await future
+
+    def hold(self, answers: Sequence[tuple[Receiver, bytes, int]], end: int) -> None:
         """Hold the answers of one append that ends at ``end``: connection, frames, and number of sends of each.
 
         If not enough slaves to wait for are in sync, the answers are sent at once with code 11.
@@ -235,7 +267,7 @@ class AckGate:
     def release(self) -> None:
         """Send the held answers of all sends that are acknowledged now."""
         promised, now, waits = self._promised(), self._loop.time(), self._waits
-        batches: dict[Connection, list[bytes]] = {}
+        batches: dict[Receiver, list[bytes]] = {}
         for held_answers in reversed(self._held_by_deadline):
             while held_answers and held_answers[0].end <= promised:
                 held = held_answers.popleft()

@@ -80,7 +80,7 @@ class SignedSends:
 
         A compiled batch keeps the result for further sends of the same account in the same read.
         """
-        account = self._guard.file.accounts.by_key.get(access_key)
+        account = self._guard.source.accounts.by_key.get(access_key)
         return account.keyed.signature if account is not None and account.may_publish(topic) else None
 
     def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:

@@ -19,8 +19,12 @@ from gantry_store_files.table_copies import TableCopy, edition_store, parse_tabl
 
 SUFFIX: Final = ".json"
 BACKUP: Final = ".bak"
-_TABLES: Final = ("topicConfigTable", "offsetTable", "subscriptionGroupTable", "configTable", "messageRequestModeMap")
-"""The fields of RocketMQ's tables that hold the entries."""
+_TABLES: Final = (
+    "topicConfigTable", "offsetTable", "subscriptionGroupTable", "configTable", "messageRequestModeMap", "users",
+)  # fmt: skip
+"""The fields of tables that hold the entries."""
+PRIVATE_TABLE: Final = "accounts"
+"""The table with passwords, which only the broker's user may read."""
 GROUP_SEPARATOR: Final = "@"
 """Separates topic and group in the keys of the consumer offsets."""
 
@@ -71,10 +75,27 @@ class ConfigTable(TableSummary):
 
 
 def read_config_tables(disk: ReadingDisk, root: str) -> list[ConfigTable]:
-    """Return every ``config/*.json`` of the store, including tables of which only the copy exists."""
+    """Return every ``config/*.json`` of the store, including tables of which only the copy exists.
+
+    Users and policies are left out if only the broker's user may read them.
+    """
     names = {name.removesuffix(BACKUP) for name in disk.list(f"{root}/config") if not name.endswith(".tmp")}
     store = edition_store(read_identity(disk, root))
-    return [_table(disk, f"{root}/config/{name}", store) for name in sorted(names) if name.endswith(SUFFIX)]
+    paths = [f"{root}/config/{name}" for name in sorted(names) if name.endswith(SUFFIX)]
+    return [_table(disk, path, store) for path in paths if not _is_private(disk, path)]
+
+
+def _is_private(disk: ReadingDisk, path: str) -> bool:
+    """Return whether the file holds secrets, and this process is not the broker's user."""
+    if not path.endswith(f"/{PRIVATE_TABLE}{SUFFIX}"):
+        return False
+    try:
+        read_small(disk, path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def known_topics(tables: list[ConfigTable]) -> frozenset[str] | None:
@@ -133,6 +154,6 @@ def _read(disk: ReadingDisk, path: str) -> tuple[TableCopy, int]:
 def _entries(document: dict[str, Any]) -> int:
     for field in _TABLES:
         value = document.get(field)
-        if isinstance(value, dict):
+        if isinstance(value, dict | list):
             return len(value)
     return len(document)

@@ -30,6 +30,12 @@ STEPS: Final = (
     Step("createAcl", "-c {cluster} -s User:alice-one -r Group:readers -a Sub -d Allow"),
     Step("createAcl", "-b {broker} -s User:nobody -r Topic:orders -a Pub -d Allow"),
     Step("createAcl", "-b {broker} -s User:alice-one -r Nonsense:orders -a Pub -d Allow"),
+    Step(
+        "createAcl", "-b {broker} -s User:alice-one -r Topic:ord*,Group:* -a Get,List -i 10.0.0.0/8,192.0.2.1 -d Deny"
+    ),
+    Step("createAcl", "-b {broker} -s User:alice-one -r Topic:orders -a Pub -i nonsense -d Allow"),
+    Step("createAcl", "-b {broker} -s User:alice-one -r Topic:orders -a Any -d Allow"),
+    Step("createAcl", "-b {broker} -s User:alice-one -r Topic:orders -a Pub -d Perhaps"),
     Step("getAcl", "-b {broker} -s User:alice-one", is_unordered=True),
     Step("getAcl", "-c {cluster} -s User:alice-one", is_unordered=True),
     Step("getAcl", "-b {broker} -s User:nobody"),
@@ -41,7 +47,7 @@ STEPS: Final = (
     Step("updateUser", "-b {broker} -u alice-one -t Super"),
     Step("updateUser", "-c {cluster} -u alice-one -s disable"),
     Step("updateUser", "-b {broker} -u nobody -p secret"),
-    Step("getUser", "-b {broker} -u alice-one", shows="updateUser"),
+    Step("getUser", "-b {broker} -u alice-one", shows="updateUser", masks=PASSWORD),
     Step("updateAcl", "-b {broker} -s User:alice-one -r Topic:orders -a Pub -d Deny"),
     Step("updateAcl", "-c {cluster} -s User:nobody -r Topic:orders -a Pub -d Deny"),
     Step("getAcl", "-b {broker} -s User:alice-one", shows="updateAcl", is_unordered=True),

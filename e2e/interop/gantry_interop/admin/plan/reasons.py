@@ -6,14 +6,7 @@ from typing import Final
 
 NO_LITE_TOPICS: Final = "lite topics, which are consumed by pop, are not supported"
 
-_ACCOUNTS: Final = (
-    "Gantry reads accounts from a file ([security](security.md)): the broker refuses to change them, and names the file"
-)
 _STATIC: Final = "static topics are not supported: each broker has its own queues of a topic"
-_COLD: Final = (
-    "Gantry does not limit reads of old messages by group; it can redirect consumers that lag far behind to slaves "
-    "(`slaveReadEnable`)"
-)
 GROUP_RETURNS: Final = (
     "Apache's broker creates the group again after it has deleted it, unless its offsets are deleted, too (`-r true`)"
 )
@@ -31,13 +24,4 @@ REASONS: Final[dict[str, str]] = {
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,
     "getBrokerEpoch": "needs brokers under a controller",
-    **dict.fromkeys(
-        ("getColdDataFlowCtrInfo", "updateColdDataFlowCtrGroupConfig", "removeColdDataFlowCtrGroupConfig"), _COLD
-    ),
-    **dict.fromkeys(
-        (
-            "createUser", "updateUser", "deleteUser", "copyUser", "createAcl", "updateAcl", "deleteAcl", "copyAcl",
-        ),
-        _ACCOUNTS,
-    ),
 }  # fmt: skip

@@ -1,0 +1,202 @@
+"""Handles mqadmin's changes of users and policies: makes them where this broker stores them, and refuses others.
+
+A file of accounts is maintained by an administrator or the operator, and read by every server of a group: a change by
+one broker would not reach the others, and a mounted Secret cannot be written. So it is refused with the file's name.
+
+    request -> new tables, for all requests from now on -> on the disk -> on slaves -> answered
+
+A change takes effect at once and is answered when it is as safe as a message in the mode of the group. The tables are
+sent to slaves when they change; after that a record is appended to the log, whose topic only this module writes. A
+slave that has the record has the tables, too, since one stream carries both in order. So the answer waits for the
+acks of that record, and an election, which prefers the longest log, prefers a slave that has the change. The record
+holds the number of the change, and no secret.
+
+A slave accepts no change: it answers 0 if it has what the request asks for, because mqadmin sends a change of a
+cluster to masters and slaves, and otherwise RocketMQ's code and text for changes that belong to the master.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from gantry_access import AccountFile, AccountStore, Guard
+from gantry_access.account_changes import (
+    INTERNAL_ERROR,
+    ChangeRefused,
+    create_user,
+    delete_acl,
+    delete_user,
+    put_acl,
+    subject_name,
+    update_user,
+)
+from gantry_access.account_document import BYTES_MAX, write_tables
+from gantry_access.stored_accounts import AccountTables, UserType
+from gantry_broker.server.admin.account_handlers import ACCESS_CONTROL_OFF
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.send.ack_gate import AckGate
+from gantry_broker.store.draft import Draft
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.accounts import AclInfo, AclSubject, DeleteAcl, UserInfo, Username
+from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.commands.fields import FieldError
+from gantry_wire.message import FLAG_BORN_HOST_V6
+
+CHANGES_TOPIC: Final = "rmq_sys_gantry_account_changes"
+"""The topic of the records that follow changes of accounts."""
+ON_SLAVE: Final = "Can't modify users or policies from slave broker, please execute it from master broker."
+"""The answer of a slave, in RocketMQ's words for topics and groups."""
+
+Change = Callable[[AccountTables], AccountTables]
+Answer = Command | Awaitable[Command]
+
+
+@final
+class AccountChangeHandlers:
+    """The handlers of changes. Owned by the event loop."""
+
+    def __init__(
+        self, core: BrokerCore, accounts: AccountFile | AccountStore | None, guard: Guard | None, ack_gate: AckGate
+    ) -> None:
+        """``accounts`` and ``guard`` are None if access control is off."""
+        self._core: Final = core
+        self._source: Final = accounts
+        self._guard: Final = guard
+        self._ack_gate: Final = ack_gate
+
+    @handles(RequestCode.AUTH_CREATE_USER)
+    def create_user(self, command: Command, connection: Connection) -> Answer:
+        name, info = self._read_user(command)
+        if self._core.gate.write_refusal is not None and self._has_user(name, info):
+            return command.reply()
+        return self._change(command, lambda tables: create_user(tables, name, info, is_by_super=self._is_by_super()))
+
+    @handles(RequestCode.AUTH_UPDATE_USER)
+    def update_user(self, command: Command, connection: Connection) -> Answer:
+        name, info = self._read_user(command)
+        return self._change(command, lambda tables: update_user(tables, name, info, is_by_super=self._is_by_super()))
+
+    @handles(RequestCode.AUTH_DELETE_USER)
+    def delete_user(self, command: Command, connection: Connection) -> Answer:
+        name = Username.read(command.ext).username or ""
+        return self._change(command, lambda tables: delete_user(tables, name, is_by_super=self._is_by_super()))
+
+    @handles(RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL)
+    def put_acl(self, command: Command, connection: Connection) -> Answer:
+        subject = AclSubject.read(command.ext).subject or ""
+        self._check_stored()
+        info = read_document(command.body, AclInfo) if command.body else AclInfo()
+        return self._change(command, lambda tables: put_acl(tables, subject, info))
+
+    @handles(RequestCode.AUTH_DELETE_ACL)
+    def delete_acl(self, command: Command, connection: Connection) -> Answer:
+        request = DeleteAcl.read(command.ext)
+        subject = request.subject or ""
+        if self._core.gate.write_refusal is not None and self._has_deleted(subject):
+            return command.reply()
+        return self._change(command, lambda tables: delete_acl(tables, subject, request.policy_type, request.resource))
+
+    @property
+    def _accounts(self) -> AccountStore:
+        """The stored users and policies. Raises Refused if this broker does not store them."""
+        return self._check_stored()
+
+    def _check_stored(self) -> AccountStore:
+        source = self._source
+        if isinstance(source, AccountStore):
+            return source
+        if source is None:
+            raise Refused(ResponseCode.NO_PERMISSION, ACCESS_CONTROL_OFF)
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"accounts are stored in {source.path} (aclFile), which this broker only reads: "
+            "change them there, and every server that reads the file follows within seconds",
+        )
+
+    # ------- one change
+
+    def _change(self, command: Command, change: Change) -> Answer:
+        """Make a change, and return the answer that waits until it is safe. Raises Refused."""
+        before = self._accounts.tables
+        try:
+            tables = change(before)
+        except ChangeRefused as refused:
+            raise Refused(refused.code, refused.text) from refused
+        if tables is before:
+            return command.reply()
+        if self._core.gate.write_refusal is not None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, ON_SLAVE)
+        if len(write_document(write_tables(tables))) > BYTES_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"users and policies would need more than {BYTES_MAX} bytes: delete those that are not needed, or use "
+                "prefixes such as Topic:orders-*",
+            )
+        self._accounts.replace(tables)
+        self._core.persistence.mark("accounts", now=True)
+        return self._answer_when_safe(command, tables.change_count)
+
+    async def _answer_when_safe(self, command: Command, change_count: int) -> Command:
+        core = self._core
+        await core.persistence.wait_until_written("accounts")
+        refusal = core.gate.write_refusal
+        if refusal is not None:
+            return command.reply(refusal.code, f"the change may be lost: {refusal.remark}; check it at the master")
+        self._append_record(change_count)
+        code = await self._ack_gate.wait_until_acknowledged()
+        if code is ResponseCode.SUCCESS:
+            return command.reply()
+        return command.reply(
+            code, "the change is stored here, but a failover may lose it: slaves have not confirmed it"
+        )
+
+    def _append_record(self, change_count: int) -> None:
+        """Append the record that proves to have been sent after the tables: they were sent before this coroutine ran.
+
+        Raises the store's errors.
+        """
+        core = self._core
+        core.topics.ensure(CHANGES_TOPIC, 1)
+        host = core.store_host
+        core.store.append([Draft(
+            queue=core.store.queues.get_or_create(CHANGES_TOPIC, 0), body=str(change_count).encode(), properties=b"",
+            sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0, born_timestamp_ms=core.clock.wall_ms(),
+            born_host=host, reconsume_times=0, prepared_offset=0, tags_code=0, delay_ms=0, keys=(),
+        )])  # fmt: skip
+
+    # ------- what the tables have
+
+    def _read_user(self, command: Command) -> tuple[str, UserInfo]:
+        """Return the user that a request names, with its body. Raises Refused."""
+        self._check_stored()
+        name = Username.read(command.ext).username or ""
+        if not name:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        try:
+            return name, read_document(command.body, UserInfo)
+        except FieldError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, INTERNAL_ERROR) from error
+
+    def _is_by_super(self) -> bool:
+        """Return whether the request was sent by a Super user."""
+        requester = None if self._guard is None else self._guard.requester
+        user = self._accounts.tables.users.get(requester or "")
+        return user is not None and user.type is UserType.SUPER
+
+    def _has_user(self, name: str, info: UserInfo) -> bool:
+        """Return whether the user exists as `createUser` would create it."""
+        user = self._accounts.tables.users.get(name)
+        if user is None or user.password != info.password:
+            return False
+        empty = AccountTables()
+        try:
+            return create_user(empty, name, info, is_by_super=True).users[name] == user
+        except ChangeRefused:
+            return False
+
+    def _has_deleted(self, subject: str) -> bool:
+        """Return whether the subject is a user without policies."""
+        tables, name = self._accounts.tables, subject_name(subject)
+        return name in tables.users and name not in tables.policies
