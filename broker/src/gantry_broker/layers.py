@@ -59,6 +59,8 @@ from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.reply import ReplyHandlers
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.server.send.signed_sends import SignedSends
+from gantry_broker.server.timers.recalls import RecallHandlers
+from gantry_broker.server.timers.service import TimerService
 from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
@@ -167,6 +169,7 @@ class CoreLayer:
 
     core: BrokerCore
     delay: DelayService
+    timers: TimerService
     transactions: Transactions
     flow: FlowControl
     """Refuses sends as busy, also while the disk is full."""
@@ -205,12 +208,14 @@ def build_core(
         is_sure_master=lambda: host.replication.master.can_acknowledge,
     )
     delay = DelayService(core)
-    table_sync = TableSync(core, delay, lambda: host.replication.master.schedule_urgent_tables())
+    timers = TimerService(core)
+    table_sync = TableSync(core, delay, timers, lambda: host.replication.master.schedule_urgent_tables())
     flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
     retention = Retention(core, delay, flow)
     return CoreLayer(
         core=core,
         delay=delay,
+        timers=timers,
         transactions=Transactions(core) if guard is None else Transactions(core, make_half_message_check(guard)),
         flow=flow,
         retention=retention,
@@ -250,7 +255,7 @@ def build_replication(
         pause_retention=core_layer.retention.deletion_lock,
     )  # fmt: skip
     send_path = build_send_path(store_layer, core_layer, replication, loop)
-    tables = StoredTables(core, core_layer.delay)
+    tables = StoredTables(core, core_layer.delay, core_layer.timers)
     roles = Roles(
         settings, store, replication, core.gate, host,
         send_path=send_path, tables=tables, promises=promises, role_file=RoleFile(disk, settings.store_path),
@@ -358,6 +363,7 @@ def collect_handlers(
         pulls, core_layer.retention,
         ResetHandlers(core, calls, pulls.hold.mark_queues),
         TransactionHandlers(core, ack_gate, core_layer.transactions),
+        RecallHandlers(core, core_layer.timers, ack_gate),
         ReplyHandlers(core, sends, ack_gate),
         BrokerHandlers(
             core, core_layer.delay, pulls.hold, listeners.count_connections, ports=listeners.opened,

@@ -2,11 +2,7 @@
 
 To support a request, remove its line from the table and write a handler. Until then no part of it is implemented: no
 topic is created for it, and no property promises a message that would never come. Every client understands code 3 as
-"not supported" and uses its fallback: a 5.x consumer that asks the broker to assign queues (400) assigns them itself, a
-slave of RocketMQ that asks for timers continues without them. Recalling is refused with code 16, as in RocketMQ if it
-is switched off.
-
-A timer message is refused by the send handler (`send/handlers.py`).
+"not supported" and uses its fallback: a 5.x consumer that asks the broker to assign queues (400) assigns them itself.
 """
 
 from collections.abc import Mapping
@@ -61,10 +57,6 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: (
         _NOT_SUPPORTED,
         "every group of this broker consumes by pulling; no other mode is supported",
-    ),
-    RequestCode.RECALL_MESSAGE: (
-        ResponseCode.NO_PERMISSION,
-        "recall failed, operation is forbidden: this broker delivers every delayed message that it has acknowledged",
     ),
     RequestCode.GET_TIMER_CHECK_POINT: (_NOT_SUPPORTED, _TIMERS),
     RequestCode.GET_TIMER_METRICS: (_NOT_SUPPORTED, _TIMERS),
