@@ -61,6 +61,7 @@ from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.server.send.signed_sends import SignedSends
 from gantry_broker.server.timers.recalls import RecallHandlers
 from gantry_broker.server.timers.service import TimerService
+from gantry_broker.server.timers.state_handlers import TimerStateHandlers
 from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
@@ -211,7 +212,7 @@ def build_core(
     timers = TimerService(core)
     table_sync = TableSync(core, delay, timers, lambda: host.replication.master.schedule_urgent_tables())
     flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
-    retention = Retention(core, delay, flow)
+    retention = Retention(core, delay, timers.roller, flow)
     return CoreLayer(
         core=core,
         delay=delay,
@@ -364,9 +365,10 @@ def collect_handlers(
         ResetHandlers(core, calls, pulls.hold.mark_queues),
         TransactionHandlers(core, ack_gate, core_layer.transactions),
         RecallHandlers(core, core_layer.timers, ack_gate),
+        TimerStateHandlers(core, core_layer.timers),
         ReplyHandlers(core, sends, ack_gate),
         BrokerHandlers(
-            core, core_layer.delay, pulls.hold, listeners.count_connections, ports=listeners.opened,
+            core, core_layer.delay, core_layer.timers, pulls.hold, listeners.count_connections, ports=listeners.opened,
             certificate_ends_at=lambda: tls.expires_at,
         ),
         ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),

@@ -171,7 +171,9 @@ async def broker(kind_of_batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = broker.core.clock.wall_ms()
     monkeypatch.setattr(broker.core.send_routes, "next_unique_id", lambda: "0" * 31 + "1")
+    monkeypatch.setattr(broker.core.clock, "wall_ms", lambda: now_ms)  # the times of timer messages
     monkeypatch.setattr(broker.sends.random, "randrange", lambda _: 0)
 
 

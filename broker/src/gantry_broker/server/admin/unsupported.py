@@ -25,7 +25,6 @@ _COLD: Final = (
     "this broker does not limit reads of old messages by group; readers that are far behind can be sent to slaves: "
     "slaveReadEnable"
 )
-_TIMERS: Final = "this broker has no arbitrary timers; delay levels work"
 _LITE: Final = "this broker has no lite topics, which are consumed by pop; use an ordinary topic with keys or tags"
 
 LITE_CODES: Final = (
@@ -58,9 +57,6 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
         _NOT_SUPPORTED,
         "every group of this broker consumes by pulling; no other mode is supported",
     ),
-    RequestCode.GET_TIMER_CHECK_POINT: (_NOT_SUPPORTED, _TIMERS),
-    RequestCode.GET_TIMER_METRICS: (_NOT_SUPPORTED, _TIMERS),
-    RequestCode.SWITCH_TIMER_ENGINE: (_NOT_SUPPORTED, _TIMERS),
     **dict.fromkeys(LITE_CODES, (_NOT_SUPPORTED, _LITE)),
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         _NOT_SUPPORTED,

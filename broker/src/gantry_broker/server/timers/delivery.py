@@ -16,7 +16,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.delay.drafts import find_destination, record_properties
 from gantry_broker.server.timers.drafts import delivered_draft
-from gantry_broker.server.timers.entries import Entry, decode_entry, due_of, entries_of, source_of
+from gantry_broker.server.timers.entries import Entry, decode_entry, due_of, entries_of, real_topic, source_of
 from gantry_broker.server.timers.progress import TimerProgress
 from gantry_broker.server.timers.reader import TimerReader
 from gantry_broker.server.timers.window import DueWindow
@@ -61,6 +61,8 @@ class TimerDelivery:
         self._progress: Final = progress
         self._reader: Final = reader
         self._window: Final = window
+        self._copies: set[tuple[int, int]] = set()
+        """(due time, first copy) of the copies that were delivered last, all with one due time."""
         self._skipped: set[int] = set()
         """Queue offsets of messages that were damaged when they were due, since the start."""
 
@@ -138,11 +140,16 @@ class TimerDelivery:
             if record is None and self._must_wait(entry):
                 break
             draft = None if record is None else self._make_draft(entry, record, known, now_ms)
+            if record is not None:
+                self._reader.pending_by_topic[real_topic(record, 0, len(record))] -= 1
             if draft is not None:
                 if drafts and total + len(draft.body) > SLICE_BYTES_MAX:
                     break
                 total += len(draft.body)
                 drafts.append(draft)
+                if entry.origin != entry.queue_offset:
+                    self._copies = {one for one in self._copies if one[0] == entry.due_ms}
+                    self._copies.add((entry.due_ms, entry.origin))
                 self.lateness_ms_max = max(self.lateness_ms_max, now_ms - entry.due_ms)
             done += 1
         if drafts:
@@ -173,6 +180,8 @@ class TimerDelivery:
     ) -> Draft | None:
         """Return the message for its own topic; None if it is not delivered."""
         if entry.encode() not in entries_of(record, 0, len(record)) or self.is_cancelled(entry):
+            return None
+        if (entry.due_ms, entry.origin) in self._copies:
             return None
         queue = find_destination(record_properties(record, 0, len(record)), known, self._find_target_queue)
         if queue is None:

@@ -53,8 +53,8 @@ class IndexedPosition(msgspec.Struct, frozen=True):
 class DueFiles:
     """The due files of one store.
 
-    ``minutes`` belongs to the event loop. The other methods wait for the disk; a worker thread calls them, one at a
-    time.
+    ``minutes`` and ``counts`` belong to the event loop. The methods that wait for the disk are called by a worker thread,
+    one at a time.
     """
 
     def __init__(self, disk: Disk, store_path: str) -> None:
@@ -62,6 +62,8 @@ class DueFiles:
         self._directory: Final = f"{store_path}/{DIRECTORY}"
         self.minutes: list[int] = []
         """The minutes that have a file, sorted."""
+        self.counts: Final[dict[int, int]] = {}
+        """The number of entries in the file of each minute."""
 
     def __repr__(self) -> str:
         return f"<DueFiles {self._directory} minutes={len(self.minutes)}>"
@@ -72,14 +74,16 @@ class DueFiles:
             self._disk.make_directory(self._directory)
             self._disk.sync_directory(self._directory.rpartition("/")[0])
         self.minutes = sorted(int(name) for name in self._disk.list(self._directory) if name.isdigit())
+        self.counts.update((one, self._disk.file_size(self._path(one)) // ENTRY_BYTES) for one in self.minutes)
         try:
             return read_sealed(self._disk, f"{self._directory}/{POSITION}", IndexedPosition) or IndexedPosition()
         except (OSError, ValueError) as error:
             log.warning("timer position is not usable; reading the timer topic again", extra={"reason": str(error)})
             return IndexedPosition()
 
-    def note_minute(self, minute: int) -> None:
-        """Record that the minute gets a file. Called by the loop before the append."""
+    def note_minute(self, minute: int, entries: int) -> None:
+        """Record that the minute gets a file, or more entries. Called by the loop before the append."""
+        self.counts[minute] = self.counts.get(minute, 0) + entries
         index = bisect.bisect_left(self.minutes, minute)
         if index == len(self.minutes) or self.minutes[index] != minute:
             self.minutes.insert(index, minute)

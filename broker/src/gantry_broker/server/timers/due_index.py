@@ -85,8 +85,8 @@ class DueIndex:
         while self._in_flight:
             step = dict(list(self._in_flight.items())[:FILES_PER_STEP])
             parts = {minute: b"".join(entries) for minute, entries in step.items()}
-            for minute in step:
-                self.files.note_minute(minute)
+            for minute, entries in step.items():
+                self.files.note_minute(minute, len(entries))
             await run_in_thread(lambda parts=parts: self.files.append(parts))  # type: ignore[misc]
             for minute, entries in step.items():
                 if self._in_flight.get(minute) is entries:  # not cleared meanwhile
@@ -133,7 +133,10 @@ class DueIndex:
         minutes = self.files.minutes
         old = [one for one in minutes if one < minute and one not in self._buffer and one not in self._in_flight]
         if old:
-            self.files.minutes = [one for one in minutes if one not in set(old)]
+            removed = set(old)
+            self.files.minutes = [one for one in minutes if one not in removed]
+            for one in old:
+                self.files.counts.pop(one, None)
         return old
 
 

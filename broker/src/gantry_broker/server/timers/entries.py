@@ -82,6 +82,11 @@ def is_intact(data: bytes) -> bool:
     return len(data) == ENTRY_BYTES and crc32(data[:_CRC_POSITION]) == _CRC.unpack_from(data, _CRC_POSITION)[0]
 
 
+def real_topic(data: bytes, start: int, end: int) -> str:
+    """Return the topic of the message in the intact record ``[start, end)``."""
+    return find_value(record_properties(data, start, end), _TOPIC).decode("utf-8", "replace")
+
+
 def recall_entry(record: bytes, queue_offset: int, key_hash: int) -> Entry:
     """Return the entry of the recall record at this queue offset for a timer record."""
     out_ms = _number(find_value(record_properties(record, 0, len(record)), _OUT))

@@ -60,6 +60,9 @@ class TimerState(NamedTuple):
     marks: tuple[Mark, ...] = (START,)
     """The marks by their starts; each is before the previous one in due order."""
 
+    kept: int = 0
+    """Messages before this are delivered, recalled or stored again, so their records may be deleted."""
+
     def is_passed(self, due_ms: int, queue_offset: int) -> bool:
         """Whether a message before ``read`` is delivered."""
         mark = self.marks[-1]
@@ -80,17 +83,17 @@ class TimerState(NamedTuple):
             passed = Mark(mark.start, *max(mark[1:], done))
             if not marks or marks[-1][1:] != passed[1:]:
                 marks.append(passed)
-        return TimerState(read, tuple(marks))
+        return TimerState(read, tuple(marks), self.kept)
 
     def set_back(self, start: int, due_ms: int) -> TimerState:
         """Return the state with a new mark at this time for messages from ``start`` on."""
         kept = tuple(mark for mark in self.marks if mark.start < start)
-        return TimerState(self.read, (*kept, Mark(start, due_ms, -1)))
+        return self._replace(marks=(*kept, Mark(start, due_ms, -1)))
 
     def clamp(self, end: int) -> TimerState:
         """Return the state for a queue that ends at ``end``: messages from there on are new."""
         marks = tuple(mark for mark in self.marks if mark.start <= end)
-        return TimerState(min(self.read, end), marks)
+        return TimerState(min(self.read, end), marks, min(self.kept, end))
 
 
 class TimerDocument(Document):
@@ -98,11 +101,12 @@ class TimerDocument(Document):
 
     read: int = 0
     marks: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
+    kept: int = 0
     data_version: DataVersion | None = None
 
     def state(self) -> TimerState:
         """Return the state of the document."""
-        return TimerState(self.read, tuple(Mark(*mark) for mark in self.marks) or (START,))
+        return TimerState(self.read, tuple(Mark(*mark) for mark in self.marks) or (START,), self.kept)
 
 
 class Step(NamedTuple):
@@ -149,7 +153,8 @@ class TimerProgress:
         return self._encode(self.state)
 
     def _encode(self, state: TimerState) -> TimerDocument:
-        return TimerDocument(read=state.read, marks=list(state.marks), data_version=self._version)
+        marks = [(mark.start, mark.due_ms, mark.queue_offset) for mark in state.marks]
+        return TimerDocument(read=state.read, marks=marks, kept=state.kept, data_version=self._version)
 
     def change(self, state: TimerState) -> None:
         """Record a new state; the copies that it needs end at the end of the log."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import Counter
 from typing import Final, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.timers.due_files import IndexedPosition
 from gantry_broker.server.timers.due_index import DueIndex
-from gantry_broker.server.timers.entries import MESSAGE, Entry, decode_entry, entries_of
+from gantry_broker.server.timers.entries import MESSAGE, Entry, decode_entry, entries_of, real_topic
 from gantry_broker.server.timers.progress import MARKS_MAX, TimerProgress
 from gantry_broker.server.timers.window import DueWindow
 from gantry_wire import names
@@ -30,6 +31,8 @@ SLICE_BYTES_MAX: Final = 1 << 20
 """Limit of the bytes of these messages."""
 URGENT_MAX: Final = 16 * 1024
 """Limit of urgent messages in memory. With as many, reading pauses until some are delivered."""
+TOPICS_MAX: Final = 10_000
+"""The limit of topics whose pending messages are counted."""
 SET_BACK_MS: Final = 5_000
 """A message that is this far before its time, although later ones are delivered, shows that the clock was set back."""
 
@@ -43,6 +46,8 @@ class TimerReader:
         """The queue offset of the next message to read."""
         self.urgent: Final[list[bytes]] = []
         """A heap of late messages."""
+        self.pending_by_topic: Final[Counter[str]] = Counter()
+        """The number of messages that were read since the last start and are not delivered, by topic."""
         self.is_waiting = False
         """Whether the next message is damaged and may still be healed from a replica; reading waits for it."""
         self._core: Final = core
@@ -70,6 +75,7 @@ class TimerReader:
         queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
         self.position = min(self.position, position, 0 if queue is None else queue.end)
         self.urgent.clear()
+        self.pending_by_topic.clear()
 
     def restore(self, indexed: IndexedPosition) -> bool:
         """Start after the indexed messages; False if the log does not have the last of them as it was indexed.
@@ -132,6 +138,8 @@ class TimerReader:
             log.error("timer message without valid time; skipping it", extra={"position": self.position})
         for one in entries:
             self._take_entry(one, is_master=is_master)
+        if entries and decode_entry(entries[0]).kind == MESSAGE and len(self.pending_by_topic) < TOPICS_MAX:
+            self.pending_by_topic[real_topic(data, start, end)] += 1
         if entries:
             self._last_entry, self._last_physical = entries[0], int(RECORD_HEAD.unpack_from(data, start)[6])
 

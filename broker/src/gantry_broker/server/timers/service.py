@@ -29,6 +29,7 @@ from gantry_broker.server.timers.due_index import BUFFERED_MAX, FLUSH_INTERVAL_S
 from gantry_broker.server.timers.entries import JAVA_PRECISION_MAX_MS, Entry, due_of, first_key
 from gantry_broker.server.timers.progress import TimerProgress
 from gantry_broker.server.timers.reader import TimerReader
+from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_broker.server.timers.window import RUN_MAX, DueWindow
 from gantry_wire import names
 
@@ -40,6 +41,8 @@ PAUSE_S: Final = 0.01
 """The shortest sleep: messages that are due within it are delivered together."""
 FAILURE_PAUSE_S: Final = 1.0
 """The pause after the store has refused copies, or the disk an access to the due files."""
+ROLL_INTERVAL_S: Final = 1.0
+"""How often the oldest messages are checked for their age."""
 FILES_TICK_S: Final = 0.2
 """How often the task of the due files checks what it has to do."""
 LOOK_AHEAD_MS: Final = 10_000
@@ -59,6 +62,7 @@ class TimerService:
         self.index: Final = DueIndex(self.files)
         self.reader: Final = TimerReader(core, self.progress, self.index, self.window)
         self.delivery: Final = TimerDelivery(core, self.progress, self.reader, self.window)
+        self.roller: Final = TimerRoller(core, self.progress, self.reader, self.window)
         self.rounds = 0
         """The number of steps that found nothing more to do."""
 
@@ -68,6 +72,7 @@ class TimerService:
         self._promotion_end = 0
         """The end of the log when this broker became the master."""
         self._flush_at = 0.0
+        self._roll_at = 0.0
         self._is_rebuild_needed = False
         self._wake_files: Final = asyncio.Event()
 
@@ -106,6 +111,25 @@ class TimerService:
         if entry.queue_offset >= self.reader.position or entry.encode() in self.reader.urgent:
             return True
         return not self.progress.state.is_passed(entry.due_ms, entry.queue_offset)
+
+    def pending_count(self) -> int:
+        """Return about how many messages wait: those that are due after this minute, and those in memory."""
+        minute = self._core.clock.wall_ms() // MINUTE_MS
+        later = sum(count for one, count in self.files.counts.items() if one > minute)
+        return later + self.index.buffered + len(self.reader.urgent)
+
+    def runtime_info(self) -> dict[str, str | int]:
+        """Return RocketMQ's figures about timers for `brokerStatus`."""
+        queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
+        due_ms = self.delivery.next_due_ms()
+        late_ms = 0 if due_ms is None else max(0, self._core.clock.wall_ms() - due_ms)
+        return {
+            "timerReadBehind": late_ms // 1000,
+            "timerOffsetBehind": 0 if queue is None else max(0, queue.end - self.reader.position),
+            "timerCongestNum": self.pending_count(),
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
+        }
 
     # ------- the task that reads and delivers
 
@@ -157,12 +181,23 @@ class TimerService:
             return 0
         if not is_read and not self.reader.is_waiting and not self.index.is_full:
             return 0
+        if self._roll():
+            return 0
         self._save_read_position()
         self._wake_files_if_needed()
         self.rounds += 1
         due_ms = self.delivery.next_due_ms()
         wait_s = TICK_S if due_ms is None else (due_ms - self._core.clock.wall_ms()) / 1000
         return min(TICK_S, max(PAUSE_S, wait_s))
+
+    def _roll(self) -> bool:
+        """Store old messages again, if the last check is long enough ago. True if there may be more of them."""
+        now = asyncio.get_running_loop().time()
+        if now < self._roll_at:
+            return False
+        is_more = self.roller.step()
+        self._roll_at = now if is_more else now + ROLL_INTERVAL_S
+        return is_more
 
     def _readable_end(self) -> int:
         return self._core.readable_range(names.TIMER_TOPIC, 0)[1]
@@ -202,7 +237,7 @@ class TimerService:
         if self._is_rebuild_needed:
             await self._rebuild()
             return True
-        if self._is_load_needed():
+        if self.is_load_needed:
             now_ms = self._core.clock.wall_ms()
             read = self.reader.position
             await self.index.load(self.window, self.progress.state, read=read, horizon_ms=now_ms + HORIZON_MS)
@@ -224,13 +259,14 @@ class TimerService:
         last_ms = self.progress.state.last.due_ms
         return min(last_ms, due_of(urgent[0])) if urgent else last_ms
 
-    def _is_load_needed(self) -> bool:
+    @property
+    def is_load_needed(self) -> bool:
         """Whether the window ends soon, and has room."""
         ahead = first_key(self._core.clock.wall_ms() + LOOK_AHEAD_MS)
         return self.is_ready and self.window.covered < ahead and len(self.window) < RUN_MAX // 2
 
     def _wake_files_if_needed(self) -> None:
-        if self._is_load_needed():
+        if self.is_load_needed:
             self._wake_files.set()
 
     async def _rebuild(self) -> None:
@@ -238,6 +274,7 @@ class TimerService:
         self._is_caught_up = False
         await run_in_thread(self.files.remove_all)
         self.files.minutes = []
+        self.files.counts.clear()
         self.index.clear()
         self.reader.restart(0)
         self._is_restart_needed, self._is_rebuild_needed = True, False

@@ -73,7 +73,7 @@ class DueWindow:
         """
         entry = decode_entry(data)
         if data >= self.covered:
-            if entry.kind == RECALL:
+            if entry.kind != MESSAGE:
                 self.uncancel(entry)
             return
         if entry.kind == MESSAGE:
@@ -93,8 +93,10 @@ class DueWindow:
             self._replaced[entry.queue_offset] = entry
 
     def uncancel(self, entry: Entry) -> None:
-        """Remove a recall, so that its messages are delivered if nothing else cancels them."""
+        """Remove a cancellation, so that its messages are delivered if nothing else cancels them."""
         recalls = self._recalls.get(entry.key_hash, [])
+        if self._replaced.get(entry.queue_offset) == entry:
+            del self._replaced[entry.queue_offset]
         if entry in recalls:
             recalls.remove(entry)
             if not recalls:
