@@ -53,7 +53,7 @@ class IndexedPosition(msgspec.Struct, frozen=True):
 class DueFiles:
     """The due files of one store.
 
-    ``minutes`` and ``counts`` belong to the event loop. The methods that wait for the disk are called by a worker thread,
+    ``minutes`` and ``counts`` belong to the event loop. A worker thread calls the methods that wait for the disk,
     one at a time.
     """
 
