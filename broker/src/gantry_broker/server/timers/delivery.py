@@ -16,7 +16,15 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.delay.drafts import find_destination, record_properties
 from gantry_broker.server.timers.drafts import delivered_draft
-from gantry_broker.server.timers.entries import Entry, decode_entry, due_of, entries_of, real_topic, source_of
+from gantry_broker.server.timers.entries import (
+    Entry,
+    decode_entry,
+    due_of,
+    entries_in,
+    entries_of,
+    real_topic,
+    source_of,
+)
 from gantry_broker.server.timers.progress import TimerProgress
 from gantry_broker.server.timers.reader import TimerReader
 from gantry_broker.server.timers.window import DueWindow
@@ -26,7 +34,7 @@ from gantry_wire import names
 
 log = logging.getLogger(__name__)
 
-SLICE_MESSAGES_MAX: Final = 256
+SLICE_MESSAGES_MAX: Final = 128
 """Limit of the messages that are delivered before other work."""
 SLICE_BYTES_MAX: Final = 1 << 20
 """Limit of the bytes of these messages: at least one is delivered."""
@@ -140,8 +148,6 @@ class TimerDelivery:
             if record is None and self._must_wait(entry):
                 break
             draft = None if record is None else self._make_draft(entry, record, known, now_ms)
-            if record is not None:
-                self._reader.pending_by_topic[real_topic(record, 0, len(record))] -= 1
             if draft is not None:
                 if drafts and total + len(draft.body) > SLICE_BYTES_MAX:
                     break
@@ -179,15 +185,19 @@ class TimerDelivery:
         self, entry: Entry, record: bytes, known: dict[tuple[bytes, bytes], ConsumeQueue | None], now_ms: int
     ) -> Draft | None:
         """Return the message for its own topic; None if it is not delivered."""
-        if entry.encode() not in entries_of(record, 0, len(record)) or self.is_cancelled(entry):
+        pairs = record_properties(record, 0, len(record))
+        if entry.encode() not in entries_in(record, 0, pairs):
+            return None
+        self._reader.pending_by_topic[real_topic(pairs)] -= 1
+        if self.is_cancelled(entry):
             return None
         if (entry.due_ms, entry.origin) in self._copies:
             return None
-        queue = find_destination(record_properties(record, 0, len(record)), known, self._find_target_queue)
+        queue = find_destination(pairs, known, self._find_target_queue)
         if queue is None:
             log.error("timer message without valid real topic; skipping it", extra={"queue_offset": entry.queue_offset})
             return None
-        return delivered_draft(record, queue, now_ms)
+        return delivered_draft(record, pairs, queue, now_ms)
 
     def _find_target_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the destination queue; create it, readable for consumers, if it is missing."""

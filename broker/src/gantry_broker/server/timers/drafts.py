@@ -31,9 +31,8 @@ _ROLL_TIMES: Final = encode_key(keys.TIMER_ROLL_TIMES)
 _COPY_OF: Final = encode_key(keys.TIMER_COPY_OF)
 
 
-def delivered_draft(record: bytes, queue: ConsumeQueue, now_ms: int) -> Draft:
-    """Return the message of a timer record for its own queue."""
-    pairs = record_properties(record, 0, len(record))
+def delivered_draft(record: bytes, pairs: bytes, queue: ConsumeQueue, now_ms: int) -> Draft:
+    """Return the message of a timer record with these properties for its own queue."""
     for name in (_REAL_TOPIC, _REAL_QUEUE, _COPY_OF):
         pairs = _without(pairs, name)
     stored_ms = store_timestamp(record, 0)

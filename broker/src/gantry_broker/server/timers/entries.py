@@ -82,9 +82,9 @@ def is_intact(data: bytes) -> bool:
     return len(data) == ENTRY_BYTES and crc32(data[:_CRC_POSITION]) == _CRC.unpack_from(data, _CRC_POSITION)[0]
 
 
-def real_topic(data: bytes, start: int, end: int) -> str:
-    """Return the topic of the message in the intact record ``[start, end)``."""
-    return find_value(record_properties(data, start, end), _TOPIC).decode("utf-8", "replace")
+def real_topic(pairs: bytes) -> str:
+    """Return the topic of the message with these properties."""
+    return find_value(pairs, _TOPIC).decode("utf-8", "replace")
 
 
 def recall_entry(record: bytes, queue_offset: int, key_hash: int) -> Entry:
@@ -128,7 +128,11 @@ def entries_of(data: bytes, start: int, end: int) -> list[bytes]:
 
     A record without a time, or with an invalid one, cannot be delivered.
     """
-    pairs = record_properties(data, start, end)
+    return entries_in(data, start, record_properties(data, start, end))
+
+
+def entries_in(data: bytes, start: int, pairs: bytes) -> list[bytes]:
+    """Return the entries of the record at ``start`` with these properties."""
     due_ms = _due_ms(data, start, pairs)
     if due_ms is None:
         return []

@@ -17,11 +17,14 @@ the last durable state, which is saved every `flushConsumerOffsetInterval`; it n
 from __future__ import annotations
 
 import logging
+import struct
 from collections import deque
+from contextlib import closing
 from typing import Final, NamedTuple, final
 
 import msgspec
 
+from gantry_broker.ports import Disk
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_wire import names
@@ -32,6 +35,12 @@ log = logging.getLogger(__name__)
 
 TABLE: Final = "timerProgress"
 """The name of the table file with the progress."""
+JAVA_CHECKPOINT: Final = "timercheck"
+"""RocketMQ's file of its progress, in `config/`."""
+JAVA_NUMBERS: Final = struct.Struct(">4q")
+"""Its first numbers: the time up to which it has delivered, a position in its own log, and twice a queue offset."""
+QUEUE_OFFSET_MAX: Final = 1 << 62
+"""An offset beyond any queue: RocketMQ's progress has only a time."""
 STEPS_MAX: Final = 256
 """The limit of states that wait for the log. When there are as many, since slaves are missing, a new one replaces the
 last."""
@@ -109,6 +118,21 @@ class TimerDocument(Document):
         return TimerState(self.read, tuple(Mark(*mark) for mark in self.marks) or (START,), self.kept)
 
 
+def read_java_state(disk: Disk, store_path: str) -> TimerState:
+    """Return the progress that a RocketMQ broker has left in this store; the start of the queue if there is none."""
+    path = f"{store_path}/config/{JAVA_CHECKPOINT}"
+    if not disk.exists(path):
+        return TimerState()
+    with closing(disk.open(path)) as file:
+        data = file.pread(JAVA_NUMBERS.size, 0)
+    if len(data) < JAVA_NUMBERS.size:
+        return TimerState()
+    last_read_ms, _, queue_offset, _ = JAVA_NUMBERS.unpack(data)
+    if last_read_ms < 0 or queue_offset < 0:
+        return TimerState()
+    return TimerState(queue_offset, (Mark(0, last_read_ms, QUEUE_OFFSET_MAX),))
+
+
 class Step(NamedTuple):
     """A state of delivery, with the end of its copies in the log."""
 
@@ -139,6 +163,12 @@ class TimerProgress:
         self._steps.clear()
         self._waiting.clear()
         self.state = self._settled = document.state()
+
+    def adopt(self, state: TimerState) -> None:
+        """Continue from the progress of a RocketMQ broker that has used this store, if it is further than ours."""
+        if state.read > self.state.read and state.last.due_ms > self.state.last.due_ms:
+            log.info("continuing from the timer progress of RocketMQ", extra={"read": state.read})
+            self.state = self._settled = state
 
     def document(self) -> TimerDocument:
         """Return the document for the file: the settled state."""

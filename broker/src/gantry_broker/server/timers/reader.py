@@ -15,9 +15,10 @@ from collections import Counter
 from typing import Final, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.delay.drafts import record_properties
 from gantry_broker.server.timers.due_files import IndexedPosition
 from gantry_broker.server.timers.due_index import DueIndex
-from gantry_broker.server.timers.entries import MESSAGE, Entry, decode_entry, entries_of, real_topic
+from gantry_broker.server.timers.entries import MESSAGE, Entry, decode_entry, entries_in, entries_of, real_topic
 from gantry_broker.server.timers.progress import MARKS_MAX, TimerProgress
 from gantry_broker.server.timers.window import DueWindow
 from gantry_wire import names
@@ -133,13 +134,14 @@ class TimerReader:
         return self.position >= queue.readable_end
 
     def _take_record(self, data: bytes, start: int, end: int, *, is_master: bool) -> None:
-        entries = entries_of(data, start, end)
+        pairs = record_properties(data, start, end)
+        entries = entries_in(data, start, pairs)
         if not entries:
             log.error("timer message without valid time; skipping it", extra={"position": self.position})
         for one in entries:
             self._take_entry(one, is_master=is_master)
         if entries and decode_entry(entries[0]).kind == MESSAGE and len(self.pending_by_topic) < TOPICS_MAX:
-            self.pending_by_topic[real_topic(data, start, end)] += 1
+            self.pending_by_topic[real_topic(pairs)] += 1
         if entries:
             self._last_entry, self._last_physical = entries[0], int(RECORD_HEAD.unpack_from(data, start)[6])
 

@@ -4,10 +4,10 @@
            `--> delivered, or unknown  --> refused, nothing stored
 
 RocketMQ answers when the recall record is stored, whether or not the message was delivered meanwhile. Here the message
-is looked up by its unique id in the key index, and must be pending. From the append on the deliverer skips it. After a
-restart or a promotion nothing is delivered before all recall records of the log are read, so a recall that was answered
-with code 0 holds there, too. All pending messages with the topic and the unique id are recalled: a producer that has
-repeated a send has only the handle of one of them.
+is looked up by its unique id in the key index, and must be pending: neither delivered nor due by now. From the append
+on the deliverer skips it. After a restart or a promotion nothing is delivered before all recall records of the log are
+read, so a recall that was answered with code 0 holds there, too. All pending messages with the topic and the unique id
+are recalled: a producer that has repeated a send has only the handle of one of them.
 
 Repeating a recall succeeds, and stores nothing, if its record is in the log.
 """
@@ -141,12 +141,14 @@ class RecallHandlers:
                     messages[entry.queue_offset] = entry, record
                 elif entry.kind == REPLACED or entry.key_hash == key_hash:
                     others.append(entry)
+        # A message whose copy a crash has left, without the progress, was due when the log's last record was stored.
+        latest_ms = max(self._core.clock.wall_ms(), self._core.store.log.last_timestamp_ms)
         replaced = {entry.queue_offset for entry in others if entry.kind == REPLACED}
         recalls = [entry for entry in others if entry.kind == RECALL]
         pending: dict[int, bytes] = {}
         is_recalled = False
         for offset, (entry, record) in messages.items():
-            if offset in replaced or not self._timers.is_pending(entry):
+            if offset in replaced or entry.due_ms <= latest_ms or not self._timers.is_pending(entry):
                 continue
             if any(cancels(one, entry) for one in recalls):
                 is_recalled = True

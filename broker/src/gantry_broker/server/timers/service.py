@@ -27,7 +27,7 @@ from gantry_broker.server.timers.delivery import TimerDelivery
 from gantry_broker.server.timers.due_files import MINUTE_MS, DueFiles
 from gantry_broker.server.timers.due_index import BUFFERED_MAX, FLUSH_INTERVAL_S, DamagedDueFile, DueIndex
 from gantry_broker.server.timers.entries import JAVA_PRECISION_MAX_MS, Entry, due_of, first_key
-from gantry_broker.server.timers.progress import TimerProgress
+from gantry_broker.server.timers.progress import TimerProgress, read_java_state
 from gantry_broker.server.timers.reader import TimerReader
 from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_broker.server.timers.window import RUN_MAX, DueWindow
@@ -83,6 +83,8 @@ class TimerService:
 
     async def start(self) -> None:
         """Open the due files, after recovery and before the tasks start."""
+        core = self._core
+        self.progress.adopt(await run_in_thread(lambda: read_java_state(core.disk, core.settings.store_path)))
         indexed = await run_in_thread(self.files.open)
         if not self.reader.restore(indexed):
             log.warning("due files do not match the log; building them again", extra={"read": indexed.queue_offset})
@@ -246,8 +248,9 @@ class TimerService:
             await self.index.flush(self.reader.indexed_position)
             self._flush_at = now + FLUSH_INTERVAL_S
             return True
-        settled_ms = self.progress.settle_steps().last.due_ms - JAVA_PRECISION_MAX_MS
-        old = self.index.minutes_before(settled_ms // MINUTE_MS)
+        # The present state is behind the settled one if the clock was set back a moment ago.
+        settled_ms = min(self.progress.settle_steps().last.due_ms, self.progress.state.last.due_ms)
+        old = self.index.minutes_before((settled_ms - JAVA_PRECISION_MAX_MS) // MINUTE_MS)
         if old:
             self.window.forget_recalls(self._oldest_due_ms())
             await run_in_thread(lambda: self.files.remove(old))
