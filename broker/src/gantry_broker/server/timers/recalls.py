@@ -102,7 +102,10 @@ class RecallHandlers:
         if handle.broker_name != core.settings.broker_name:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
         text = handle.deliver_ms
-        if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX or not handle.unique_id:
+        left_ms = (
+            int(text) - core.clock.wall_ms() if text.isascii() and text.isdigit() and len(text) < DIGITS_MAX else -1
+        )
+        if not 0 < left_ms <= core.settings.timer_delay_max_s * 1000 or not handle.unique_id:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         if not core.store.has_index:
             raise Refused(
