@@ -18,6 +18,7 @@ from gantry_client import (
     PullConsumer,
     ReceivedMessage,
 )
+from gantry_testing.client import wait_until
 from gantry_wire.recall_handle import RecallHandle
 
 pytestmark = [pytest.mark.verify, pytest.mark.needs_java]
@@ -54,10 +55,12 @@ async def read_timers(address: str, count: int) -> list[ReceivedMessage]:
     """Return the delivered messages, once there are so many, and some seconds later."""
     async with PullConsumer(address, "timers-reader", client_settings=LONG_TIMEOUTS) as consumer:
         [queue] = await consumer.queues("timers")
-        deadline = time.monotonic() + DELIVERY_S
-        while len((await consumer.fetch(queue, 0)).messages) < count and time.monotonic() < deadline:
-            await asyncio.sleep(0.5)
-        await asyncio.sleep(3)
+
+        async def are_delivered() -> bool:
+            return len((await consumer.fetch(queue, 0)).messages) >= count
+
+        await wait_until(are_delivered, timeout_s=DELIVERY_S, what="the delivery of the timers")
+        await asyncio.sleep(3)  # nothing more may follow
         return list((await consumer.fetch(queue, 0)).messages)
 
 

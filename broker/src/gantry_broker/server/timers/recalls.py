@@ -102,9 +102,8 @@ class RecallHandlers:
         if handle.broker_name != core.settings.broker_name:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
         text = handle.deliver_ms
-        left_ms = (
-            int(text) - core.clock.wall_ms() if text.isascii() and text.isdigit() and len(text) < DIGITS_MAX else -1
-        )
+        is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+        left_ms = int(text) - core.clock.wall_ms() if is_number else -1
         if not 0 < left_ms <= core.settings.timer_delay_max_s * 1000 or not handle.unique_id:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         if not core.store.has_index:
