@@ -22,6 +22,7 @@ from gantry_broker.server.timers.entries import (
     due_of,
     entries_in,
     entries_of,
+    first_key,
     real_topic,
     source_of,
 )
@@ -112,11 +113,13 @@ class TimerDelivery:
 
     def _take_due(self, now_ms: int) -> _Batch:
         batch, reader, window = _Batch(), self._reader, self._window
-        while len(batch.urgent) < SLICE_MESSAGES_MAX and reader.urgent and due_of(reader.urgent[0]) <= now_ms:
+        # Recalls of an urgent message may be in the due files, if its time is not before the window.
+        last_key = min(first_key(now_ms + 1), window.covered)
+        while len(batch.urgent) < SLICE_MESSAGES_MAX and reader.urgent and reader.urgent[0] < last_key:
             batch.urgent.append(heapq.heappop(reader.urgent))
         while len(batch.urgent) + len(batch.pending) < SLICE_MESSAGES_MAX:
             data = window.peek()
-            if data is None or due_of(data) > now_ms or data >= window.covered:
+            if data is None or data >= last_key:
                 break
             window.pop()
             if not batch.pending or batch.pending[-1] != data:
@@ -188,7 +191,7 @@ class TimerDelivery:
         pairs = record_properties(record, 0, len(record))
         if entry.encode() not in entries_in(record, 0, pairs):
             return None
-        self._reader.pending_by_topic[real_topic(pairs)] -= 1
+        self._reader.count_delivered(real_topic(pairs))
         if self.is_cancelled(entry):
             return None
         if (entry.due_ms, entry.origin) in self._copies:

@@ -18,7 +18,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.delay.drafts import record_properties
 from gantry_broker.server.timers.due_files import IndexedPosition
 from gantry_broker.server.timers.due_index import DueIndex
-from gantry_broker.server.timers.entries import MESSAGE, Entry, decode_entry, entries_in, entries_of, real_topic
+from gantry_broker.server.timers.entries import MESSAGE, decode_entry, entries_in, entries_of, real_topic
 from gantry_broker.server.timers.progress import MARKS_MAX, TimerProgress
 from gantry_broker.server.timers.window import DueWindow
 from gantry_wire import names
@@ -98,11 +98,12 @@ class TimerReader:
         self._last_physical = indexed.last_physical
         return True
 
-    def find_entry(self, queue_offset: int) -> Entry | None:
-        """Return the first entry of the record at this queue offset; None if it is not readable."""
-        record = self.find_record(queue_offset)
-        entries = [] if record is None else entries_of(record, 0, len(record))
-        return decode_entry(entries[0]) if entries else None
+    def count_delivered(self, topic: str) -> None:
+        """Count a message that is not pending any more. Those from before the last start were not counted."""
+        if self.pending_by_topic[topic] > 1:
+            self.pending_by_topic[topic] -= 1
+        else:
+            del self.pending_by_topic[topic]
 
     def find_record(self, queue_offset: int) -> bytes | None:
         """Return the record at this queue offset; None if it has expired, is damaged, or is not visible yet."""
