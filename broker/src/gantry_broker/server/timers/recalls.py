@@ -40,7 +40,7 @@ from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.timers import RecallMessage, RecallResult
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.message import encode_host
+from gantry_wire.message import decode_record, encode_host
 from gantry_wire.recall_handle import RecallHandle
 
 COPIES_MAX: Final = 64
@@ -143,20 +143,33 @@ class RecallHandlers:
                     messages[entry.queue_offset] = entry, record
                 elif entry.kind == REPLACED or entry.key_hash == key_hash:
                     others.append(entry)
-        # A message whose copy a crash has left, without the progress, was due when the log's last record was stored.
-        latest_ms = max(self._core.clock.wall_ms(), self._core.store.log.last_timestamp_ms)
+        now_ms = self._core.clock.wall_ms()
         replaced = {entry.queue_offset for entry in others if entry.kind == REPLACED}
         recalls = [entry for entry in others if entry.kind == RECALL]
         pending: dict[int, bytes] = {}
         is_recalled = False
         for offset, (entry, record) in messages.items():
-            if offset in replaced or entry.due_ms <= latest_ms or not self._timers.is_pending(entry):
+            if offset in replaced or entry.due_ms <= now_ms or not self._timers.is_pending(entry):
+                continue
+            if entry.due_ms <= self._core.store.log.last_timestamp_ms and self._has_copy(handle, record):
                 continue
             if any(cancels(one, entry) for one in recalls):
                 is_recalled = True
             else:
                 pending[offset] = record
         return pending, is_recalled
+
+    def _has_copy(self, handle: RecallHandle, record: bytes) -> bool:
+        """Whether the log has the delivered copy of a message. Raises ``IndexRebuilding``.
+
+        Only a crash leaves a copy without the progress, and only if the clock was set back as well the message is not
+        due now. Store times never go back, so the copy is not older than the message's time.
+        """
+        waiting = decode_record(record)
+        found, _, _ = self._core.store.keys.records(handle.topic, handle.unique_id, COPIES_MAX, 0, 1 << 62)
+        copies = (one for one in map(decode_record, found) if one.topic == handle.topic)
+        out_ms = waiting.properties.get(keys.TIMER_OUT_MS)
+        return any(one.properties.get(keys.TIMER_OUT_MS) == out_ms for one in copies)
 
     def _append(
         self, pending: dict[int, bytes], request: RecallMessage, handle: RecallHandle, connection: Connection
