@@ -62,12 +62,15 @@ def copied_draft(record: bytes, queue: ConsumeQueue, origin: int) -> Draft:
 
 
 def recall_draft(record: bytes, queue: ConsumeQueue, *, unique: str, group: str, host: bytes, now_ms: int) -> Draft:
-    """Return the recall record for a timer record, due at the same time, as RocketMQ stores it."""
+    """Return the recall record for a timer record, due at the same time, as RocketMQ 5.5 stores it.
+
+    Its key is the unique id alone; that of RocketMQ 5.3, or with `appendTopicForTimerDeleteKey`, has the topic, too.
+    """
     pairs = record_properties(record, 0, len(record))
     topic, out_ms = find_value(pairs, _REAL_TOPIC).decode(), int(find_value(pairs, _OUT))
     properties = {
         keys.TAGS: RECALL_TAG,
-        keys.TIMER_DELETE_KEY: f"{topic}+{unique}",
+        keys.TIMER_DELETE_KEY: unique,
         keys.UNIQUE_KEY: unique,
         keys.TIMER_DELIVER_MS: str(out_ms + 1),
         keys.PRODUCER_GROUP: group,
