@@ -19,6 +19,7 @@ from gantry_client import (
     ReceivedMessage,
 )
 from gantry_testing.client import wait_until
+from gantry_testing.slowness import patience
 from gantry_wire.recall_handle import RecallHandle
 
 pytestmark = [pytest.mark.verify, pytest.mark.needs_java]
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.verify, pytest.mark.needs_java]
 LONG_TIMEOUTS = ClientSettings(connect_timeout_ms=60_000, request_timeout_ms=60_000)
 LONG_SEND_TIMEOUT = ProducerSettings(send_timeout_ms=60_000)
 SETTINGS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
-DUE_S = 200.0
+DUE_S = patience(60.0)
 """The messages are due this long after the first send. The other broker must run by then: RocketMQ does not keep to a
 recall whose message is due when it starts."""
 DELIVERY_S = DUE_S + 120
