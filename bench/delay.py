@@ -1,6 +1,7 @@
 """`make bench-delay`: the memory of waiting delayed messages, and how late they are delivered.
 
-A million messages wait in a broker while five thousand a second come due. Goals are printed as met or not met; the
+A million messages wait in a broker while five thousand a second come due, first by delay levels, then as timers. The
+run of the timers also measures a restart, and races recalls against delivery. Goals are printed as met or not met; the
 exit code is 1 when an answer was wrong or a message lost, or when a goal was missed and `--assert-goals` was given.
 """
 
@@ -9,23 +10,41 @@ from __future__ import annotations
 from typing import Final
 
 import click
+import msgspec
 from gantry_bench.delay_run import FULL, QUICK, DelayReport, delay_figures, delay_goals, measure
 from gantry_bench.reported_run import Benchmark
+from gantry_bench.timer_run import FULL as FULL_TIMERS
+from gantry_bench.timer_run import QUICK as QUICK_TIMERS
+from gantry_bench.timer_run import TimerReport, measure_timers, timer_figures, timer_goals
 
 
 def _errors(report: DelayReport) -> int:
     return report.errors
 
 
+def _timer_errors(report: TimerReport) -> int:
+    return report.errors
+
+
+TIMERS: Final = Benchmark(
+    name="timers", measure=measure_timers, figures=timer_figures, goals=timer_goals, errors=_timer_errors
+)
 BENCHMARK: Final = Benchmark(name="delay", measure=measure, figures=delay_figures, goals=delay_goals, errors=_errors)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
-def main(quick: bool, assert_goals: bool) -> None:
+@click.option("--only", type=click.Choice(["levels", "timers"]), help="Run only this part.")
+@click.option("--pending", type=click.IntRange(min=1), help="The number of pending timers, such as 10000000.")
+def main(quick: bool, assert_goals: bool, only: str | None, pending: int | None) -> None:
     """Measure delayed messages: memory while they wait, and how late they are delivered."""
-    BENCHMARK.run(QUICK if quick else FULL, assert_goals=assert_goals)
+    if only != "timers":
+        BENCHMARK.run(QUICK if quick else FULL, assert_goals=assert_goals)
+    if only != "levels":
+        scale = QUICK_TIMERS if quick else FULL_TIMERS
+        scale = scale if pending is None else msgspec.structs.replace(scale, pending=pending)
+        TIMERS.run(scale, assert_goals=assert_goals)
 
 
 if __name__ == "__main__":

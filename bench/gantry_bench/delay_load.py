@@ -16,6 +16,7 @@ import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_remoting import Channel, split_address
 from gantry_wire import Command, RequestCode
+from gantry_wire import properties as keys
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION
 from gantry_wire.frame import FRAME_HEAD, FrameReader
 from gantry_wire.message import decode_records
@@ -42,11 +43,13 @@ class Stored(msgspec.Struct, frozen=True):
 
     serial: int
     stored_ms: int
+    due_ms: int = 0
+    """When it was due, if it was a timer."""
 
 
-def frame_parts(level: int, queue_id: int) -> tuple[bytes, bytes]:
+def frame_parts(level: int, queue_id: int, property_name: str) -> tuple[bytes, bytes]:
     """Return the header of a send before and after its unique id."""
-    properties = format_properties({"UNIQ_KEY": _KEY.decode(), "WAIT": "true", "DELAY": str(level)})
+    properties = format_properties({"UNIQ_KEY": _KEY.decode(), "WAIT": "true", property_name: str(level)})
     fields = {
         "a": "bench", "b": TOPIC, "c": "TBW102", "d": "8", "e": str(queue_id), "f": "0", "g": "1700000000000",
         "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
@@ -58,10 +61,21 @@ def frame_parts(level: int, queue_id: int) -> tuple[bytes, bytes]:
 
 
 class DelaySender:
-    """Sends numbered messages of one size over one connection."""
+    """Sends numbered messages of one size over one connection.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, body_bytes: int) -> None:
+    A level is the value of the property that delays a message: a delay level, or the milliseconds of a timer.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        body_bytes: int,
+        property_name: str = keys.DELAY_LEVEL,
+    ) -> None:
         self.errors = 0
+        self._property_name = property_name
         self._reader = reader
         self._writer = writer
         self._frames = FrameReader()
@@ -71,8 +85,14 @@ class DelaySender:
         self._outstanding = 0
 
     @classmethod
-    async def open(cls, address: str, *, body_bytes: int) -> DelaySender:
-        return cls(*await asyncio.open_connection(*split_address(address)), body_bytes=body_bytes)
+    async def open(cls, address: str, *, body_bytes: int, property_name: str = keys.DELAY_LEVEL) -> DelaySender:
+        streams = await asyncio.open_connection(*split_address(address))
+        return cls(*streams, body_bytes=body_bytes, property_name=property_name)
+
+    @property
+    def sent(self) -> int:
+        """The number of messages so far, which is the number of the next one."""
+        return self._serial
 
     async def close(self) -> None:
         self._writer.close()
@@ -90,21 +110,21 @@ class DelaySender:
             await self._read_replies()
 
     async def send_paced(self, per_second: int, seconds: float, *, levels: tuple[int, ...]) -> None:
-        """Send messages at a rate, in turn for each level; a level's messages go to the queue with its number."""
+        """Send messages at a rate, in turn for each level; those of the first go to queue 1, and so on."""
         loop = asyncio.get_running_loop()
         began, sent, total = loop.time(), 0, int(per_second * seconds)
         while sent < total:
             due = min(total, int((loop.time() - began) * per_second))
-            for level in levels:
+            for queue_id, level in enumerate(levels, start=1):
                 share = due // len(levels) - sent // len(levels)
-                self._write(share, level, level)
+                self._write(share, level, queue_id)
             sent = due
             while self._outstanding:
                 await self._read_replies()
             await asyncio.sleep(TICK_SECONDS)
 
     def _write(self, count: int, level: int, queue_id: int) -> None:
-        before, after = self._parts.setdefault((level, queue_id), frame_parts(level, queue_id))
+        before, after = self._parts.setdefault((level, queue_id), frame_parts(level, queue_id, self._property_name))
         parts: list[bytes] = []
         for _ in range(count):
             header = b"%b%032X%b" % (before, self._serial, after)
@@ -139,7 +159,11 @@ async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) ->
         if reply.code != 0:
             raise BenchmarkFailed(f"{topic}/{queue_id} has {len(found)} messages of {count}: {reply.remark}")
         found += [
-            Stored(_SERIAL.unpack_from(message.body)[0], message.store_timestamp_ms)
+            Stored(
+                _SERIAL.unpack_from(message.body)[0],
+                message.store_timestamp_ms,
+                int(message.properties.get(keys.TIMER_OUT_MS, -1)) + 1,
+            )
             for message in decode_records(reply.body)
         ]
     return found

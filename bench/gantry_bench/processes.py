@@ -201,6 +201,17 @@ def start_broker(
         yield Broker(target=target, idle_memory=memory, server=server)
 
 
+@contextmanager
+def restart_broker(folder: Path, *, port: int, core: int | None) -> Iterator[Broker]:
+    """Start a broker again over the store of ``start_broker``, whose process has ended; yield it once it listens."""
+    command = [sys.executable, "-m", *BROKER_PROGRAM, "-c", str(folder / "broker.conf")]
+    with run_server(command, log=folder / "restarted.log", core=core) as server:
+        wait_for_port(server, port, what="broker")
+        target = Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=False)
+        memory = read_resident_memory(server.process_id, store=folder / "store")
+        yield Broker(target=target, idle_memory=memory, server=server)
+
+
 def read_settled_memory(server: Server, store: Path) -> ResidentMemory:
     """Return the largest of the last samples of the resident memory, once they are alike or after a timeout."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS

@@ -69,7 +69,8 @@ class Broker(Host):
         self.store, self.guard, self.tls = store_layer.store, store_layer.guard, store_layer.tls
         self._accounts: Final = store_layer.accounts
         core_layer = build_core(self, store_layer, disk=disk, clock=clock, loop=self._loop)
-        self.core, self.delay, self.transactions = core_layer.core, core_layer.delay, core_layer.transactions
+        self.core, self.delay, self.timers = core_layer.core, core_layer.delay, core_layer.timers
+        self.transactions = core_layer.transactions
         self.flow, self.retention, self.scrubber = core_layer.flow, core_layer.retention, core_layer.scrubber
         replication_layer = build_replication(self, store_layer, core_layer, disk=disk, loop=self._loop)
         self.replication, self.send_path, self.tables = (
@@ -113,6 +114,8 @@ class Broker(Host):
         self.pulls.hold.start()
         self._tasks = [
             asyncio.ensure_future(self.delay.run()),
+            asyncio.ensure_future(self.timers.run()),
+            asyncio.ensure_future(self.timers.run_files()),
             asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
             *(asyncio.ensure_future(one) for one in self.periodic_tasks.coroutines()),
@@ -164,6 +167,7 @@ class Broker(Host):
                 self.core.locks.forget_holders()
             self.core.stats.start_at(self.store.log.wrote)
             await self.retention.start()
+            await self.timers.start()
             await self.listeners.open(self.handlers)
         except BaseException:
             await self.listeners.close()
@@ -375,6 +379,7 @@ class Broker(Host):
         self.core.send_routes.forget_all()
         self.core.stats.start_at(end)
         self.delay.on_log_changed(end)
+        self.timers.on_log_changed(end)
         self.transactions.on_log_changed(end)
         self.scrubber.on_log_changed(end)
         self.retention.time.on_log_changed(end)

@@ -65,6 +65,9 @@ from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.reply import ReplyHandlers
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.server.send.signed_sends import SignedSends
+from gantry_broker.server.timers.recalls import RecallHandlers
+from gantry_broker.server.timers.service import TimerService
+from gantry_broker.server.timers.state_handlers import TimerStateHandlers
 from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
@@ -177,6 +180,7 @@ class CoreLayer:
 
     core: BrokerCore
     delay: DelayService
+    timers: TimerService
     transactions: Transactions
     flow: FlowControl
     """Refuses sends as busy, also while the disk is full."""
@@ -221,12 +225,14 @@ def build_core(
         host.replication.slave.report_store_progress()  # an ack may have waited for the file
 
     delay = DelayService(core)
-    table_sync = TableSync(core, delay, lambda: host.replication.master.schedule_urgent_tables())
+    timers = TimerService(core)
+    table_sync = TableSync(core, delay, timers, lambda: host.replication.master.schedule_urgent_tables())
     flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
-    retention = Retention(core, delay, flow)
+    retention = Retention(core, delay, timers.roller, flow)
     return CoreLayer(
         core=core,
         delay=delay,
+        timers=timers,
         transactions=Transactions(core) if guard is None else Transactions(core, make_half_message_check(guard)),
         flow=flow,
         retention=retention,
@@ -266,7 +272,7 @@ def build_replication(
         pause_retention=core_layer.retention.deletion_lock,
     )  # fmt: skip
     send_path = build_send_path(store_layer, core_layer, replication, loop)
-    tables = StoredTables(core, core_layer.delay)
+    tables = StoredTables(core, core_layer.delay, core_layer.timers)
     roles = Roles(
         settings, store, replication, core.gate, host,
         send_path=send_path, tables=tables, promises=promises, role_file=RoleFile(disk, settings.store_path),
@@ -374,9 +380,11 @@ def collect_handlers(
         pulls, core_layer.retention,
         ResetHandlers(core, calls, pulls.hold.mark_queues),
         TransactionHandlers(core, ack_gate, core_layer.transactions),
+        RecallHandlers(core, core_layer.timers, ack_gate),
+        TimerStateHandlers(core, core_layer.timers),
         ReplyHandlers(core, sends, ack_gate),
         BrokerHandlers(
-            core, core_layer.delay, pulls.hold, listeners.count_connections, ports=listeners.opened,
+            core, core_layer.delay, core_layer.timers, pulls.hold, listeners.count_connections, ports=listeners.opened,
             certificate_ends_at=lambda: tls.expires_at,
         ),
         ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),

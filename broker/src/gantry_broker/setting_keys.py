@@ -107,6 +107,10 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "transactionTimeOut": ("transaction_timeout_ms", kinds.POSITIVE),
     "transactionCheckMax": ("transaction_check_max", kinds.POSITIVE),
     "transactionCheckInterval": ("transaction_check_interval_ms", kinds.POSITIVE),
+    "timerWheelEnable": ("is_timer_enabled", kinds.boolean),
+    "timerPrecisionMs": ("timer_precision_ms", kinds.whole_number(1, 1000)),
+    "timerMaxDelaySec": ("timer_delay_max_s", kinds.whole_number(1, 366 * 24 * 3600)),
+    "recallMessageEnable": ("is_recall_enabled", kinds.boolean),
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
     "scrubBytesPerSecond": ("store.scrub_bytes_per_second", kinds.whole_number(0)),
     "healWait": ("store.heal_wait_ms", kinds.whole_number(0)),
@@ -172,7 +176,6 @@ _AUTH: Final = ("authentication", "authorization")
 _ONE_CLASS: Final = "this broker has one implementation"
 
 _FIXED: Final[dict[str, tuple[str, str]]] = {
-    "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
     "longPollingEnable": ("true", "pulls are always held"),
     "brokerFastFailureEnable": ("true", "flow control is always on"),
     **{

@@ -203,6 +203,18 @@ class BrokerSettings:
     transaction_check_interval_ms: int = 30_000
     """transactionCheckInterval: milliseconds between two checks of one transaction."""
 
+    is_timer_enabled: bool = True
+    """timerWheelEnable: whether messages with a time or a delay of their own are accepted. Delay levels always are."""
+
+    timer_precision_ms: int = 1
+    """timerPrecisionMs: the time of a timer message is rounded up to a multiple of this. RocketMQ: 1000."""
+
+    timer_delay_max_s: int = 40 * 24 * 3600
+    """timerMaxDelaySec: the longest delay, in seconds: 40 days, where RocketMQ has 3. A longer one is refused."""
+
+    is_recall_enabled: bool = True
+    """recallMessageEnable: whether producers may recall timer messages. RocketMQ's default is false."""
+
     region: str = "DefaultRegion"
     """regionId: the region that clients get in every reply to a send."""
 

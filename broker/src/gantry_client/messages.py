@@ -32,6 +32,10 @@ class Message:
     properties: dict[str, str] = field(default_factory=dict, kw_only=True)
     delay_level: int = field(default=0, kw_only=True)
     """The delay of the delivery: 1 is 1 s, 18 is 2 h, 0 is none."""
+    delay_ms: int = field(default=0, kw_only=True)
+    """The delay of the delivery in milliseconds, if it is no level. Brokers have a limit (`timerMaxDelaySec`)."""
+    deliver_at_ms: int = field(default=0, kw_only=True)
+    """When the message is delivered, in milliseconds since 1970 by the broker's clock."""
     sharding_key: str | None = field(default=None, kw_only=True)
     """Messages with equal sharding keys go to one queue, in the order of their sends, as long as the topic has the same
     queues for sending. A broker without a master has none, unless the topic has an order configuration. A given queue
@@ -40,6 +44,11 @@ class Message:
     """Whether the reply waits for the flush and the replication that the broker's mode promises."""
     flag: int = field(default=0, kw_only=True)
     """A number for use by the application."""
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether the message is delivered later."""
+        return bool(self.delay_level or self.delay_ms or self.deliver_at_ms)
 
 
 class SendStatus(IntEnum):
@@ -69,6 +78,8 @@ class SendReceipt:
     queue_offset: int
     transaction_id: str | None = None
     """The unique id in the broker's reply; for a half message it names the transaction."""
+    recall_handle: str | None = None
+    """The handle for `Producer.recall`, if the message waits for a delay or a time of its own."""
 
     @property
     def is_acknowledged(self) -> bool:

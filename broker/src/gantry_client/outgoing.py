@@ -112,7 +112,7 @@ def prepare_message(message: Message, message_id: str, settings: ProducerSetting
 
 def prepare_entry(message: Message, message_id: str, settings: ProducerSettings) -> BatchEntry:
     """Prepare one message of a batch; batches are not compressed. Raises InvalidMessage."""
-    if message.delay_level:
+    if message.is_delayed:
         raise InvalidMessage("a delayed message cannot be part of a batch; send it alone")
     body = _check_body(message, settings.message_bytes_max)
     return BatchEntry(message.flag, body, _format_properties(message, message_id).encode())
@@ -191,10 +191,7 @@ def _format_properties(message: Message, message_id: str) -> str:
         if isinstance(message.keys, str) or any(not key or key.split() != [key] for key in message.keys):
             raise InvalidMessage("keys must be a list of strings without spaces")
         pairs[property_names.KEYS] = property_names.KEY_SEPARATOR.join(message.keys)
-    if message.delay_level:
-        if message.delay_level < 1:
-            raise InvalidMessage(f"delay level {message.delay_level} is below 1")
-        pairs[property_names.DELAY_LEVEL] = str(message.delay_level)
+    pairs.update(_delay_properties(message))
     if message.sharding_key is not None:
         pairs[SHARDING_KEY] = message.sharding_key
     try:
@@ -207,6 +204,24 @@ def _format_properties(message: Message, message_id: str) -> str:
     if size > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
     return text
+
+
+def _delay_properties(message: Message) -> dict[str, str]:
+    """Return the property that delays a message. Raises InvalidMessage if there is more than one."""
+    given = {
+        property_names.DELAY_LEVEL: message.delay_level,
+        property_names.TIMER_DELAY_MS: message.delay_ms,
+        property_names.TIMER_DELIVER_MS: message.deliver_at_ms,
+    }
+    pairs = {name: str(value) for name, value in given.items() if value}
+    if len(pairs) > 1:
+        raise InvalidMessage("a message has one of delay_level, delay_ms and deliver_at_ms, not several")
+    if any(value < 0 for value in given.values()):
+        raise InvalidMessage(
+            f"delay level {message.delay_level}, delay_ms {message.delay_ms} or deliver_at_ms "
+            f"{message.deliver_at_ms} is below 1"
+        )
+    return pairs
 
 
 def _java_boolean(value: bool) -> str:

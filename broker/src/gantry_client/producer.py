@@ -14,6 +14,7 @@ first send to a queue before you start others whose order matters.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
+from gantry_client.calls import parse_header
 from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, deadline_after, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
@@ -22,9 +23,13 @@ from gantry_client.outgoing import check_batch, prepare_batch, prepare_entry, pr
 from gantry_client.replies import Reply, ReplyingClient, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
+from gantry_wire import RequestCode
 from gantry_wire import properties as property_names
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
 from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.timers import RecallMessage, RecallResult
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.recall_handle import RecallHandle
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses one of the queues of a topic for a message."""
@@ -62,6 +67,10 @@ _TRANSPORT_PROPERTIES: Final = frozenset(
         property_names.TIMER_DELAY_SECONDS,
         property_names.TIMER_DELAY_MS,
         property_names.TIMER_DELIVER_MS,
+        property_names.TIMER_OUT_MS,
+        property_names.TIMER_ENQUEUE_MS,
+        property_names.TIMER_DEQUEUE_MS,
+        property_names.TIMER_ROLL_TIMES,
         property_names.BORN_HOST,
         property_names.TRANSACTION_ID,
         property_names.TRANSACTION_CHECK_TIMES,
@@ -111,6 +120,26 @@ class Producer(ProducerClient, ReplyingClient):
         outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
         deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, queue, deadline), deadline)
+
+    async def recall(self, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Recall a message that waits for its delay or time; `handle` is in its receipt. Return its message id.
+
+        A recalled message is never delivered. Raises BrokerRefused if it was delivered already, or was not found, and
+        InvalidMessage for a handle of another format; also NoRoute, NoMaster, Unavailable and RequestTimeout.
+        """
+        self._session.require_open()
+        try:
+            parts = RecallHandle.decode(handle)
+        except RemoteProtocolError as error:
+            raise InvalidMessage(str(error)) from error
+        deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
+        route = await self._session.routes.for_sending_until(parts.topic, deadline)
+        address = route.require_master(parts.broker_name)
+        header = RecallMessage(topic=parts.topic, recall_handle=handle, producer_group=self.group)
+        reply = await self._session.calls.request_success(
+            address, RequestCode.RECALL_MESSAGE, header, timeout_ms=max(1, deadline.remaining_ms)
+        )
+        return parse_header(reply, RecallResult, address).msg_id
 
     async def send_again(
         self, received: ReceivedMessage, *, topic: str | None = None, timeout_ms: int | None = None

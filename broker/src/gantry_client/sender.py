@@ -274,6 +274,7 @@ class Sender:
             queue=MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=result.queue_id),
             queue_offset=result.queue_offset,
             transaction_id=result.transaction_id,
+            recall_handle=result.recall_handle,
         )
 
     def _fields(self, queue: MessageQueue, outgoing: OutgoingMessage) -> dict[str, str]:

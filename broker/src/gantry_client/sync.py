@@ -148,6 +148,10 @@ class Producer(_Synchronous[producer.Producer]):
         """Send one message and wait for the reply of the broker."""
         return self.wait(self._async.send(message, queue=queue, timeout_ms=timeout_ms))
 
+    def recall(self, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Recall a message that waits for its delay or time; return its message id."""
+        return self.wait(self._async.recall(handle, timeout_ms=timeout_ms))
+
     def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
     ) -> Reply:

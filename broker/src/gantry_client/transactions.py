@@ -153,7 +153,7 @@ class TransactionProducer(ProducerClient):
         """
         self._session.require_open()
         if message.delay_level:
-            raise InvalidMessage("a transaction cannot be delayed")
+            raise InvalidMessage("a transaction cannot be delayed by a level; delay_ms begins with its commit")
         if message.sharding_key is not None and queue is None:
             raise InvalidMessage(
                 f"sharding key {message.sharding_key[:64]!r} does not select the queue of a transaction; give a queue"

@@ -30,6 +30,8 @@ SYSTEM_GROUPS: Final = (
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic of delayed messages, with one queue for each level."""
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""The topic of timer messages of any delay and of recall records, with one queue."""
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The topic whose settings new topics get."""
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
@@ -60,7 +62,7 @@ SYSTEM_TOPICS: Final = frozenset(
 """Topics that an administrator may neither create nor delete."""
 
 NOT_SENDABLE_TOPICS: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
 """Topics that only the broker itself writes."""
 

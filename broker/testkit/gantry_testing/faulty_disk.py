@@ -389,6 +389,22 @@ class FaultyDisk:
         self.rename(temporary, path)
         self.sync_directory(posixpath.dirname(posixpath.normpath(path)))
 
+    def append_file(self, path: str, data: bytes) -> None:
+        path = posixpath.normpath(path)
+        self.meet_fault("write", path)
+        if posixpath.dirname(path) not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        node = self._names.get(path) or Node(0)
+        self._names[path] = node
+        taken = data[: self.shorten(len(data))]
+        self.charge(node, len(node.cache) + len(taken), path)
+        node.cache = node.cache + taken
+        if len(taken) < len(data):
+            self.charge(node, len(node.cache) + len(data) - len(taken), path)
+            node.cache = node.cache + data[len(taken) :]
+        self.meet_fault("sync", path)
+        node.sync()
+
     def space(self, path: str) -> DiskSpace:
         nodes = list(self._names.values())  # a copy, because other threads create and remove files meanwhile
         used = sum(node.reserved for node in {id(n): n for n in nodes if n is not None}.values())

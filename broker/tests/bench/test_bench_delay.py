@@ -9,9 +9,11 @@ import json
 from pathlib import Path
 
 import delay
+import msgspec
 import pytest
 from click.testing import CliRunner
-from gantry_bench import delay_run, reported_run
+from gantry_bench import delay_run, reported_run, timer_run
+from gantry_bench.delay_load import Stored
 from gantry_bench.delay_run import DelayScale, lateness_of, quantile
 from gantry_bench.errors import BenchmarkFailed
 
@@ -26,13 +28,43 @@ def test_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(delay, "QUICK", SMALL)
 
-    result = CliRunner().invoke(delay.main, ["--quick"])
+    result = CliRunner().invoke(delay.main, ["--quick", "--only", "levels"])
 
     assert result.exit_code == 0, result.output
     [path] = (tmp_path / "results").iterdir()
     report = json.loads(path.read_text())["report"]
     assert (report["pending"], report["delivered"], report["errors"]) == (300, 50, 0)
     assert report["error_ms_p50"] >= 0, "expected no delivery before its time"
+
+
+@pytest.mark.verify
+def test_benchmark_of_timers_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers are delivered, the broker is killed and started again, and recalls are raced against delivery."""
+    monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
+    small = msgspec.structs.replace(timer_run.QUICK, pending=300, due_per_second=100, recalls=20)
+    monkeypatch.setattr(delay, "QUICK_TIMERS", small)
+
+    result = CliRunner().invoke(delay.main, ["--quick", "--only", "timers", "--pending", "200"])
+
+    assert result.exit_code == 0, result.output
+    [path] = (tmp_path / "results").iterdir()
+    report = json.loads(path.read_text())["report"]
+    assert (report["pending"], report["delivered"], report["errors"]) == (200, 100, 0)
+    assert report["late_ms_p50"] >= 0 and report["restart_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("serials", "errors"),
+    [([1, 2], 0), ([1], 1), ([1, 2, 2], 1), ([1, 2, 3], 1), ([], 2)],
+    ids=["all", "lost", "twice", "recalled", "none"],
+)
+def test_errors_of_timers_are_counted(serials: list[int], errors: int) -> None:
+    """A lost, early or repeated message, and one that was recalled, is an error of the run."""
+    stored = [Stored(serial, 105, 100) for serial in serials]
+
+    assert timer_run.count_errors(stored, {1, 2}, {3}) == errors
+    early = [Stored(1, 99, 100), Stored(2, 100, 100)]
+    assert timer_run.count_errors(early, {1, 2}, set()) == 1
 
 
 @pytest.mark.parametrize(

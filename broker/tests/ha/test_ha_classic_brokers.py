@@ -341,6 +341,8 @@ async def test_failed_table_does_not_block_the_others() -> None:
                 return command.reply(body=b'{"offsetTable":{"a@g":{0:3}},"groupTopicMap":{"g":["a"]}}')
             case RequestCode.GET_ALL_DELAY_OFFSET:
                 return command.reply(body=delay)
+            case RequestCode.GET_TIMER_CHECK_POINT:
+                return command.reply(body=struct.pack(">7q", 9_000, 0, 4, 4, 0, 0, 0))
         return command.reply(1, "not now")
 
     taken: list[Table] = []
@@ -353,11 +355,12 @@ async def test_failed_table_does_not_block_the_others() -> None:
         await tables.fetch()
 
     assert [(table.name, table.version) for table in taken] == [
-        ("topics", 77), ("consumerOffset", 77), ("delayOffset", 77), ("queueEnds", 77), ("delayOffset", 77),
+        ("topics", 77), ("consumerOffset", 77), ("delayOffset", 77), ("timerProgress", 77), ("queueEnds", 77),
+        ("delayOffset", 77),
     ]  # fmt: skip
     assert [table.document for table in taken[1:]] == [
-        b'{"offsetTable":{"a@g":{"0":3}}}', b'{"offsetTable":{"1":5}}', b'{"endTable":{"a":{"0":7}}}',
-        b'{"offsetTable":{"1":6}}',
+        b'{"offsetTable":{"a@g":{"0":3}}}', b'{"offsetTable":{"1":5}}', b'{"read":4,"marks":[[0,9000,%d]]}' % (1 << 62),
+        b'{"endTable":{"a":{"0":7}}}', b'{"offsetTable":{"1":6}}',
     ]  # fmt: skip
     assert tables.problem == "GET_ALL_SUBSCRIPTIONGROUP_CONFIG failed with code 1: not now"
 

@@ -140,7 +140,7 @@ async def test_refused_message_creates_no_topic(tmp_path: Path) -> None:
         for fields in (
             {"queueId": "99"},
             {"properties": "TRAN_MSG\x01true\x02"},
-            {"properties": "TIMER_DELAY_MS\x019\x02"},
+            {"properties": "TIMER_DELAY_MS\x01soon\x02"},
         ):
             await expect_refusal(here, 310, send_ext(310, topic="NotYet", **fields), b"x")
         await expect_refusal(here, 310, send_ext(310, topic="NotYet"), b"")

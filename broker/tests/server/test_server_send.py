@@ -381,16 +381,6 @@ async def test_transactional_messages_are_refused_if_configured(tmp_path: Path) 
         assert broker.core.store.log.wrote == 0
 
 
-@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-async def test_arbitrary_timers_are_refused(broker: Broker, client: Dialogue, name: str) -> None:
-    """A delay to the second is code 13, which no client repeats, not a message that comes too early."""
-    reply = await client.send(properties=properties_text(UNIQ_KEY=UNIQUE_ID, **{name: "10"}))
-
-    assert reply.code == 13
-    assert "accurate timer message is not enabled" in (reply.remark or "")
-    assert broker.core.store.log.wrote == 0
-
-
 # ------- a store that refuses
 
 

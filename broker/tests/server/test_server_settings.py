@@ -81,7 +81,6 @@ def test_effective_settings_make_the_same_broker() -> None:
 
 
 UNSUPPORTED = [
-    ("timerWheelEnable", "true", "delay levels work"),
     ("longPollingEnable", "false", "always held"),
     ("brokerFastFailureEnable", "false", "always on"),
 ]
@@ -120,7 +119,7 @@ def test_contradictory_role_settings_stop_the_start(pairs: dict[str, str], text:
 
 def test_supported_position_of_a_switch_is_accepted() -> None:
     """A file that sets the value in effect starts, in upper or lower case."""
-    broker_settings({"flushDiskType": "async_flush", "brokerRole": "async_master", "timerWheelEnable": "FALSE"})
+    broker_settings({"flushDiskType": "async_flush", "brokerRole": "async_master", "longPollingEnable": "TRUE"})
 
 
 def test_unknown_key_is_refused() -> None:

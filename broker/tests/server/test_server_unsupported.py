@@ -8,7 +8,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.server.admin import unsupported
 from gantry_broker.server.admin.unsupported import UNSUPPORTED
-from gantry_testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
+from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 
@@ -40,9 +40,9 @@ async def test_each_unsupported_request_has_its_own_text(broker: Broker, client:
     assert "NewGroup" not in broker.core.groups.all
 
 
-def test_requests_for_pop_assignments_and_recalls_are_in_the_table() -> None:
-    """Pop, its acknowledgements, queue assignment by brokers and recalls are in it under RocketMQ's numbers."""
-    assert {int(code) for code in UNSUPPORTED} >= {*POP_CODES, 370, 400, 401}
+def test_requests_for_pop_and_assignments_are_in_the_table() -> None:
+    """Pop, its acknowledgements and queue assignment by brokers are in it under RocketMQ's numbers."""
+    assert {int(code) for code in UNSUPPORTED} >= {*POP_CODES, 400, 401}
     assert all(len(text) > 30 for _, text in UNSUPPORTED.values())
 
 
@@ -62,24 +62,6 @@ async def test_unknown_request_code_is_named(client: Dialogue) -> None:
     """Any other number is answered 3 with the number."""
     reply = await client.ask(4711)
     assert (reply.code, "4711" in (reply.remark or "")) == (3, True)
-
-
-@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-@pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
-async def test_timer_message_is_refused(broker: Broker, client: Dialogue, name: str, is_batch: bool) -> None:
-    """Arbitrary delays are refused with the send: stored, such a message would be delivered at once."""
-    pairs = properties_text(UNIQ_KEY=UNIQUE_ID, **{name: "5"})
-    if is_batch:
-        data = pairs.encode()
-        inner = b"x"
-        size = 4 * 5 + len(inner) + 2 + len(data)
-        entry = b"".join((size.to_bytes(4), bytes(12), len(inner).to_bytes(4), inner, len(data).to_bytes(2), data))
-        reply = await client.send(entry, code=RequestCode.SEND_BATCH_MESSAGE, batch="true")
-    else:
-        reply = await client.send(properties=pairs)
-
-    assert (reply.code, "delay levels" in (reply.remark or "")) == (13, True)
-    assert (broker.store.log.wrote, TOPIC in broker.core.topics) == (0, False)
 
 
 async def test_consumer_that_requests_an_assignment_continues(client: Dialogue) -> None:

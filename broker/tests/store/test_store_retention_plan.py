@@ -46,12 +46,14 @@ def facts(
     hour: int = OTHER_HOUR,
     unconsumed_from: int = NOTHING_UNCONSUMED,
     is_manual: bool = False,
+    needed_from: int = NOTHING_UNCONSUMED,
 ) -> RetentionFacts:
     """Return the facts of a disk of 10,000 bytes, ``used`` percent of them used; so one file is one percent."""
     room = RoomFacts(space=DiskSpace(100 * SIZE, 100 * SIZE - used * SIZE), file_size=SIZE)
     return RetentionFacts(
-        files=some, room=room, now_ms=NOW_MS, hour=hour, unconsumed_from=unconsumed_from, is_manual=is_manual
-    )
+        files=some, room=room, now_ms=NOW_MS, hour=hour, unconsumed_from=unconsumed_from, needed_from=needed_from,
+        is_manual=is_manual,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,19 @@ def test_unconsumed_messages_are_deleted_only_with_delete_unconsumed() -> None:
     assert needs_unconsumed(pressed.room.space, SETTINGS)
     assert not needs_unconsumed(pressed.room.space, replace(SETTINGS, is_unconsumed_deleted=True))
     assert not needs_unconsumed(facts((), used=85).room.space, SETTINGS)
+
+
+def test_pending_timers_are_never_deleted() -> None:
+    """No rule deletes a file with a pending timer message that was not stored again; the plan names the reason."""
+    expired = plan_retention(facts(files(*[100.0] * 5), hour=DELETE_HOUR, needed_from=1150), SETTINGS)
+    pressed = facts(files(*[10.0] * 5), used=95, needed_from=1150)
+    forced = plan_retention(pressed, SETTINGS)
+    asked = plan_retention(pressed, replace(SETTINGS, is_unconsumed_deleted=True))
+    free = plan_retention(facts(files(*[100.0] * 5), hour=DELETE_HOUR), SETTINGS)
+
+    assert (expired.delete_before, forced.delete_before, asked.delete_before) == (1100, 1100, 1100)
+    assert forced.blocked_reason is Reason.BLOCKED_TIMERS
+    assert free.delete_before > 1100
 
 
 def test_reason_of_blocked_deletion() -> None:

@@ -180,7 +180,8 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
         settings |= {
             "storePathCommitLog": str(layout.store / "commitlog"),
             "brokerIP2": layout.advertised_host,
-            "timerWheelEnable": "false",
+            "timerWheelEnable": "true",
+            "recallMessageEnable": "true",
         }
     return {**settings, **layout.settings}
 

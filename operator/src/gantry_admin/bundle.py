@@ -28,7 +28,7 @@ from typing import Final, final
 from gantry_access.redaction import REDACTED, add_bundle_entry, is_secret_name, read_redacted_tail, redact
 from gantry_store_files import PlainDisk, list_queue_locations, segments_of
 
-TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "timerProgress")
 """The tables in the store's folder ``config`` that a bundle contains."""
 
 FILE_BYTES_MAX: Final = 8 << 20

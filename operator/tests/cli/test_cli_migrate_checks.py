@@ -109,7 +109,6 @@ def test_blocking_conditions_are_found(config: dict[str, str], facts: dict[str, 
 
 
 @pytest.mark.parametrize(("config", "facts", "text"), [
-    ({}, {"timer_messages": 3}, "3 messages wait in the timer wheel"),
     ({}, {"half_messages_open_max": 2}, "up to 2 transactional messages are neither"),
     ({}, {"pop_groups": ["g1", "g2"]}, "affected groups: g1, g2"),
     ({}, {"batch_topics": ["t1", "t2"]}, "one record each (queue.type=BatchCQ): t1, t2"),
@@ -122,6 +121,13 @@ def test_data_that_is_not_migrated_is_a_warning(config: dict[str, str], facts: d
     """Data that is not migrated is a warning, which does not block the migration."""
     assert any(text in what for what in findings_of(Severity.WARNING, config, **facts))
     assert findings_of(Severity.BLOCKED, config, **facts) == []
+
+
+def test_timers_are_migrated() -> None:
+    """Messages in the timer wheel are in the log, and the new broker continues from the old one's progress."""
+    found = findings_of(Severity.FINE, timer_messages=3)
+
+    assert any("3 messages wait in the timer wheel; they are migrated" in what for what in found)
 
 
 def test_copied_data_needs_no_disk_space() -> None:

@@ -175,6 +175,14 @@ class Disk(Protocol):
         """
         ...
 
+    def append_file(self, path: str, data: bytes) -> None:
+        """Append to a small file, which is created if it is missing; its bytes are durable when this returns.
+
+        The name of a new file is durable only after ``sync_directory``. After an error any part of ``data`` may be
+        there.
+        """
+        ...
+
     def space(self, path: str) -> DiskSpace: ...
 
     def lock(self, path: str) -> DiskLock:

@@ -47,6 +47,7 @@ CLIENT_CHANGES: Final = frozenset(
     {
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.END_TRANSACTION,
+        RequestCode.RECALL_MESSAGE,
         RequestCode.LOCK_BATCH_MQ,
     }
 )

@@ -39,7 +39,7 @@ from gantry_wire import fastjson
 log = logging.getLogger(__name__)
 
 NEEDED_FILES: Final = frozenset(
-    {"topics", "subscriptionGroup", "consumerOffset", "delayOffset", "liveSettings", "accounts"}
+    {"topics", "subscriptionGroup", "consumerOffset", "delayOffset", "timerProgress", "liveSettings", "accounts"}
 )
 """The files of which one copy must be readable for a start, if they exist. A broker starts without ``queueLocks``, and
 does not read the files of RocketMQ that are missing here."""

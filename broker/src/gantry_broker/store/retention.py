@@ -14,7 +14,8 @@ rules, in order:
    to get down to it: but only those wholly below the oldest unconsumed message, unless ``deleteUnconsumed`` is set.
 3. Above ``diskSpaceWarningLevelRatio``, when less than the reserve is free, or when the next file is needed and there
    is no space for it, sends are refused until there is space again. Reads continue.
-4. The current file, files after it and files that are not flushed are never deleted; at most ten files a round, oldest
+4. No file is deleted that holds a pending timer message. Such messages are stored again long before their file expires.
+5. The current file, files after it and files that are not flushed are never deleted; at most ten files a round, oldest
    first.
 
 The planning uses no clock, disk or consumer group itself. Its time comes from ``retention_clock``.
@@ -52,6 +53,7 @@ class Reason(Enum):
     FORCED = "consumed by every group, and the disk is above diskSpaceCleanForciblyRatio"
     FORCED_UNCONSUMED = "the disk is above diskSpaceCleanForciblyRatio, and deleteUnconsumed is set"
     BLOCKED_UNCONSUMED = "the oldest file that is left holds a message that was not consumed"
+    BLOCKED_TIMERS = "the oldest file that is left holds a timer message that has to be stored again first"
     BLOCKED_CURRENT = "every file that is left is in use: the current one, or not flushed yet"
 
 
@@ -100,6 +102,9 @@ class RetentionFacts:
 
     unconsumed_from: int
     """The physical offset of the oldest unconsumed message, or ``NOTHING_UNCONSUMED``."""
+
+    needed_from: int = NOTHING_UNCONSUMED
+    """The physical offset of the oldest pending timer message that was not stored again; no rule deletes it."""
 
     is_manual: bool = False
     """Whether an administrator requested the deletion of expired files."""
@@ -152,7 +157,8 @@ def is_refusing(room: RoomFacts, settings: RetentionSettings) -> bool:
 
 def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> RetentionPlan:
     """Plan one round of retention by the rules of this module."""
-    removable = tuple(takewhile(lambda file: file.is_removable, facts.files))
+    free = tuple(takewhile(lambda file: file.is_removable, facts.files))
+    removable = tuple(takewhile(lambda file: file.end_offset <= facts.needed_from, free))
     count, reason = _count_expired(removable, facts, settings)
     excess_count = min(_count_excess_files(facts, settings), FILES_PER_ROUND_MAX)
     blocked_reason: Reason | None = None
@@ -161,7 +167,8 @@ def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> Retent
         if min(excess_count, allowed) > count:
             count, reason = min(excess_count, allowed), forced
         if excess_count > count:
-            blocked_reason = Reason.BLOCKED_UNCONSUMED if allowed < len(removable) else Reason.BLOCKED_CURRENT
+            at_end = Reason.BLOCKED_TIMERS if len(removable) < len(free) else Reason.BLOCKED_CURRENT
+            blocked_reason = Reason.BLOCKED_UNCONSUMED if allowed < len(removable) else at_end
     count = min(count, FILES_PER_ROUND_MAX)
     begin = facts.files[0].base_offset if facts.files else 0
     return RetentionPlan(

@@ -91,6 +91,9 @@ class SendResult(Fields):
     batch_uniq_id: str | None = None
     """Set only for topics with batch consume queues, which this broker does not have."""
 
+    recall_handle: str | None = None
+    """The handle of a timer message, for code 370."""
+
 
 class SendBack(Fields):
     """Code 36: a consumer could not consume the message at `offset` of the log."""

@@ -24,6 +24,8 @@ class ReceiptDocument:
     broker: str
     queue_id: int
     queue_offset: int
+    recall_handle: str | None = None
+    """The handle by which a producer recalls a message with `--delay` or `--deliver-at`."""
 
 
 class MessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, final
 
 import click
@@ -22,6 +23,7 @@ from gantry_cli.output import OutputFormat, output_option, record_text
 from gantry_cli.progress import ReportProgress, count_progress
 from gantry_cli.text import count_text, plural, rate_text
 from gantry_client import ClientError, Codec, Message, Producer, ProducerSettings, SendReceipt
+from gantry_spec.manifest.quantities import parse_duration
 
 CHUNK_BYTES: Final = 64 * 1024
 CHUNKS_AHEAD_MAX: Final = 4
@@ -86,6 +88,8 @@ class MessageTemplate:
     properties: dict[str, str]
     sharding_key: str | None
     delay_level: int
+    delay_ms: int = 0
+    deliver_at_ms: int = 0
 
     def make_message(self, body: bytes) -> Message:
         """Return a message with this body."""
@@ -97,7 +101,25 @@ class MessageTemplate:
             properties=dict(self.properties),
             sharding_key=self.sharding_key,
             delay_level=self.delay_level,
+            delay_ms=self.delay_ms,
+            deliver_at_ms=self.deliver_at_ms,
         )
+
+
+def read_delay(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int:
+    """Return a delay in milliseconds; 0 for none."""
+    try:
+        return 0 if value is None else int(parse_duration(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def read_time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int:
+    """Return a time in milliseconds since 1970; 0 for none."""
+    try:
+        return 0 if value is None else int(datetime.fromisoformat(value).timestamp() * 1000)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no time: expected one such as 2030-01-31T08:00+01:00") from error
 
 
 @click.command(
@@ -107,6 +129,7 @@ class MessageTemplate:
         ("cat orders.jsonl | gantry produce orders", "send each line as a message"),
         ("gantry produce orders '{\"id\":7}' --tag paid --key 7", "set a tag and a key"),
         ("gantry produce reminders call-back --delay-level 5", "deliver after a minute"),
+        ("gantry produce reminders call-back --delay 90m", "deliver after 90 minutes"),
         ("gantry produce load x --count 10000", "send the same message many times"),
     )
 )
@@ -124,6 +147,11 @@ class MessageTemplate:
 )
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
               help="Delay level: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
+@click.option("--delay", "delay_ms", metavar="DURATION", callback=read_delay,
+              help="Deliver the messages after this time, such as 90m or 36h.")  # fmt: skip
+@click.option("--deliver-at", "deliver_at_ms", metavar="TIME", callback=read_time,
+              help="Deliver the messages at this time, such as 2030-01-31T08:00+01:00; without an offset it is local "
+              "time.")  # fmt: skip
 @click.option(
     "--compress",
     "codec",
@@ -138,7 +166,8 @@ class MessageTemplate:
 @output_option
 def produce(
     topic: str, bodies: tuple[str, ...], name_server: str, tag: str | None, keys: tuple[str, ...],
-    properties: dict[str, str], sharding_key: str | None, delay_level: int, codec: str, count: int, form: OutputFormat,
+    properties: dict[str, str], sharding_key: str | None, delay_level: int, delay_ms: int, deliver_at_ms: int,
+    codec: str, count: int, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Send messages.
 
@@ -146,6 +175,8 @@ def produce(
     every message is acknowledged, that is, stored as durably as the flush and replication mode of the broker
     guarantees.
     """
+    if sum(map(bool, (delay_level, delay_ms, deliver_at_ms))) > 1:
+        raise click.UsageError("--delay-level, --delay and --deliver-at exclude each other")
     if not bodies and count > 1:
         raise click.UsageError("--count requires BODY arguments; lines of standard input are sent once")
     template = MessageTemplate(
@@ -155,6 +186,8 @@ def produce(
         properties=properties,
         sharding_key=sharding_key,
         delay_level=delay_level,
+        delay_ms=delay_ms,
+        deliver_at_ms=deliver_at_ms,
     )
     if not bodies and sys.stdin.isatty():
         click.echo("Reading messages from standard input, one per line; end with Ctrl-D", err=True)
@@ -283,4 +316,5 @@ def _document(receipt: SendReceipt) -> ReceiptDocument:
         broker=receipt.queue.broker_name,
         queue_id=receipt.queue.queue_id,
         queue_offset=receipt.queue_offset,
+        recall_handle=receipt.recall_handle,
     )

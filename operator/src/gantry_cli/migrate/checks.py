@@ -66,7 +66,7 @@ class MigrationFacts:
     half_messages_open_max: int = 0
     """How many half messages may be neither committed nor rolled back."""
     timer_messages: int = 0
-    """The number of messages in the timer wheel, which are not migrated."""
+    """The number of messages in the timer wheel, which the new broker delivers."""
     pop_groups: Sequence[str] = ()
     """The consumer groups that consume by pop, which is not supported."""
     batch_topics: Sequence[str] = ()
@@ -234,11 +234,9 @@ def _check_addresses(facts: MigrationFacts) -> Iterator[Finding]:
 
 def _check_data_left_behind(facts: MigrationFacts) -> Iterator[Finding]:
     if facts.timer_messages:
-        text = (
-            f"{facts.timer_messages} messages wait in the timer wheel, which is not migrated: the new broker will not "
-            "deliver them"
-        )
-        yield Finding(Severity.WARNING, text, "wait until they are due; messages with delay levels are migrated")
+        count = facts.timer_messages
+        text = f"{count} messages wait in the timer wheel; they are migrated, and the new broker delivers them"
+        yield Finding(Severity.FINE, text)
     if facts.half_messages_open_max:
         text = (
             f"up to {facts.half_messages_open_max} transactional messages are neither committed nor rolled back: they "

@@ -10,6 +10,8 @@ from gantry_access import OwnAccount, signer
 from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, fastjson
+from gantry_wire.commands.timers import TimerCheckpoint
+from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.runtime_table import log_range
 
 TIMEOUT_MS: Final = 30_000
@@ -29,6 +31,10 @@ Document = dict[str, Any]
 
 class BadReply(Exception):
     """The master refuses a request, or its reply is invalid. The text names the request and the reason."""
+
+
+QUEUE_OFFSET_MAX: Final = 1 << 62
+"""An offset beyond any queue: RocketMQ's timer progress has only a time."""
 
 
 @final
@@ -61,6 +67,15 @@ class ClassicMasterClient:
     async def fetch_document(self, code: RequestCode) -> Document:
         """Return a table that is transferred in one reply; empty if the master has none yet."""
         return (await self._ask(code))[1]
+
+    async def fetch_timer_progress(self) -> Document:
+        """Return how far the master has delivered its timer messages, as the table `timerProgress`."""
+        reply = await self._request(RequestCode.GET_TIMER_CHECK_POINT, {})
+        try:
+            checkpoint = TimerCheckpoint.decode(reply.body)
+        except RemoteProtocolError as exc:
+            raise BadReply(str(exc)) from exc
+        return {"read": checkpoint.queue_offset, "marks": [[0, checkpoint.last_read_ms, QUEUE_OFFSET_MAX]]}
 
     async def fetch_pages(self, code: RequestCode, table: str, item: str) -> Document:
         """Return a table that newer masters transfer in pages, and older ones in one reply.
@@ -106,10 +121,14 @@ class ClassicMasterClient:
             raise BadReply(f"its reply has invalid offsets for the queues of {topic}") from exc
         return ends
 
-    async def _ask(self, code: RequestCode, fields: dict[str, str] | None = None) -> tuple[dict[str, str], Document]:
-        reply = await self._channel.request(Command(code=code, ext=fields or {}), TIMEOUT_MS)
+    async def _request(self, code: RequestCode, fields: dict[str, str]) -> Command:
+        reply = await self._channel.request(Command(code=code, ext=fields), TIMEOUT_MS)
         if reply.code != 0:
             raise BadReply(f"{code.name} failed with code {reply.code}: {(reply.remark or '')[:200]}")
+        return reply
+
+    async def _ask(self, code: RequestCode, fields: dict[str, str] | None = None) -> tuple[dict[str, str], Document]:
+        reply = await self._request(code, fields or {})
         try:
             document = fastjson.loads(reply.body) if reply.body else {}
         except ValueError as exc:

@@ -105,6 +105,7 @@ class ClassicTableFetcher:
                             topics = list(document.get("topicConfigTable") or ())
                     except BadReply as exc:
                         problems.append(str(exc))
+                await self._fetch_timer_progress(client)
                 await self._warn_of_pop_groups(client)
                 self._on_range(await client.fetch_range())
                 if topics and (is_last or not self._has_ends):
@@ -138,6 +139,17 @@ class ClassicTableFetcher:
         if self._known.get(name) != data:
             self._known[name] = data
             self._on_table(Table(self.master_end, name, data))
+
+    async def _fetch_timer_progress(self, client: ClassicMasterClient) -> None:
+        """Pass on how far the master has delivered timer messages; a master of RocketMQ 4 has none."""
+        try:
+            data = fastjson.dumps(await client.fetch_timer_progress())
+        except BadReply:
+            return
+        self.master_end = (await client.fetch_range()).end
+        if self._is_wanted() and self._known.get("timerProgress") != data:
+            self._known["timerProgress"] = data
+            self._on_table(Table(self.master_end, "timerProgress", data))
 
     async def _fetch_queue_ends(self, client: ClassicMasterClient, topics: list[str]) -> None:
         """Fetch the start offsets of empty queues. Topics that the master refuses are left out."""

@@ -12,6 +12,7 @@ from gantry_broker.server.core.live_settings import NotChangeable
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.pull.pull_hold import PullHold
+from gantry_broker.server.timers.service import TimerService
 from gantry_broker.setting_keys import effective_settings, parse_properties_file
 from gantry_broker.settings import BrokerSettings
 from gantry_remoting import Connection, Listener
@@ -41,14 +42,8 @@ NO_BUFFERS: Final = (1 << 31) - 1
 RANGES_MAX: Final = 8
 """The limit of missing or damaged ranges of the log that are listed; the sums include all of them."""
 
-ALWAYS_ZERO: Final = (
-    "timerReadBehind",
-    "timerOffsetBehind",
-    "timerCongestNum",
-    "EndTransactionQueueSize",
-    "EndTransactionThreadPoolQueueCapacity",
-)
-"""RocketMQ's counters of things that do not exist here: timers, and a queue of ends of transactions."""
+ALWAYS_ZERO: Final = ("EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity")
+"""RocketMQ's counters of things that do not exist here: a queue of ends of transactions."""
 
 
 @final
@@ -59,6 +54,7 @@ class BrokerHandlers:
         self,
         core: BrokerCore,
         delay: DelayService,
+        timers: TimerService,
         hold: PullHold,
         connections: Callable[[], int],
         *,
@@ -67,6 +63,7 @@ class BrokerHandlers:
     ) -> None:
         self._core = core
         self._delay = delay
+        self._timers = timers
         self._hold = hold
         self._connections = connections
         self._ports = ports
@@ -211,7 +208,7 @@ class BrokerHandlers:
             table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
             table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
             table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
-        table |= dict.fromkeys(ALWAYS_ZERO, 0) | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+        table |= {**dict.fromkeys(ALWAYS_ZERO, 0), **self._timers.runtime_info()}
         for level, (delivered, end) in self._delay.positions().items():
             table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
         return {name: str(value) for name, value in table.items()}

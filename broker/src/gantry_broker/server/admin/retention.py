@@ -25,6 +25,7 @@ from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.server.core.refusals import Refusal
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.send.flow_control import FlowControl
+from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_broker.store.retention import (
     NOTHING_UNCONSUMED,
     Reason,
@@ -32,6 +33,7 @@ from gantry_broker.store.retention import (
     RetentionPlan,
     RoomFacts,
     has_room_for,
+    is_above,
     is_refusing,
     needs_unconsumed,
     plan_retention,
@@ -72,9 +74,10 @@ class Retention:
     Work that waits for the disk runs in worker threads, one at a time.
     """
 
-    def __init__(self, core: BrokerCore, delay: DelayService, flow: FlowControl) -> None:
+    def __init__(self, core: BrokerCore, delay: DelayService, roller: TimerRoller, flow: FlowControl) -> None:
         self._core = core
         self._delay = delay
+        self._roller = roller
         self._flow = flow
         self._space = DiskSpace(0, 0)
         self._file_size = core.settings.store.mapped_file_size_commit_log
@@ -183,8 +186,12 @@ class Retention:
             now_ms=now_ms,
             hour=self._plan_hour(is_doubtful=clock.is_doubtful),
             unconsumed_from=NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset,
+            needed_from=self._roller.needed_from(),
             is_manual=is_manual,
         )
+        is_space_needed = is_above(self._space, self._settings.forced_percent)
+        removable_ends = [file.end_offset for file in files if file.is_removable]
+        self._roller.needed_before = max(removable_ends, default=0) if is_space_needed else 0
         plan = plan_retention(facts, self._settings)
         if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
             self._is_delete_hour_pending = False

@@ -2,11 +2,7 @@
 
 To support a request, remove its line from the table and write a handler. Until then no part of it is implemented: no
 topic is created for it, and no property promises a message that would never come. Every client understands code 3 as
-"not supported" and uses its fallback: a 5.x consumer that asks the broker to assign queues (400) assigns them itself, a
-slave of RocketMQ that asks for timers continues without them. Recalling is refused with code 16, as in RocketMQ if it
-is switched off.
-
-A timer message is refused by the send handler (`send/handlers.py`).
+"not supported" and uses its fallback: a 5.x consumer that asks the broker to assign queues (400) assigns them itself.
 """
 
 from collections.abc import Mapping
@@ -25,7 +21,6 @@ _CONTROLLER: Final = (
 )
 _CONTAINER: Final = "this broker is a process of its own, not a container of brokers: start and stop processes instead"
 _ROCKSDB: Final = "this broker keeps tables and queues in files, as RocketMQ does by default, and has no RocksDB"
-_TIMERS: Final = "this broker has no arbitrary timers; delay levels work"
 _LITE: Final = "this broker has no lite topics, which are consumed by pop; use an ordinary topic with keys or tags"
 
 LITE_CODES: Final = (
@@ -58,13 +53,6 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
         _NOT_SUPPORTED,
         "every group of this broker consumes by pulling; no other mode is supported",
     ),
-    RequestCode.RECALL_MESSAGE: (
-        ResponseCode.NO_PERMISSION,
-        "recall failed, operation is forbidden: this broker delivers every delayed message that it has acknowledged",
-    ),
-    RequestCode.GET_TIMER_CHECK_POINT: (_NOT_SUPPORTED, _TIMERS),
-    RequestCode.GET_TIMER_METRICS: (_NOT_SUPPORTED, _TIMERS),
-    RequestCode.SWITCH_TIMER_ENGINE: (_NOT_SUPPORTED, _TIMERS),
     **dict.fromkeys(LITE_CODES, (_NOT_SUPPORTED, _LITE)),
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         _NOT_SUPPORTED,

@@ -41,6 +41,7 @@ CHANGES: Final = frozenset(
         RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.RECALL_MESSAGE,
     }
 )
 """Requests that only a master accepts, besides sends."""

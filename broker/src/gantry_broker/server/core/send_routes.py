@@ -263,11 +263,16 @@ class SendRoutes:
         offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
         return self._host_hex + offsets.replace(",", f",{self._host_hex}")
 
-    def make_reply_template(self, queue_id: int) -> bytes:
-        """Return the template of a successful reply, filled by (physical offset, queue offset, unique id, opaque)."""
+    def make_reply_template(self, queue_id: int, recall_handle: str = "") -> bytes:
+        """Return the template of a successful reply, filled by (physical offset, queue offset, unique id, opaque).
+
+        A timer message has a recall handle, which consists of letters and digits, and of characters without a meaning
+        in JSON and in templates.
+        """
+        handle = f',"recallHandle":"{recall_handle}"' if recall_handle else ""
         return (
             f'{{"code":0,"extFields":{{"MSG_REGION":"{self._region}","TRACE_ON":"true",'
-            f'"msgId":"{self._host_hex}%016X","queueId":"{queue_id}","queueOffset":"%d","transactionId":"%b"}},'
+            f'"msgId":"{self._host_hex}%016X","queueId":"{queue_id}","queueOffset":"%d","transactionId":"%b"{handle}}},'
             f'"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION}}}'
         ).encode()
 

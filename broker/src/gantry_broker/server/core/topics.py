@@ -38,6 +38,7 @@ def system_topics(
         topic(broker, 1, with_inheritance),
         topic(names.OFFSET_MOVED_TOPIC, 1),
         topic(names.SCHEDULE_TOPIC, DELAY_LEVELS_MAX),
+        topic(names.TIMER_TOPIC, 1),
         topic(names.reply_topic(cluster), 1),
         topic(names.HALF_TOPIC, 1),
         topic(names.OP_HALF_TOPIC, 1),

@@ -39,17 +39,17 @@ FindQueue = Callable[[str, int], ConsumeQueue]
 _PAIR_END: Final = keys.VALUE_END.encode()
 
 
-def _encode_key(name: str) -> bytes:
+def encode_key(name: str) -> bytes:
     """Return the bytes before the value of a property: the end of the previous pair, the name, the separator."""
     return f"{keys.VALUE_END}{name}{keys.KEY_END}".encode()
 
 
-_REAL_TOPIC: Final = _encode_key(keys.REAL_TOPIC)
-_REAL_QUEUE: Final = _encode_key(keys.REAL_QUEUE_ID)
-_TAGS: Final = _encode_key(keys.TAGS)
-_UNIQUE: Final = _encode_key(keys.UNIQUE_KEY)
-_KEYS: Final = _encode_key(keys.KEYS)
-_STALE_SEAL: Final = _encode_key(keys.RECORD_CRC)
+_REAL_TOPIC: Final = encode_key(keys.REAL_TOPIC)
+_REAL_QUEUE: Final = encode_key(keys.REAL_QUEUE_ID)
+_TAGS: Final = encode_key(keys.TAGS)
+_UNIQUE: Final = encode_key(keys.UNIQUE_KEY)
+_KEYS: Final = encode_key(keys.KEYS)
+_STALE_SEAL: Final = encode_key(keys.RECORD_CRC)
 
 
 class DueMessages(NamedTuple):
@@ -120,27 +120,58 @@ def _make_draft(
     find_queue: FindQueue,
 ) -> Draft | None:
     """Return a draft of the intact record ``[start, end)``; None if it has no valid destination."""
-    _, magic, _, _, flag, _, physical, sys_flag, born_ms = RECORD_HEAD.unpack_from(data, start)
-    host_start = start + RECORD_HEAD.size
-    host_end = host_start + (20 if sys_flag & FLAG_BORN_HOST_V6 else 8)
-    middle_start = host_end + 8 + (20 if sys_flag & FLAG_STORE_HOST_V6 else 8)
-    reconsume_times, prepared_offset, body_bytes = RECORD_MIDDLE.unpack_from(data, middle_start)
-    body_start = middle_start + RECORD_MIDDLE.size
-    body_end = body_start + body_bytes
-    if magic == MESSAGE_MAGIC_V2:
+    pairs = record_properties(data, start, end)
+    queue = find_destination(pairs, known, find_queue)
+    if queue is None:
+        physical = RECORD_HEAD.unpack_from(data, start)[6]
+        log.error("delayed message without valid real topic; skipping it", extra={"offset": physical})
+        return None
+    return copy_draft(data, start, queue, pairs[1:])
+
+
+def record_properties(data: bytes, start: int, end: int) -> bytes:
+    """Return the properties of the intact record ``[start, end)`` without a seal, after the end of a pair."""
+    _, body_end = _body_range(data, start)
+    if RECORD_HEAD.unpack_from(data, start)[1] == MESSAGE_MAGIC_V2:
         topic_end = body_end + 2 + int.from_bytes(data[body_end : body_end + 2], "big")
     else:
         topic_end = body_end + 1 + data[body_end]
-    properties = remove_seal(data, topic_end + 2, end)
-    pairs = _PAIR_END + properties
-    destination = _find_value(pairs, _REAL_TOPIC), _find_value(pairs, _REAL_QUEUE)
+    return _PAIR_END + remove_seal(data, topic_end + 2, end)
+
+
+def _body_range(data: bytes, start: int) -> tuple[int, int]:
+    """Return where the body of the record at ``start`` begins and ends."""
+    middle_start = _middle_start(data, start)
+    body_start = middle_start + RECORD_MIDDLE.size
+    return body_start, body_start + int(RECORD_MIDDLE.unpack_from(data, middle_start)[2])
+
+
+def _middle_start(data: bytes, start: int) -> int:
+    """Return the position after the hosts of the record at ``start``."""
+    sys_flag = RECORD_HEAD.unpack_from(data, start)[7]
+    hosts = (20 if sys_flag & FLAG_BORN_HOST_V6 else 8) + (20 if sys_flag & FLAG_STORE_HOST_V6 else 8)
+    return start + RECORD_HEAD.size + hosts + 8
+
+
+def find_destination(
+    pairs: bytes, known: dict[tuple[bytes, bytes], ConsumeQueue | None], find_queue: FindQueue
+) -> ConsumeQueue | None:
+    """Return the real queue that the properties name, and remember it in ``known``; None if they name none."""
+    destination = find_value(pairs, _REAL_TOPIC), find_value(pairs, _REAL_QUEUE)
     if destination not in known:
         known[destination] = _find_queue(destination, find_queue)
-    queue = known[destination]
-    if queue is None:
-        log.error("delayed message without valid real topic; skipping it", extra={"offset": physical})
-        return None
-    tags = _find_value(pairs, _TAGS)
+    return known[destination]
+
+
+def copy_draft(data: bytes, start: int, queue: ConsumeQueue, properties: bytes) -> Draft:
+    """Return a draft of the record at ``start`` for another queue, with these properties."""
+    _, _, _, _, flag, _, _, sys_flag, born_ms = RECORD_HEAD.unpack_from(data, start)
+    host_start = start + RECORD_HEAD.size
+    host_end = host_start + (20 if sys_flag & FLAG_BORN_HOST_V6 else 8)
+    reconsume_times, prepared_offset, _ = RECORD_MIDDLE.unpack_from(data, _middle_start(data, start))
+    body_start, body_end = _body_range(data, start)
+    pairs = _PAIR_END + properties
+    tags = find_value(pairs, _TAGS)
     return Draft(
         queue=queue,
         body=data[body_start:body_end],
@@ -168,7 +199,7 @@ def remove_seal(data: bytes, start: int, end: int) -> bytes:
     return keys.encode_properties(pairs)
 
 
-def _find_value(pairs: bytes, mark: bytes) -> bytes:
+def find_value(pairs: bytes, mark: bytes) -> bytes:
     """Return the value of a property, of the last one if it is repeated; empty if it is missing."""
     start = pairs.rfind(mark)
     if start < 0:
@@ -190,4 +221,4 @@ def _find_queue(destination: tuple[bytes, bytes], find_queue: FindQueue) -> Cons
 
 def _find_keys(pairs: bytes) -> tuple[str, ...]:
     """Return the keys of the copy for the index: the unique id, then the keys."""
-    return keys.index_keys(*(_find_value(pairs, name).decode("utf-8", "replace") for name in (_UNIQUE, _KEYS)))
+    return keys.index_keys(*(find_value(pairs, name).decode("utf-8", "replace") for name in (_UNIQUE, _KEYS)))

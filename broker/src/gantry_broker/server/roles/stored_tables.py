@@ -1,6 +1,7 @@
 """The broker's tables and their files: read at the start, written after changes (queue locks only at a clean stop).
 
-    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json  accounts.json
+    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  timerProgress.json
+    config/queueLocks.json  accounts.json
 
 The effects of a crash are repaired before the first request: a topic that has queues and no entry gets one, and no
 consumer offset points beyond its queue. A file that cannot be read, together with its copy, stops the start: offsets
@@ -24,6 +25,8 @@ from gantry_broker.server.core.persist import TableFile
 from gantry_broker.server.core.queue_locks import LockDocument
 from gantry_broker.server.core.topics import system_topics
 from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.timers.progress import TimerDocument
+from gantry_broker.server.timers.service import TimerService
 from gantry_broker.store.config_file import ConfigFile
 from gantry_wire.commands.admin import TopicConfigTable
 
@@ -42,9 +45,10 @@ D = TypeVar("D", bound=msgspec.Struct)
 class StoredTables:
     """The tables in their files. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, delay: DelayService) -> None:
+    def __init__(self, core: BrokerCore, delay: DelayService, timers: TimerService) -> None:
         self._core = core
         self._delay = delay
+        self._timers = timers
         self._epoch = 0
         """Epoch to which the consumer offsets are known to belong."""
 
@@ -54,6 +58,7 @@ class StoredTables:
             ("subscriptionGroup", core.groups.document),
             ("consumerOffset", core.offsets.document),
             ("delayOffset", delay.progress.document),
+            ("timerProgress", timers.progress.document),
             ("queueLocks", core.locks.document),
         )
         for name, document in tables:
@@ -80,6 +85,7 @@ class StoredTables:
         core.offsets.resets.set_enabled(settings.is_reset_kept)
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        self._timers.progress.load(self._load("timerProgress", TimerDocument))
         if core.accounts is not None:
             self._load_accounts(core.accounts)
         self._load_locks(is_lost=is_clean and "topics" not in missing and "queueLocks" in missing)

@@ -1,4 +1,4 @@
-"""Copies tables from the master to slaves: topics, groups, users, offsets, delay progress, ends of empty queues.
+"""Copies tables from the master to slaves: topics, groups, users, offsets, progress of delays and timers, ends of queues.
 
     master   a table has changed -> its document, stamped with the log's end, over every stream
     slave    a received document -> replaces the table; a topic that is missing in it is deleted when the log has
@@ -31,6 +31,8 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.groups import GroupDocument
 from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.timers.progress import TimerDocument
+from gantry_broker.server.timers.service import TimerService
 from gantry_broker.server.transactions.journal import TransactionProgress
 from gantry_broker.store.message_store import MessageStore
 from gantry_wire.commands.admin import TopicConfigTable
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 URGENT_TABLES: Final = ("topics", "subscriptionGroup", "accounts")
 """Tables that are sent as soon as they change, since clients notice a delay. The last one is sent only if it exists."""
 
-NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset")
+NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset", "timerProgress")
 """The tables that are sent when they have changed."""
 ON_JOIN: Final = (*NAMES, "queueEnds")
 """Tables that a slave gets when it joins.
@@ -142,11 +144,14 @@ class QueueEnds:
 class TableSync:
     """Sends a master's tables to slaves, and adopts them on a slave. Owned by the loop."""
 
-    def __init__(self, core: BrokerCore, delay: DelayService, on_urgent: Callable[[], None]) -> None:
+    def __init__(
+        self, core: BrokerCore, delay: DelayService, timers: TimerService, on_urgent: Callable[[], None]
+    ) -> None:
         """``on_urgent`` is called when a table has changed that is sent at once."""
         self._on_urgent: Final = on_urgent
         self._core: Final = core
         self._delay: Final = delay
+        self._timers: Final = timers
         self._transactions: Final = TransactionProgress(core.offsets)
         self.queue_ends: Final = QueueEnds(core.store)
         self._changed: set[str] = set()
@@ -200,6 +205,8 @@ class TableSync:
             document = core.accounts.document()
         elif name == "queueEnds":
             document = self.queue_ends.document()
+        elif name == "timerProgress":
+            document = self._timers.progress.delivered_document()
         else:
             document = self._delay.progress.delivered_document()
         return Table(core.store.log.wrote, name, write_document(document))
@@ -235,6 +242,8 @@ class TableSync:
             core.offsets.replace_from_master(offsets)
         elif name == "delayOffset":
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
+        elif name == "timerProgress":
+            self._timers.progress.receive(msgspec.json.decode(data, type=TimerDocument, strict=False), end)
         elif name == "accounts" and core.accounts is not None:
             core.accounts.load(msgspec.json.decode(data, type=AccountDocument, strict=False))
             if self._unsaved_at is None:
@@ -261,11 +270,13 @@ class TableSync:
         """Forget what waits for the log: a stream begins, perhaps from another master, and sends all tables."""
         self._deleted_on_master.clear()  # Topics that the last master deleted may exist on this one.
         self._delay.progress.begin_copying()
+        self._timers.progress.begin_copying()
         self._transactions.begin_copying()
 
     def become_master(self) -> None:
         """Apply the progress of delays and transactions up to the end of the log; forget what was stamped later."""
         self._delay.progress.become_master()
+        self._timers.progress.become_master()
         self._transactions.become_master(self._core.store.log.wrote)
 
     def apply_up_to(self, wrote: int, confirmed: int) -> None:
@@ -273,6 +284,7 @@ class TableSync:
         self._is_receiving = True
         try:
             self._delay.progress.apply_up_to(min(wrote, confirmed))
+            self._timers.progress.apply_up_to(min(wrote, confirmed))
             self._transactions.apply_up_to(min(wrote, confirmed))
         finally:
             self._is_receiving = False

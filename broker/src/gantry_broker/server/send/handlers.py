@@ -2,8 +2,8 @@
 
 `SendHandlers.handle` turns one request into a refusal, or into a draft of the current pass: the sends of one turn of
 the event loop, which are appended together (`send_path`). A batch is appended at once, after the pass. Nothing is
-stored, and no topic is created, before every check has passed. Timer messages are refused with a clear text until they
-are supported.
+stored, and no topic is created, before every check has passed. A message with a delay level or a time is stored in a
+system topic, from which it is delivered when it is due.
 """
 
 import logging
@@ -17,6 +17,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.refusals import Refused, check_topic_name, store_refusal
 from gantry_broker.server.core.send_routes import json_text
+from gantry_broker.server.core.timer_properties import as_timer, drop_timer, due_time, is_timer
 from gantry_broker.server.send.send_batch import NO_ANSWER, new_batch
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.store.draft import Draft
@@ -34,12 +35,11 @@ from gantry_wire.hashing import tags_code
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.message import CLEARED_FLAGS, FLAG_BORN_HOST_V6, FLAG_MULTI_TAGS, offset_message_id
 from gantry_wire.properties import format_properties, parse_properties
+from gantry_wire.recall_handle import RecallHandle
 
 log = logging.getLogger(__name__)
 
 SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
-"""Each of these makes a message a timer, which is not supported."""
 
 
 @dataclass(slots=True)
@@ -143,16 +143,19 @@ class SendHandlers:
     def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig) -> None:
         properties = remove_broker_properties(parse_properties(send.properties or ""))
         unique = properties.setdefault(keys.UNIQUE_KEY, self.core.send_routes.next_unique_id())
-        refuse_unsupported(properties)
         message = OutgoingMessage(
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
         )
         message, config = self._redirect_exhausted_retry(send, message, config)
+        handle = ""
         if is_half(message.properties, message.reconsume_times):
             draft = self._make_half_draft(message, send, self.send_path.host_of(connection))
         else:
-            draft = self.make_draft(message, send, self.send_path.host_of(connection))
-        template = NO_ANSWER if command.is_oneway else self.core.send_routes.make_reply_template(message.queue_id)
+            due_ms = self._due_time(message)
+            draft = self.make_draft(message, send, self.send_path.host_of(connection), due_ms)
+            handle = self._recall_handle(message, due_ms, unique)
+        routes = self.core.send_routes
+        template = NO_ANSWER if command.is_oneway else routes.make_reply_template(message.queue_id, handle)
         answer = (template, json_text(unique), command.opaque)
         self._create_topic(config)
         self.send_path.batch.add(draft, answer, is_waiting_for_store(properties))
@@ -201,13 +204,34 @@ class SendHandlers:
         self.core.stats.count_put(1, self.core.store)
         return offset_message_id(self.core.store_host, physical_offsets[0]), queue_offsets[0]
 
-    def make_draft(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
-        """Return the draft that the store appends for `message`. Raises Refused if its properties are too long."""
+    def _due_time(self, message: OutgoingMessage) -> int | None:
+        """Return when a message without a delay level is due, if it is a timer that has to wait. Raises Refused."""
+        if parse_delay_level(message.properties, len(self.core.settings.store.delay_levels_ms)):
+            return None
+        return due_time(message.properties, self.core.settings, self.core.clock.wall_ms())
+
+    def _recall_handle(self, message: OutgoingMessage, due_ms: int | None, unique: str) -> str:
+        """Return the handle by which a producer recalls a timer message; empty for every other message."""
+        if due_ms is None or names.is_retry_or_dead_letter(message.topic):
+            return ""
+        return RecallHandle(message.topic, self.core.settings.broker_name, str(due_ms), unique).encode()
+
+    def make_draft(
+        self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes, due_ms: int | None = None
+    ) -> Draft:
+        """Return the draft that the store appends for `message`, a timer message if it has a time at which it is due.
+
+        Raises Refused if its properties are too long.
+        """
         core = self.core
         properties = {**message.properties, **core.send_routes.added_properties}
         topic, queue_id, delay_ms = message.topic, message.queue_id, 0
         level = parse_delay_level(properties, len(core.settings.store.delay_levels_ms))
-        if level:
+        if due_ms is not None:
+            properties = as_timer(properties, topic, queue_id, due_ms)
+            topic, queue_id = names.TIMER_TOPIC, 0
+        elif level:
+            drop_timer(properties)
             properties[keys.REAL_TOPIC], properties[keys.REAL_QUEUE_ID] = topic, str(queue_id)
             properties[keys.DELAY_LEVEL] = str(level)
             topic, queue_id = names.SCHEDULE_TOPIC, level - 1
@@ -238,6 +262,8 @@ class SendHandlers:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self.core.settings.broker_ip}] sending transaction message is forbidden",
             )
+        # A timer begins with the commit; an invalid time is refused here, where the producer gets the answer.
+        due_time(message.properties, self.core.settings, self.core.clock.wall_ms())
         properties = half_properties(message.properties, message.topic, message.queue_id)
         return self.make_draft(
             OutgoingMessage(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host
@@ -311,9 +337,8 @@ class SendHandlers:
         for entry in read_batch(body, self.core.settings.batch_messages_max):
             own = parse_properties(entry.properties.decode("utf-8", "replace"))
             properties = remove_broker_properties({**own, **{name: shared[name] for name in shared if name not in own}})
-            if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
+            if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties or is_timer(properties):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot contain delayed or transactional messages")
-            refuse_unsupported(properties)
             properties.setdefault(keys.UNIQUE_KEY, self.core.send_routes.next_unique_id())
             message = OutgoingMessage(send.topic, queue_id, entry.body, properties)
             one = msgspec.structs.replace(send, flag=entry.flag)
@@ -356,18 +381,6 @@ def remove_broker_properties(properties: dict[str, str]) -> dict[str, str]:
     properties.pop(keys.POP_CHECKPOINT, None)
     properties.pop(keys.RECORD_CRC, None)
     return properties
-
-
-def refuse_unsupported(properties: dict[str, str]) -> None:
-    """Raise Refused for a timer message.
-
-    RocketMQ without its timer wheel answers with a similar text and code 1, which clients retry three times, hiding the
-    text.
-    """
-    if any(name in properties for name in TIMER_PROPERTIES):
-        raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL, "accurate timer message is not enabled; use one of the delay levels instead"
-        )
 
 
 def parse_delay_level(properties: dict[str, str], levels: int) -> int:

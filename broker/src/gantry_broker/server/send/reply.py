@@ -23,6 +23,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.core.timer_properties import is_timer
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.handlers import (
     OutgoingMessage,
@@ -30,7 +31,6 @@ from gantry_broker.server.send.handlers import (
     encode_stored_properties,
     is_waiting_for_store,
     read_send,
-    refuse_unsupported,
     remove_broker_properties,
 )
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
@@ -112,7 +112,8 @@ class ReplyHandlers:
         properties = remove_broker_properties(parse_properties(send.properties or ""))
         if properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true":
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a half message")
-        refuse_unsupported(properties)
+        if is_timer(properties):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a timer message: it is pushed at once")
         encode_stored_properties(properties)
         return CheckedReply(send, command, connection, config, properties)
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.timer_properties import as_timer, due_time, is_timer
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import UNKNOWN, Half
 from gantry_broker.server.transactions.journal import LOOK_UP_MAX, TransactionJournal, TransactionWriter, find_ops_for
 from gantry_broker.server.transactions.records import Outcome
+from gantry_broker.store.draft import Draft
 from gantry_wire import ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.transactions import EndTransaction
@@ -71,14 +73,22 @@ class TransactionEndings:
         destination = records.find_destination(message)
         if destination is None:
             return EndResult(ResponseCode.SYSTEM_ERROR, "the half message has no valid destination topic")
-        is_stored = half.is_restored and self._was_committed(message, destination[0])
+        topics = [destination[0], names.TIMER_TOPIC] if is_timer(message.properties) else [destination[0]]
+        is_stored = half.is_restored and any(self._was_committed(message, topic) for topic in topics)
         self._core.topics.ensure_queue(*destination)
-        drafts = (
-            [] if is_stored else [records.committed_draft(message, self._core.store.queues.get_or_create(*destination))]
-        )
+        drafts = [] if is_stored else [self._committed_draft(message, destination)]
         self._writer.end(half, Outcome.COMMITTED, drafts)
         self.committed_count += 1
         return EndResult(ResponseCode.SUCCESS)
+
+    def _committed_draft(self, message: StoredMessage, destination: tuple[str, int]) -> Draft:
+        """Return the committed message, in the timer topic if it has to wait. Raises Refused for an invalid time."""
+        core = self._core
+        due_ms = due_time(message.properties, core.settings, core.clock.wall_ms())
+        if due_ms is None:
+            return records.committed_draft(message, core.store.queues.get_or_create(*destination))
+        properties = as_timer(message.properties, *destination, due_ms)
+        return records.committed_draft(message, core.store.queues.get_or_create(names.TIMER_TOPIC, 0), properties)
 
     def _refusal(self, half: Half, request: EndTransaction) -> EndResult | None:
         if half.group != request.producer_group:

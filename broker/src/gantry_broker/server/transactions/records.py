@@ -10,6 +10,7 @@ message: our op messages have it in a property of their own, and are found by th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -154,9 +155,12 @@ def copy_draft(
     )  # fmt: skip
 
 
-def committed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
-    """Return the committed message of a half message. It keeps all properties, as in RocketMQ, except one of ours."""
-    properties = {name: value for name, value in message.properties.items() if name != OPEN_SINCE}
+def committed_draft(message: StoredMessage, queue: ConsumeQueue, timer: Mapping[str, str] | None = None) -> Draft:
+    """Return the committed message of a half message. It keeps all properties, as in RocketMQ, except one of ours.
+
+    ``timer`` has the properties of a timer message, whose delay begins with the commit, for the timer queue.
+    """
+    properties = {name: value for name, value in (timer or message.properties).items() if name != OPEN_SINCE}
     return copy_draft(message, queue, properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset)
 
 

@@ -1,4 +1,4 @@
-"""Lite topics, and the engine of timers: requests that Gantry's broker refuses."""
+"""Lite topics, which Gantry's broker refuses, and the switch of the engine of timers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ REASONS: Final[dict[str, str]] = {
         ),
         NO_LITE_TOPICS,
     ),
-    "switchTimerEngine": "timers of arbitrary length are not supported",
     "setConsumeMode": "pop consumption is not supported, so every group uses pull mode",
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,

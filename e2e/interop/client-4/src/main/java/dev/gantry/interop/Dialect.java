@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -87,6 +88,11 @@ final class Dialect {
         request.setExtFields(new HashMap<>(fields));
         return Refusals.words(inside.getMQClientAPIImpl().getRemotingClient()
             .invokeSync(inside.findBrokerAddressInPublish(queue.getBrokerName()), request, 3_000));
+    }
+
+    /** Recalls a timer, and returns whether this client can. */
+    static boolean recall(DefaultMQProducer producer, String topic, SendResult result) {
+        return false;
     }
 
     /** This client supports none of the newer requests. */

@@ -17,11 +17,10 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.RequestResponseFuture;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
-import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.common.producer.RecallMessageHandle.HandleV1;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
@@ -124,21 +123,13 @@ final class Dialect {
 
     /** Requests that only clients from 5.0 on send, by their own methods. */
     static Map<String, BrokerRequest> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
-        String topic = queue.getTopic();
-        return Map.of(
-            "pop", () -> pop(producer, queue, group),
-            "recall", () -> producer.recallMessage(topic, HandleV1.buildHandle(topic, queue.getBrokerName(),
-                String.valueOf(System.currentTimeMillis() + 60_000), "7F00000100002A139A55000000000000")),
-            "delay of milliseconds", () -> {
-                Message message = new Message(topic, new byte[] {1});
-                message.setDelayTimeMs(61_001);
-                return producer.send(message).toString();
-            },
-            "delivery at a time", () -> {
-                Message message = new Message(topic, new byte[] {1});
-                message.setDeliverTimeMs(System.currentTimeMillis() + 61_001);
-                return producer.send(message).toString();
-            });
+        return Map.of("pop", () -> pop(producer, queue, group));
+    }
+
+    /** Recalls a timer, and returns whether this client can. */
+    static boolean recall(DefaultMQProducer producer, String topic, SendResult result) throws Exception {
+        producer.recallMessage(topic, result.getRecallHandle());
+        return true;
     }
 
     private static String pop(DefaultMQProducer producer, MessageQueue queue, String group) throws Exception {

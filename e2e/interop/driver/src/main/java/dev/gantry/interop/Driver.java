@@ -34,6 +34,7 @@ public final class Driver {
         SCENARIOS.put("trace", Tracing::trace);
         SCENARIOS.put("queries", Queries::play);
         SCENARIOS.put("refusals", Refusals::play);
+        SCENARIOS.put("timers", Timers::play);
         SCENARIOS.put("retrylimits", RetryLimits::play);
         SCENARIOS.put("codecs", Codecs::play);
         SCENARIOS.put("namespaces", Namespaces::play);

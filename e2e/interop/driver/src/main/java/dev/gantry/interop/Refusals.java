@@ -5,20 +5,17 @@ import java.util.Map;
 import java.util.stream.Stream;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /**
- * Unsupported features of this broker: pop, lite topics, timers for any time, recall. Such a request is refused at once with a
- * message, and nothing of it is stored: accepting a message and delivering it at another time would be worse.
+ * Unsupported features of this broker: pop, lite topics. Such a request is refused at once with a message, and nothing of it is
+ * stored.
  */
 final class Refusals {
     private static final long AT_ONCE_MILLIS = 5_000;
     private static final List<Integer> POP = List.of(200050, 200051, 200052, 200053, 200054, 200055, 200151);
     private static final List<Integer> LITE = List.of(200070, 200071, 200072);
-    private static final List<Integer> TIMERS_AND_RECALL = List.of(5001, 370);
-    private static final List<String> TIMERS = List.of("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC");
 
     private Refusals() {
     }
@@ -28,17 +25,9 @@ final class Refusals {
         stage.createTopic(producer, stage.options.queues());
         List<MessageQueue> queues = producer.fetchPublishMessageQueues(stage.topic);
         producer.send(new Message(stage.topic, new byte[] {1}));
-        for (int code : Stream.of(POP, LITE, TIMERS_AND_RECALL).flatMap(List::stream).toList()) {
+        for (int code : Stream.of(POP, LITE).flatMap(List::stream).toList()) {
             Map<String, String> fields = Map.of("topic", stage.topic, "consumerGroup", stage.group);
             refused(stage, "request " + code, () -> Dialect.invoke(producer, queues.get(0), code, fields));
-        }
-        for (String timer : TIMERS) {
-            String when = timer.equals("TIMER_DELIVER_MS") ? String.valueOf(System.currentTimeMillis() + 60_000) : "60";
-            refused(stage, timer, () -> {
-                Message message = new Message(stage.topic, new byte[] {1});
-                MessageAccessor.putProperty(message, timer, when);
-                return producer.send(message).toString();
-            });
         }
         Dialect.newRequests(producer, queues.get(0), stage.group)
             .forEach((what, request) -> refused(stage, what, request));
@@ -64,8 +53,7 @@ final class Refusals {
         long millis = (System.nanoTime() - start) / 1_000_000;
         stage.outcome.detail(what, refusalText.lines().findFirst().orElse(""));
         stage.outcome.check(isRefused, what + " is refused (" + refusalText + ")");
-        stage.outcome.check(refusalText.contains("this broker") || refusalText.contains("delay levels instead"),
-            what + " is refused with a helpful message (" + refusalText + ")");
+        stage.outcome.check(refusalText.contains("this broker"), what + " is refused with a helpful message (" + refusalText + ")");
         stage.outcome.check(millis < AT_ONCE_MILLIS, what + " is refused at once (after " + millis + " ms)");
     }
 

@@ -1,0 +1,240 @@
+"""Delivers due timer messages: a slice of the window becomes one append to their own topics.
+
+Entries are taken in due order, their records read in log order, and the copies appended in due order. A message is
+skipped if it was recalled, if it was stored again, if its record has expired, or if the entry does not match the log.
+Nothing is skipped for a record that is damaged and may be healed: its delivery, and that of later messages, waits for
+`healWait`; then it is skipped, and delivered late if a replica heals it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from typing import Final, final
+
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.healed_records import HealedRecords
+from gantry_broker.server.delay.drafts import find_destination, record_properties
+from gantry_broker.server.timers.drafts import delivered_draft
+from gantry_broker.server.timers.entries import (
+    Entry,
+    decode_entry,
+    due_of,
+    entries_in,
+    entries_of,
+    first_key,
+    real_topic,
+    source_of,
+)
+from gantry_broker.server.timers.progress import TimerProgress
+from gantry_broker.server.timers.reader import TimerReader
+from gantry_broker.server.timers.window import DueWindow
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.draft import Draft
+from gantry_wire import names
+
+log = logging.getLogger(__name__)
+
+SLICE_MESSAGES_MAX: Final = 128
+"""Limit of the messages that are delivered before other work."""
+SLICE_BYTES_MAX: Final = 1 << 20
+"""Limit of the bytes of these messages: at least one is delivered."""
+SKIPPED_MAX: Final = 10_000
+"""How many skipped messages are remembered: the same limit as for damaged ranges."""
+
+
+@final
+class _Batch:
+    """Entries that were taken for one slice, in due order, with where each came from."""
+
+    def __init__(self) -> None:
+        self.urgent: list[bytes] = []
+        self.pending: list[bytes] = []
+
+    @property
+    def entries(self) -> list[bytes]:
+        return [*self.urgent, *self.pending]
+
+
+@final
+class TimerDelivery:
+    """Delivers due messages of the timer topic. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, progress: TimerProgress, reader: TimerReader, window: DueWindow) -> None:
+        self.delivered_count = 0
+        """The number of messages that were delivered since the start."""
+        self.lateness_ms_max = 0
+        """The longest time by which a message was delivered after it was due, since the last reset."""
+        self.healed: Final = HealedRecords(core.store, names.TIMER_TOPIC)
+        self._core: Final = core
+        self._progress: Final = progress
+        self._reader: Final = reader
+        self._window: Final = window
+        self._copies: set[tuple[int, int]] = set()
+        """(due time, first copy) of the copies that were delivered last, all with one due time."""
+        self._skipped: set[int] = set()
+        """Queue offsets of messages that were damaged when they were due, since the start."""
+
+    def __repr__(self) -> str:
+        return f"<TimerDelivery delivered={self.delivered_count}>"
+
+    def on_log_changed(self, end: int) -> None:
+        """Forget healed and skipped messages from ``end`` on: other messages will be stored at their offsets."""
+        self.healed.on_log_changed(end)
+        queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
+        queue_end = 0 if queue is None else queue.end
+        self._skipped = {offset for offset in self._skipped if offset < queue_end}
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next message in memory is due; None if there is none."""
+        heads = [one for one in (self._window.peek(), *self._reader.urgent[:1]) if one is not None]
+        return min(map(due_of, heads), default=None)
+
+    def deliver_slice(self) -> bool:
+        """Deliver due messages, at most a slice. True if more may be due. Raises errors of the store."""
+        now_ms = self._core.clock.wall_ms()
+        batch = self._take_due(now_ms)
+        if not batch.entries:
+            return False
+        try:
+            done = self._append(batch, now_ms)
+        except BaseException:
+            self._return(batch, 0)
+            raise
+        self._return(batch, done)
+        passed = max(batch.pending[: max(done - len(batch.urgent), 0)], default=None)
+        state, read = self._progress.state, self._reader.settled_position
+        if passed is not None:
+            entry = decode_entry(passed)
+            self._progress.change(state.advance(entry.due_ms, entry.queue_offset, read))
+        elif done:
+            self._progress.change(state._replace(read=read))
+        return done == len(batch.entries)
+
+    def _take_due(self, now_ms: int) -> _Batch:
+        batch, reader, window = _Batch(), self._reader, self._window
+        # Recalls of an urgent message may be in the due files, if its time is not before the window.
+        last_key = min(first_key(now_ms + 1), window.covered)
+        while len(batch.urgent) < SLICE_MESSAGES_MAX and reader.urgent and reader.urgent[0] < last_key:
+            batch.urgent.append(heapq.heappop(reader.urgent))
+        while len(batch.urgent) + len(batch.pending) < SLICE_MESSAGES_MAX:
+            data = window.peek()
+            if data is None or data >= last_key:
+                break
+            window.pop()
+            if not batch.pending or batch.pending[-1] != data:
+                batch.pending.append(data)
+        return batch
+
+    def _return(self, batch: _Batch, done: int) -> None:
+        """Return the entries after the first ``done`` to where they came from."""
+        for one in batch.urgent[done:]:
+            heapq.heappush(self._reader.urgent, one)
+        self._window.push_back(batch.pending[max(done - len(batch.urgent), 0) :])
+
+    def _append(self, batch: _Batch, now_ms: int) -> int:
+        """Append the copies of the first messages of the batch; return how many messages are processed."""
+        entries = [decode_entry(one) for one in batch.entries]
+        by_offset = sorted(range(len(entries)), key=lambda index: entries[index].queue_offset)
+        records: dict[int, bytes | None] = {}
+        for index in by_offset:
+            records[index] = self._reader.find_record(entries[index].queue_offset)
+        drafts: list[Draft] = []
+        known: dict[tuple[bytes, bytes], ConsumeQueue | None] = {}
+        done, total = 0, 0
+        for index, entry in enumerate(entries):
+            record = records[index]
+            is_late = index < len(batch.urgent)
+            if not is_late and self._progress.state.is_passed(entry.due_ms, entry.queue_offset):
+                done += 1
+                continue
+            if record is None and self._must_wait(entry):
+                break
+            draft = None if record is None else self._make_draft(entry, record, known, now_ms)
+            if draft is not None:
+                if drafts and total + len(draft.body) > SLICE_BYTES_MAX:
+                    break
+                total += len(draft.body)
+                drafts.append(draft)
+                if entry.origin != entry.queue_offset:
+                    self._copies = {one for one in self._copies if one[0] == entry.due_ms}
+                    self._copies.add((entry.due_ms, entry.origin))
+                self.lateness_ms_max = max(self.lateness_ms_max, now_ms - entry.due_ms)
+            done += 1
+        if drafts:
+            self._core.store.append(drafts)
+            self._core.stats.count_put(len(drafts), self._core.store)
+            self.delivered_count += len(drafts)
+        return done
+
+    def _must_wait(self, entry: Entry) -> bool:
+        """Whether the unreadable record of a message may still be healed; else the message is skipped."""
+        store = self._core.store
+        queue = store.queues.get(names.TIMER_TOPIC, 0)
+        unit = None if queue is None else queue.unit(entry.queue_offset)
+        if unit is None:  # expired, and stored again before that; or of a part of the log that was truncated
+            return False
+        physical, size, _ = unit
+        if store.guard.damage.must_wait(
+            physical, size, topic=names.TIMER_TOPIC, queue_id=0, queue_offset=entry.queue_offset
+        ):
+            return True
+        log.error("damaged timer message; skipping it", extra={"queue_offset": entry.queue_offset})
+        if len(self._skipped) < SKIPPED_MAX:
+            self._skipped.add(entry.queue_offset)
+        return False
+
+    def _make_draft(
+        self, entry: Entry, record: bytes, known: dict[tuple[bytes, bytes], ConsumeQueue | None], now_ms: int
+    ) -> Draft | None:
+        """Return the message for its own topic; None if it is not delivered."""
+        pairs = record_properties(record, 0, len(record))
+        if entry.encode() not in entries_in(record, 0, pairs):
+            return None
+        self._reader.count_delivered(real_topic(pairs))
+        if self.is_cancelled(entry):
+            return None
+        if (entry.due_ms, entry.origin) in self._copies:
+            return None
+        queue = find_destination(pairs, known, self._find_target_queue)
+        if queue is None:
+            log.error("timer message without valid real topic; skipping it", extra={"queue_offset": entry.queue_offset})
+            return None
+        return delivered_draft(record, pairs, queue, now_ms)
+
+    def _find_target_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the destination queue; create it, readable for consumers, if it is missing."""
+        self._core.topics.ensure_queue(topic, queue_id)
+        return self._core.store.queues.get_or_create(topic, queue_id)
+
+    def is_cancelled(self, entry: Entry) -> bool:
+        """Whether a message in the window was recalled, or stored again, by a record that the log still has.
+
+        A recall that was just appended is not readable yet, and counts.
+        """
+        for one in self._window.find_cancellations(entry):
+            source = source_of(one)
+            record = None if source >= self._reader.position else self._reader.find_record(source)
+            if record is None:
+                if source >= self._reader.position:
+                    return True
+                continue
+            if one.encode() in entries_of(record, 0, len(record)):
+                return True
+        return False
+
+    def deliver_healed(self) -> None:
+        """Deliver messages that were skipped as damaged, and are healed. Raises errors of the store."""
+        self.healed.process(self._deliver_healed_record)
+
+    def _deliver_healed_record(self, record: bytes) -> None:
+        entries = entries_of(record, 0, len(record))
+        entry = decode_entry(entries[0]) if entries else None
+        if entry is None or entry.queue_offset not in self._skipped:
+            return
+        draft = self._make_draft(entry, record, {}, self._core.clock.wall_ms())
+        if draft is not None:
+            self._core.store.append([draft])
+            self._core.stats.count_put(1, self._core.store)
+            log.warning("delivered healed timer message late", extra={"queue_offset": entry.queue_offset})
+        self._skipped.discard(entry.queue_offset)

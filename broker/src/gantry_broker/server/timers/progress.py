@@ -1,0 +1,252 @@
+"""Which timer messages are delivered: the present state, and the one that no fault can revert.
+
+    timer queue         [ ............ read ............ end )
+    due order           [ ............ mark ............ )      messages before `read`, up to the mark, are delivered
+
+Messages are delivered in the order of (due time, queue offset), so one pair, the *mark*, says which messages of the
+queue before `read` are delivered. A message that is read later and is due before the mark is late, and is delivered at
+once, before `read` moves past it. If the wall clock was set back, new messages may be due before the mark and not yet
+due: from their offset on a second mark counts, which begins at the present time.
+
+Delivery appends a copy, so a state is only as durable as the log up to the end of the copies. Each state is kept with
+that end until the log is durable there; the file holds no later state, and a slave applies its master's states when its
+own log has that end and the master has confirmed it. So a crash or a promotion delivers again what was delivered after
+the last durable state, which is saved every `flushConsumerOffsetInterval`; it never skips a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from contextlib import closing
+from typing import Final, NamedTuple, final
+
+import msgspec
+
+from gantry_broker.ports import Disk
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.stamped_documents import StampedDocuments
+from gantry_wire import names
+from gantry_wire.commands.admin import DataVersion
+from gantry_wire.commands.clients import Document
+
+log = logging.getLogger(__name__)
+
+TABLE: Final = "timerProgress"
+"""The name of the table file with the progress."""
+JAVA_CHECKPOINT: Final = "timercheck"
+"""RocketMQ's file of its progress, in `config/`."""
+JAVA_NUMBERS: Final = struct.Struct(">4q")
+"""Its first numbers: the time up to which it has delivered, a position in its own log, and twice a queue offset."""
+QUEUE_OFFSET_MAX: Final = 1 << 62
+"""An offset beyond any queue: RocketMQ's progress has only a time."""
+STEPS_MAX: Final = 256
+"""The limit of states that wait for the log. When there are as many, since slaves are missing, a new one replaces the
+last."""
+MARKS_MAX: Final = 64
+"""The limit of marks: one for each time that the clock was set back, until the time before is reached again."""
+
+
+class Mark(NamedTuple):
+    """Messages from queue offset ``start`` on are delivered up to this due time and queue offset, inclusive."""
+
+    start: int
+    due_ms: int
+    queue_offset: int
+
+
+START: Final = Mark(0, 0, -1)
+"""The mark before any message."""
+
+
+class TimerState(NamedTuple):
+    """The messages of the timer queue that are delivered, at one moment."""
+
+    read: int = 0
+    """Messages of the queue from here on are not known: they are read again after a start."""
+
+    marks: tuple[Mark, ...] = (START,)
+    """The marks by their starts; each is before the previous one in due order."""
+
+    kept: int = 0
+    """Messages before this are delivered, recalled or stored again, so their records may be deleted."""
+
+    def is_passed(self, due_ms: int, queue_offset: int) -> bool:
+        """Whether a message before ``read`` is delivered."""
+        mark = self.marks[-1]
+        if queue_offset < mark.start:
+            mark = next(one for one in reversed(self.marks) if one.start <= queue_offset)
+        return (due_ms, queue_offset) <= mark[1:]
+
+    @property
+    def last(self) -> Mark:
+        """The mark for new messages, which is the lowest."""
+        return self.marks[-1]
+
+    def advance(self, due_ms: int, queue_offset: int, read: int) -> TimerState:
+        """Return the state in which everything up to this due time and queue offset is delivered."""
+        done = (due_ms, queue_offset)
+        marks: list[Mark] = []
+        for mark in self.marks:
+            passed = Mark(mark.start, *max(mark[1:], done))
+            if not marks or marks[-1][1:] != passed[1:]:
+                marks.append(passed)
+        return TimerState(read, tuple(marks), self.kept)
+
+    def set_back(self, start: int, due_ms: int) -> TimerState:
+        """Return the state with a new mark at this time for messages from ``start`` on."""
+        kept = tuple(mark for mark in self.marks if mark.start < start)
+        return self._replace(marks=(*kept, Mark(start, due_ms, -1)))
+
+    def clamp(self, end: int) -> TimerState:
+        """Return the state for a queue that ends at ``end``: messages from there on are new."""
+        marks = tuple(mark for mark in self.marks if mark.start <= end)
+        return TimerState(min(self.read, end), marks, min(self.kept, end))
+
+
+class TimerDocument(Document):
+    """The content of timerProgress.json, as it is also sent to slaves."""
+
+    read: int = 0
+    marks: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
+    kept: int = 0
+    data_version: DataVersion | None = None
+
+    def state(self) -> TimerState:
+        """Return the state of the document."""
+        return TimerState(self.read, tuple(Mark(*mark) for mark in self.marks) or (START,), self.kept)
+
+
+def read_java_state(disk: Disk, store_path: str) -> TimerState:
+    """Return the progress that a RocketMQ broker has left in this store; the start of the queue if there is none."""
+    path = f"{store_path}/config/{JAVA_CHECKPOINT}"
+    if not disk.exists(path):
+        return TimerState()
+    with closing(disk.open(path)) as file:
+        data = file.pread(JAVA_NUMBERS.size, 0)
+    if len(data) < JAVA_NUMBERS.size:
+        return TimerState()
+    last_read_ms, _, queue_offset, _ = JAVA_NUMBERS.unpack(data)
+    if last_read_ms < 0 or queue_offset < 0:
+        return TimerState()
+    return TimerState(queue_offset, (Mark(0, last_read_ms, QUEUE_OFFSET_MAX),))
+
+
+class Step(NamedTuple):
+    """A state of delivery, with the end of its copies in the log."""
+
+    end: int
+    state: TimerState
+    is_ours: bool
+    """Whether this broker delivered it, so that slaves must confirm it; a master's step is confirmed when applied."""
+
+
+@final
+class TimerProgress:
+    """The delivered and the settled state of the timers. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self.state = TimerState()
+        """The present state."""
+        self._core: Final = core
+        self._settled = TimerState()
+        self._steps: Final[deque[Step]] = deque()
+        self._waiting: Final = StampedDocuments[TimerDocument]()
+        self._version = DataVersion(timestamp=core.clock.wall_ms())
+
+    def __repr__(self) -> str:
+        return f"<TimerProgress {self.state} settled={self._settled}>"
+
+    def load(self, document: TimerDocument) -> None:
+        """Load the state of the file."""
+        self._steps.clear()
+        self._waiting.clear()
+        self.state = self._settled = document.state()
+
+    def adopt(self, state: TimerState) -> None:
+        """Continue from the progress of a RocketMQ broker that has used this store, if it is further than ours."""
+        if state.read > self.state.read and state.last.due_ms > self.state.last.due_ms:
+            log.info("continuing from the timer progress of RocketMQ", extra={"read": state.read})
+            self.state = self._settled = state
+
+    def document(self) -> TimerDocument:
+        """Return the document for the file: the settled state."""
+        settled = self.settle_steps()
+        if self._steps:
+            self._core.persistence.mark(TABLE, now=False)
+        self._version = self._version.next(self._core.clock.wall_ms())
+        return self._encode(settled)
+
+    def delivered_document(self) -> TimerDocument:
+        """Return the present state, which is valid only for a log that has all of this one."""
+        return self._encode(self.state)
+
+    def _encode(self, state: TimerState) -> TimerDocument:
+        marks = [(mark.start, mark.due_ms, mark.queue_offset) for mark in state.marks]
+        return TimerDocument(read=state.read, marks=marks, kept=state.kept, data_version=self._version)
+
+    def change(self, state: TimerState) -> None:
+        """Record a new state; the copies that it needs end at the end of the log."""
+        if state == self.state:
+            return
+        self.state = state
+        self._put(Step(self._core.store.log.wrote, state, is_ours=True))
+        self._core.persistence.mark(TABLE, now=False)
+
+    def settle_steps(self) -> TimerState:
+        """Settle the steps whose end in the log is durable now; return the settled state."""
+        store = self._core.store
+        flushed = store.log.flushed
+        confirmed = min(flushed, store.positions.confirmed)
+        while self._steps and self._steps[0].end <= (confirmed if self._steps[0].is_ours else flushed):
+            self._settled = self._steps.popleft().state
+        return self._settled
+
+    def _put(self, step: Step) -> None:
+        if len(self._steps) >= STEPS_MAX:
+            self.settle_steps()
+        if len(self._steps) >= STEPS_MAX or (self._steps and self._steps[-1].end == step.end):
+            self._steps.pop()
+        self._steps.append(step)
+
+    # ------- on a slave
+
+    def receive(self, document: TimerDocument, end: int) -> None:
+        """Add a document that the master sent when its log ended at ``end``."""
+        self._waiting.receive(document, end)
+
+    def apply_up_to(self, position: int) -> None:
+        """Apply documents for a log that equals the master's up to ``position``, which is confirmed."""
+        newest = self._waiting.take_reached(position)
+        if newest is None:
+            return
+        end, document = newest
+        self.state = document.state()
+        self._put(Step(end, self.state, is_ours=False))
+        self._version = document.data_version or self._version
+        self._core.persistence.mark(TABLE, now=False)
+
+    def begin_copying(self) -> None:
+        """Revert to a state that the log supports, because a stream from a master begins, perhaps from another one.
+
+        Called after the log was truncated to the common part, if it was, and before records of the master are appended.
+        """
+        self._waiting.clear()
+        wrote, settled = self._core.store.log.wrote, self.settle_steps()
+        safe = [step for step in self._steps if not step.is_ours and step.end <= wrote]
+        self._steps.clear()
+        self._steps.extend(safe)
+        self.state = safe[-1].state if safe else settled
+
+    def become_master(self) -> None:
+        """Apply documents up to the end of the log, and forget later ones: this broker is the master."""
+        store = self._core.store
+        self.apply_up_to(store.log.wrote)
+        self._waiting.clear()
+        queue = store.queues.get(names.TIMER_TOPIC, 0)
+        end = 0 if queue is None else queue.end
+        if self.state.read > end:
+            log.warning("reset timer progress to the end of its queue", extra={"read": self.state.read, "end": end})
+            self._steps.clear()
+            self.state = self._settled = self.state.clamp(end)

@@ -1,0 +1,165 @@
+"""Reads the timer topic's queue, like a consumer, and passes its entries to the due files and to the window.
+
+    queue 0   [ in the due files ...... | read ...... | not read ...... )
+
+A master and a slave both read, so that a promoted slave has its due files. Late messages, which are due before the mark
+of the progress, are *urgent* on a master: they are delivered as soon as they are due. They keep the offset that a start
+reads from, so they are in no file. On a slave they are ignored, since a promotion reads from that offset again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import Counter
+from typing import Final, final
+
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.delay.drafts import record_properties
+from gantry_broker.server.timers.due_files import IndexedPosition
+from gantry_broker.server.timers.due_index import DueIndex
+from gantry_broker.server.timers.entries import MESSAGE, decode_entry, entries_in, entries_of, real_topic
+from gantry_broker.server.timers.progress import MARKS_MAX, TimerProgress
+from gantry_broker.server.timers.window import DueWindow
+from gantry_wire import names
+from gantry_wire.message import INT, RECORD_HEAD
+
+log = logging.getLogger(__name__)
+
+SLICE_MESSAGES_MAX: Final = 256
+"""Limit of the messages that are read before other work."""
+SLICE_BYTES_MAX: Final = 1 << 20
+"""Limit of the bytes of these messages."""
+URGENT_MAX: Final = 16 * 1024
+"""Limit of urgent messages in memory. With as many, reading pauses until some are delivered."""
+TOPICS_MAX: Final = 10_000
+"""The limit of topics whose pending messages are counted."""
+SET_BACK_MS: Final = 5_000
+"""A message that is this far before its time, although later ones are delivered, shows that the clock was set back."""
+
+
+@final
+class TimerReader:
+    """The reader of the timer topic. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, progress: TimerProgress, index: DueIndex, window: DueWindow) -> None:
+        self.position = 0
+        """The queue offset of the next message to read."""
+        self.urgent: Final[list[bytes]] = []
+        """A heap of late messages."""
+        self.pending_by_topic: Final[Counter[str]] = Counter()
+        """The number of messages that were read since the last start and are not delivered, by topic."""
+        self.is_waiting = False
+        """Whether the next message is damaged and may still be healed from a replica; reading waits for it."""
+        self._core: Final = core
+        self._progress: Final = progress
+        self._index: Final = index
+        self._window: Final = window
+        self._last_entry = b""
+        self._last_physical = -1
+
+    def __repr__(self) -> str:
+        return f"<TimerReader position={self.position} urgent={len(self.urgent)}>"
+
+    @property
+    def settled_position(self) -> int:
+        """The offset before which no late message waits: a start reads from here on."""
+        return min((decode_entry(one).queue_offset for one in self.urgent), default=self.position)
+
+    @property
+    def indexed_position(self) -> IndexedPosition:
+        """The position for the due files, which have every entry that was read."""
+        return IndexedPosition(self.position, self._last_physical, self._last_entry.hex())
+
+    def restart(self, position: int) -> None:
+        """Read again from ``position``, at most."""
+        queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
+        self.position = min(self.position, position, 0 if queue is None else queue.end)
+        self.urgent.clear()
+        self.pending_by_topic.clear()
+
+    def restore(self, indexed: IndexedPosition) -> bool:
+        """Start after the indexed messages; False if the log does not have the last of them as it was indexed.
+
+        The record is read from the log, since the queue may not be visible up to there yet.
+        """
+        store, offset = self._core.store, indexed.queue_offset - 1
+        queue = store.queues.get(names.TIMER_TOPIC, 0)
+        if offset < 0:
+            return True
+        if queue is None or queue.end <= offset or indexed.last_physical < 0:
+            return False
+        if indexed.last_physical >= store.log.min_physical:
+            record = store.guard.message_at(indexed.last_physical)
+            entries = [] if record is None else entries_of(record, 0, len(record))
+            if not entries or entries[0].hex() != indexed.last_entry:
+                return False
+        self.position, self._last_entry = indexed.queue_offset, bytes.fromhex(indexed.last_entry)
+        self._last_physical = indexed.last_physical
+        return True
+
+    def count_delivered(self, topic: str) -> None:
+        """Count a message that is not pending any more. Those from before the last start were not counted."""
+        if self.pending_by_topic[topic] > 1:
+            self.pending_by_topic[topic] -= 1
+        else:
+            del self.pending_by_topic[topic]
+
+    def find_record(self, queue_offset: int) -> bytes | None:
+        """Return the record at this queue offset; None if it has expired, is damaged, or is not visible yet."""
+        queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
+        unit = None if queue is None else queue.unit(queue_offset)
+        return None if unit is None else self._core.store.guard.message_at(unit[0], is_known=True)
+
+    def read_slice(self, *, is_master: bool) -> bool:
+        """Read some messages. True if the end of the queue is reached, as far as consumers may see it."""
+        store = self._core.store
+        queue = store.queues.get(names.TIMER_TOPIC, 0)
+        if queue is None:
+            return True
+        self.position = max(self.position, queue.min_offset)
+        if self._index.is_full or len(self.urgent) >= URGENT_MAX:
+            return False
+        if self.position >= queue.readable_end:
+            return True
+        result = store.read(
+            names.TIMER_TOPIC, 0, self.position, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
+        )
+        self.is_waiting = result.is_waiting and not result.body
+        start = 0
+        while start < len(result.body):
+            end = start + int(INT.unpack_from(result.body, start)[0])
+            self._take_record(result.body, start, end, is_master=is_master)
+            start = end
+        self.position = max(self.position, result.next_offset)
+        return self.position >= queue.readable_end
+
+    def _take_record(self, data: bytes, start: int, end: int, *, is_master: bool) -> None:
+        pairs = record_properties(data, start, end)
+        entries = entries_in(data, start, pairs)
+        if not entries:
+            log.error("timer message without valid time; skipping it", extra={"position": self.position})
+        for one in entries:
+            self._take_entry(one, is_master=is_master)
+        if entries and decode_entry(entries[0]).kind == MESSAGE and len(self.pending_by_topic) < TOPICS_MAX:
+            self.pending_by_topic[real_topic(pairs)] += 1
+        if entries:
+            self._last_entry, self._last_physical = entries[0], int(RECORD_HEAD.unpack_from(data, start)[6])
+
+    def _take_entry(self, data: bytes, *, is_master: bool) -> None:
+        entry, state = decode_entry(data), self._progress.state
+        if entry.kind == MESSAGE and state.is_passed(entry.due_ms, entry.queue_offset):
+            if entry.queue_offset < state.read or not is_master:
+                return
+            now_ms = self._core.clock.wall_ms()
+            if entry.due_ms < now_ms + SET_BACK_MS or len(state.marks) >= MARKS_MAX:
+                heapq.heappush(self.urgent, data)
+                return
+            log.warning(
+                "wall clock was set back; later timers wait", extra={"mark_ms": state.last.due_ms, "now_ms": now_ms}
+            )
+            self._progress.change(state.set_back(entry.queue_offset, now_ms))
+            self._window.restart(now_ms, keeps_recalls=True)
+        self._index.add(data)
+        if is_master:
+            self._window.add(data)

@@ -1,0 +1,127 @@
+"""RocketMQ's broker and Gantry's deliver each other's timers, and keep to each other's recalls, on one store."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from gantry_interop import java, peers
+from gantry_interop.processes import Nursery
+
+from gantry_client import (
+    Admin,
+    BrokerRefused,
+    ClientSettings,
+    Message,
+    Producer,
+    ProducerSettings,
+    PullConsumer,
+    ReceivedMessage,
+)
+from gantry_testing.client import wait_until
+from gantry_testing.slowness import patience
+from gantry_wire.recall_handle import RecallHandle
+
+pytestmark = [pytest.mark.verify, pytest.mark.needs_java]
+
+LONG_TIMEOUTS = ClientSettings(connect_timeout_ms=60_000, request_timeout_ms=60_000)
+LONG_SEND_TIMEOUT = ProducerSettings(send_timeout_ms=60_000)
+SETTINGS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
+DUE_S = patience(60.0)
+"""The messages are due this long after the first send. The other broker must run by then: RocketMQ does not keep to a
+recall whose message is due when it starts."""
+DELIVERY_S = DUE_S + 120
+
+
+async def send_timers(address: str, due_ms: int) -> dict[bytes, str]:
+    """Send six messages that are due at the same time by each property, recall two; return those that are expected."""
+    expected: dict[bytes, str] = {}
+    async with (
+        Admin(address, client_settings=LONG_TIMEOUTS) as admin,
+        Producer(address, "timers", settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+    ):
+        await admin.topics.create("timers", queues=1)
+        for number in range(6):
+            rest_ms = due_ms - time.time_ns() // 1_000_000
+            delay_ms, time_ms = (0, due_ms + number) if number % 2 else (rest_ms + number, 0)
+            receipt = await producer.send(Message("timers", b"%d" % number, delay_ms=delay_ms, deliver_at_ms=time_ms))
+            assert receipt.recall_handle
+            if number in (1, 4):
+                await producer.recall(receipt.recall_handle)
+            else:
+                expected[b"%d" % number] = receipt.message_id
+    return expected
+
+
+async def read_timers(address: str, count: int) -> list[ReceivedMessage]:
+    """Return the delivered messages, once there are so many, and some seconds later."""
+    async with PullConsumer(address, "timers-reader", client_settings=LONG_TIMEOUTS) as consumer:
+        [queue] = await consumer.queues("timers")
+
+        async def are_delivered() -> bool:
+            return len((await consumer.fetch(queue, 0)).messages) >= count
+
+        await wait_until(are_delivered, timeout_s=DELIVERY_S, what="the delivery of the timers")
+        await asyncio.sleep(3)  # nothing more may follow
+        return list((await consumer.fetch(queue, 0)).messages)
+
+
+@pytest.mark.parametrize(("first", "second"), [("gantry", "apache"), ("apache", "gantry"), ("apache", "apache")])
+def test_timers_are_delivered_by_the_other_broker(tmp_path: Path, first: str, second: str) -> None:
+    """Pending messages are delivered once by the second broker, not before they are due, and recalled ones are not.
+
+    With RocketMQ on both sides the rules of this test are checked: RocketMQ delivers up to two seconds late.
+    """
+    java.build()
+    layout = peers.Layout(tmp_path / "peer", settings=SETTINGS)
+    with Nursery(tmp_path / "logs") as nursery:
+        peer = peers.start(first, nursery, layout)
+        due_ms = time.time_ns() // 1_000_000 + int(DUE_S * 1000)
+        expected = asyncio.run(send_timers(peer.address, due_ms))
+        if first == "apache":
+            time.sleep(3)  # RocketMQ puts messages into its wheel, and saves its progress, once a second
+        peer.stop()
+        peer = peers.start(second, nursery, layout)
+        assert time.time_ns() // 1_000_000 < due_ms, "the machine is too slow for this test"
+        found = asyncio.run(read_timers(peer.address, len(expected)))
+        peer.stop()
+
+    assert {one.body: one.message_id for one in found} == expected
+    assert len(found) == len(expected)
+    assert all(one.store_timestamp_ms >= due_ms for one in found)
+
+
+def test_rocketmq_answers_recalls_as_gantry_does(tmp_path: Path) -> None:
+    """A handle of another topic and an invalid one are refused with the same codes by both brokers."""
+    java.build()
+    codes: dict[str, list[int]] = {}
+    for kind in ("apache", "gantry"):
+        with Nursery(tmp_path / kind / "logs") as nursery:
+            peer = peers.start(kind, nursery, peers.Layout(tmp_path / kind / "peer", settings=SETTINGS))
+            codes[kind] = asyncio.run(recall_codes(peer.address))
+            peer.stop()
+
+    assert codes["gantry"] == codes["apache"]
+
+
+async def recall_codes(address: str) -> list[int]:
+    """Return the codes of recalls that are refused."""
+    codes = []
+    async with (
+        Admin(address, client_settings=LONG_TIMEOUTS) as admin,
+        Producer(address, "timers", settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+    ):
+        await admin.topics.create("timers", queues=1)
+        receipt = await producer.send(Message("timers", b"x", delay_ms=3_600_000))
+        handle = RecallHandle.decode(receipt.recall_handle or "")
+        for change in (
+            handle._replace(broker_name="broker-a", deliver_ms="1"),
+            handle._replace(deliver_ms="soon"),
+            handle._replace(deliver_ms=str(1 << 60)),
+        ):
+            try:
+                await producer.recall(change.encode())
+                codes.append(0)
+            except BrokerRefused as error:
+                codes.append(error.code)
+    return codes
