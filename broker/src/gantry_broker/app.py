@@ -82,6 +82,7 @@ class Broker(Host):
         )
         server_layer = build_server(self, store_layer, core_layer, replication_layer, loop=self._loop)
         self.sends, self.pulls, self.visibility = server_layer.sends, server_layer.pulls, server_layer.visibility
+        self.pops = server_layer.pops
         self.listeners, self.handlers, self.registration = (
             server_layer.listeners,
             server_layer.handlers,
@@ -112,6 +113,7 @@ class Broker(Host):
         self._tasks = [
             asyncio.ensure_future(self.delay.run()),
             asyncio.ensure_future(self.transactions.run()),
+            asyncio.ensure_future(self.pops.run()),
             asyncio.ensure_future(self.retention.run()),
             *(asyncio.ensure_future(one) for one in self.periodic_tasks.coroutines()),
             *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_enabled else []),
@@ -374,6 +376,7 @@ class Broker(Host):
         self.core.stats.start_at(end)
         self.delay.on_log_changed(end)
         self.transactions.on_log_changed(end)
+        self.pops.on_log_changed(end)
         self.scrubber.on_log_changed(end)
         self.retention.time.on_log_changed(end)
 

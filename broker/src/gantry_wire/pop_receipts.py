@@ -10,7 +10,7 @@ own records of what was popped, and trusts none of it. Retry flags: 0 for the to
 of names of retry topics.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gantry_wire import names
@@ -114,13 +114,14 @@ def format_offsets(queues: Iterable[tuple[str, int, Sequence[int]]]) -> str:
     return ";".join(f"{flag} {queue_id} {','.join(map(str, offsets))}" for flag, queue_id, offsets in queues)
 
 
-def format_order_counts(flag: str, queue_id: int, offsets: Sequence[int], counts: Sequence[int]) -> str:
-    """Return the text of how often each message of a queue was delivered before, one entry for each.
+def format_order_counts(flag: str, queue_id: int, count: int, delivered: Mapping[int, int]) -> str:
+    """Return the text of how often ``count`` messages of a queue were delivered before: ``delivered``, by offset.
 
-    The entry of the queue is the greatest of them, for clients that know no other.
+    The entry of the queue is the least of them, for old clients, which read no other.
     """
-    entries = [f"{flag} qo{queue_id}%{offset} {count}" for offset, count in zip(offsets, counts, strict=True)]
-    return ";".join([*entries, f"{flag} {queue_id} {max(counts)}"])
+    entries = [f"{flag} qo{queue_id}%{offset} {times}" for offset, times in delivered.items()]
+    least = min(delivered.values(), default=0) if len(delivered) == count else 0
+    return ";".join([*entries, f"{flag} {queue_id} {least}"])
 
 
 def parse_start_offsets(text: str | None) -> dict[QueueKey, int]:

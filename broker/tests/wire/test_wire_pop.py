@@ -87,9 +87,10 @@ def test_texts_of_reply_round_trip(offsets: dict[tuple[str, int], list[int]]) ->
 
 def test_order_counts_name_each_message_and_the_queue() -> None:
     """The counts of messages that are consumed in order are found by offset, and by queue for older clients."""
-    text = format_order_counts("0", 3, [5, 6], [0, 2])
-    assert text == "0 qo3%5 0;0 qo3%6 2;0 3 2"
-    assert parse_order_counts(text) == {("0", "qo3%5"): 0, ("0", "qo3%6"): 2, ("0", "3"): 2}
+    text = format_order_counts("0", 3, 2, {6: 2})
+    assert text == "0 qo3%6 2;0 3 0"
+    assert parse_order_counts(text) == {("0", "qo3%6"): 2, ("0", "3"): 0}
+    assert format_order_counts("0", 3, 2, {5: 1, 6: 2}) == "0 qo3%5 1;0 qo3%6 2;0 3 1"
     with pytest.raises(ReceiptError, match="three parts"):
         parse_order_counts("0 1")
 

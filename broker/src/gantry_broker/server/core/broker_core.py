@@ -12,6 +12,7 @@ from gantry_broker.server.core.live_settings import LiveSettings
 from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.persist import Persistence
 from gantry_broker.server.core.queue_locks import QueueLocks
+from gantry_broker.server.core.request_modes import RequestModes
 from gantry_broker.server.core.send_routes import SendRoutes
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.topic_statistics import TopicStatistics
@@ -58,6 +59,9 @@ class BrokerCore:
 
     gate: Gate
     """Decides which requests are accepted in the present role."""
+
+    request_modes: RequestModes
+    """Whether a group reads a topic by pull or by pop."""
 
     wait_until_published: Callable[[], Awaitable[None]]
     """Waits, for a limited time, until the connected name servers have the present table of topics."""

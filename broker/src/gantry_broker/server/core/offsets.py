@@ -42,7 +42,7 @@ from gantry_broker.ports import Clock
 from gantry_remoting import Connection
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
-from gantry_wire.names import TRANSACTION_GROUP
+from gantry_wire.names import REVIVE_GROUP, TRANSACTION_GROUP
 
 SEPARATOR = "@"
 """Separates topic and group in the keys of the offset table."""
@@ -133,6 +133,15 @@ class OffsetResets:
             self._complete(key, queue_id)
             return None
         return reset.redirect(reader)
+
+    def take(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a pending reset and complete it, for a reader that the broker itself moves there."""
+        key = f"{topic}{SEPARATOR}{group}"
+        reset = self._table.get(key, {}).get(queue_id) if self._table else None
+        if reset is None:
+            return None
+        self._complete(key, queue_id)
+        return reset.offset
 
     def clamp(self, key: str, queue_id: int, end: int) -> None:
         reset = self._table.get(key, {}).get(queue_id)
@@ -231,6 +240,11 @@ class ConsumerOffsets:
         self.change_count = 0
         """The number of changes of the table since this start."""
 
+        self.on_set: Final[list[Callable[[str, str, int, int], None]]] = []
+        """Called with group, topic, queue and offset when an administrator sets an offset."""
+        self.on_forgotten: Final[list[Callable[[str | None, str | None], None]]] = []
+        """Called with the topic, or with the group, whose offsets are deleted; the other one is None."""
+
         self.resets: Final = OffsetResets(self._record_change)
         """Resets of groups that their consumers have not received yet."""
         self.epoch_starts: Final = EpochStartOffsets()
@@ -261,6 +275,8 @@ class ConsumerOffsets:
         self._table.setdefault(key, {})[queue_id] = offset
         self.resets.assign(key, queue_id, offset)
         self._record_change()
+        for notify in self.on_set:
+            notify(group, topic, queue_id, offset)
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy the offsets of one group in a topic to another group; running readers are not redirected."""
@@ -273,13 +289,16 @@ class ConsumerOffsets:
             self.epoch_starts.forget(key, queue_id)
         self.resets.forget(lambda one: one == key)
         self._record_change()
+        for queue_id, offset in queues.items():
+            for notify in self.on_set:
+                notify(target, topic, queue_id, offset)
 
     def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
         """Start an epoch with this broker as the master; ``end_of`` returns the end of a queue by topic and number."""
         starts: dict[str, dict[int, int]] = {}
         for key, queues in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
-            if group != TRANSACTION_GROUP:  # the broker's own group, which sets its offsets itself
+            if group not in (TRANSACTION_GROUP, REVIVE_GROUP):  # the broker's own groups, which set their offsets
                 starts[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
         self.epoch_starts.start_epoch(starts)
 
@@ -305,9 +324,13 @@ class ConsumerOffsets:
 
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda name, group: name == topic)
+        for notify in self.on_forgotten:
+            notify(topic, None)
 
     def forget_group(self, group: str) -> None:
         self._forget(lambda name, owner: owner == group)
+        for notify in self.on_forgotten:
+            notify(None, group)
 
     def clamp(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
         """Limit offsets to the end of a queue; return (group, old offset) of each that was beyond it."""
