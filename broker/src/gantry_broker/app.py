@@ -248,6 +248,7 @@ class Broker(Host):
             await finish_within(self.store.flush, self.store.log, deadline - self._loop.time())
         self.visibility.advance()
         await self._wait_for_slaves(deadline)
+        self.pops.journal.settle()  # so that RocketMQ finds the offsets of pops if it opens the store
         await self.replication.close()
         await self.listeners.close()
 

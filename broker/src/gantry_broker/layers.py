@@ -84,6 +84,7 @@ class Host(RolesHost, Protocol):
     replication: Replication
     roles: Roles
     visibility: Visibility
+    pops: Pops
     registered_id: int | None
     """The broker id under which it is registered; None if it is not."""
 
@@ -213,6 +214,7 @@ def build_core(
         wait_until_published=lambda: host.registration.wait_until_published(),
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
         is_sure_master=lambda: host.replication.master.can_acknowledge,
+        oldest_popped=lambda: host.pops.journal.state.oldest_open(),
     )
     delay = DelayService(core)
     table_sync = TableSync(core, delay, lambda: host.replication.master.schedule_urgent_tables())

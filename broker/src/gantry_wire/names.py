@@ -84,6 +84,11 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _POP_RETRY_V2 = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+\+[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
+def is_sendable(topic: str) -> bool:
+    """Return whether clients may send to a topic of this name; the broker itself writes the others."""
+    return topic not in NOT_SENDABLE_TOPICS and not topic.startswith(REVIVE_PREFIX)
+
+
 class NameFault(Enum):
     """The reason why a name is refused, as a text for its sender."""
 

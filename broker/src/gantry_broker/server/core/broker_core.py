@@ -1,7 +1,7 @@
 """The parts of a running broker that its request handlers share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from gantry_broker.ports import Clock, Disk
@@ -69,6 +69,8 @@ class BrokerCore:
     """Whether this broker is a slave: its master may have data that it lacks."""
     is_sure_master: Callable[[], bool]
     """Whether this broker is the master and knows that no other member is."""
+    oldest_popped: Callable[[], Mapping[tuple[str, str, int], int]] = dict
+    """The offset of the oldest message that is popped and not acked, by topic, group and queue."""
     progress_listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that lists the progress of all groups."""
 

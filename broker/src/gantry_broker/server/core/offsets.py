@@ -55,6 +55,9 @@ class OffsetDocument(Document):
     """The committed offset of each queue, by topic@group and queue id."""
 
     data_version: DataVersion | None = None
+    popped: list[str] | None = None
+    """A field of ours: the keys of groups that pop, whose offsets are valid only with their checkpoints in the log."""
+
     pending_resets: dict[str, dict[int, int]] | None = None
     """A field of ours, present only while a reset is pending; RocketMQ ignores unknown fields."""
 
@@ -240,6 +243,9 @@ class ConsumerOffsets:
         self.change_count = 0
         """The number of changes of the table since this start."""
 
+        self.popped: Final[set[str]] = set()
+        """The keys, topic@group, of offsets that pops have moved."""
+
         self.on_set: Final[list[Callable[[str, str, int, int], None]]] = []
         """Called with group, topic, queue and offset when an administrator sets an offset."""
         self.on_forgotten: Final[list[Callable[[str | None, str | None], None]]] = []
@@ -267,6 +273,23 @@ class ConsumerOffsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._record_change()
+
+    def commit_popped(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit the end of what a group has popped, unless its offset is greater."""
+        self.popped.add(f"{topic}{SEPARATOR}{group}")
+        committed = self.find(group, topic, queue_id)
+        if committed is None or committed < offset:
+            self.commit(group, topic, queue_id, offset)
+
+    def replace(self, key: str, queues: Mapping[int, int]) -> None:
+        """Replace the offsets of one key, topic@group."""
+        if self._table.get(key, {}) != queues:
+            self._table[key] = dict(queues)
+            self._record_change()
+
+    def offsets_of(self, key: str) -> dict[int, int]:
+        """Return the offsets of one key, topic@group, by queue."""
+        return dict(self._table.get(key, {}))
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Reset the group to ``offset`` at an administrator's request; its readers are redirected."""
@@ -352,12 +375,17 @@ class ConsumerOffsets:
         self._version = self._version.next(self._clock.wall_ms())
         table = {key: dict(queues) for key, queues in self._table.items()}
         return OffsetDocument(
-            offset_table=table, data_version=self._version, pending_resets=self.resets.pending() or None
+            offset_table=table,
+            data_version=self._version,
+            pending_resets=self.resets.pending() or None,
+            popped=sorted(self.popped & table.keys()) or None,
         )
 
     def load(self, document: OffsetDocument) -> None:
         self._table = {key: dict(queues) for key, queues in document.offset_table.items() if SEPARATOR in key}
         self._version = document.data_version or self._version
+        self.popped.clear()
+        self.popped.update(document.popped or ())
         pending = document.pending_resets or {}
         self.resets.load({key: queues for key, queues in pending.items() if key in self._table})
 

@@ -5,7 +5,7 @@
 
 An ack with a receipt of no open checkpoint succeeds without an effect, as in RocketMQ: the message is acked already, or
 its time is over and it was delivered again. A change then fails with the code of a message that does not exist, where
-RocketMQ would deliver the message once more.
+RocketMQ would deliver the message again.
 
 An ordered group has no checkpoints: an ack moves its offset when all messages before are acked, too.
 """
@@ -64,7 +64,7 @@ class PopAcks:
 
     @handles(RequestCode.ACK_MESSAGE)
     def ack(self, command: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
-        """Ack one message."""
+        """Ack one message, which then is never delivered to the group again."""
         request = AckMessage.read(command.ext)
         topic, queue_id = request.topic, request.queue_id
         requests.check_popped_message(self._core, topic, queue_id, request.offset, is_end_valid=True)

@@ -169,7 +169,7 @@ class PopState:
         return found
 
     def find(self, topic: str, group: str, queue_id: int, key: CheckpointKey) -> Checkpoint | None:
-        """Return an open checkpoint."""
+        """Return the open checkpoint with this key; None if all of its messages are acked, or there was none."""
         queue = self.queues.get((topic, group, queue_id))
         return None if queue is None else queue.open.get(key)
 
@@ -262,6 +262,12 @@ class PopState:
             if is_open(checkpoint) and due_ms == checkpoint.due_ms:
                 return checkpoint
         return None
+
+    def oldest_open(self) -> dict[tuple[str, str, int], int]:
+        """Return the offset of the oldest message that is not acked, by topic, group and queue."""
+        return {
+            key: min(one.unacked[0] for one in queue.open.values()) for key, queue in self.queues.items() if queue.open
+        }
 
     # -- the state for the log -----------------------------------------------------------------------------------------
 

@@ -291,23 +291,24 @@ class PopJournal:
     # -- committed offsets, and the state for the next start -----------------------------------------------------------
 
     def settle(self) -> None:
-        """Commit the ends of pops whose checkpoints no fault can remove any more, and store the state when it is due.
+        """Commit the ends of pops whose checkpoints no fault can remove any more.
 
         A committed offset before that could survive its checkpoint, and the messages would be skipped.
-        Raises errors of the store.
         """
         core, offsets = self._core, self._core.offsets
         durable = min(core.store.log.flushed, core.store.positions.confirmed)
         while self._unsettled and self._unsettled[0].log_end <= durable:
             _, queue, generation, next_offset = self._unsettled.popleft()
-            committed = offsets.find(queue.group, queue.topic, queue.queue_id)
-            if generation == queue.generation and (committed is None or committed < next_offset):
-                offsets.commit(queue.group, queue.topic, queue.queue_id, next_offset)
+            if generation == queue.generation:
+                offsets.commit_popped(queue.group, queue.topic, queue.queue_id, next_offset)
         while self._unsettled_starts and self._unsettled_starts[0][0] <= durable:
             for number, start in enumerate(self._unsettled_starts.popleft()[1]):
                 if start > 0:  # RocketMQ's offset is that of the last record which it has processed
-                    offsets.commit(names.REVIVE_GROUP, self.topic, number, start - 1)
-        now_ms = core.clock.monotonic_ms()
+                    offsets.commit_popped(names.REVIVE_GROUP, self.topic, number, start - 1)
+
+    def store_state_if_due(self) -> None:
+        """Append the state to the log, if it has changed and the last one is old. Raises errors of the store."""
+        now_ms = self._core.clock.monotonic_ms()
         if self._is_changed and (self._state_at_ms is None or now_ms >= self._state_at_ms + STATE_INTERVAL_MS):
             self._state_at_ms = now_ms
             self.store_state()

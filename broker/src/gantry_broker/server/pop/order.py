@@ -72,7 +72,7 @@ class OrderInfo(Document):
 
 
 class OrderDocument(Document):
-    """The content of consumerOrderInfo.json."""
+    """The content of consumerOrderInfo.json, with RocketMQ's name for its field."""
 
     table: dict[str, dict[int, OrderInfo]] = msgspec.field(default_factory=dict)
     """The last ordered pop from each queue, by topic@group and queue id."""

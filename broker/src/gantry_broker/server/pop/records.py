@@ -161,11 +161,14 @@ def encode_state(state: StateRecord) -> bytes:
 
 def parse_state(message: StoredMessage) -> StateRecord:
     """Return the state of a message. Raises ValueError if it is damaged."""
+    inflater = zlib.decompressobj()
     try:
-        data = zlib.decompressobj().decompress(message.body, STATE_BYTES_MAX)
-        state = msgspec.json.decode(data, type=StateRecord)
+        data = inflater.decompress(message.body, STATE_BYTES_MAX)
     except zlib.error as error:
         raise ValueError(f"the body is not compressed: {error}") from error
+    if not inflater.eof:
+        raise ValueError("the compressed body is torn or too large")
+    state = msgspec.json.decode(data, type=StateRecord)
     if len(state.starts) != REVIVE_QUEUES or len(state.ends) != REVIVE_QUEUES:
         raise ValueError(f"a state of {len(state.starts)} revive queues, expected {REVIVE_QUEUES}")
     return state

@@ -156,6 +156,7 @@ class Pops:
             return TICK_S if journal.is_waiting else 0
         is_more = self.reviver.revive_due()
         journal.settle()
+        journal.store_state_if_due()
         self._wake_free_queues()
         return 0 if is_more else TICK_S
 
