@@ -5,77 +5,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
-from gantry_wire import Command, RequestCode, ResponseCode
+import msgspec
+import pytest
+
+from gantry_broker.server.pop.records import revive_queue_of
+from gantry_client.pop import make_batch_ack
+from gantry_testing.local import GROUP, TOPIC, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.popping import LONG_MS, Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
+from gantry_wire import RequestCode, ResponseCode, names
+from gantry_wire import properties as keys
+from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.pop import PopResult
-from gantry_wire.message import StoredMessage, decode_records
-from gantry_wire.pop_receipts import Receipt, parse_offsets, parse_receipt, parse_start_offsets, retry_flag_of
-from gantry_wire.properties import FIRST_POP_TIME, POP_CHECKPOINT
-
-LONG_MS = 600_000
-"""An invisible time that no test waits for."""
-
-
-class Popped:
-    """The messages of one pop, each with its receipt."""
-
-    def __init__(self, reply: Command, broker_name: str = "test-broker") -> None:
-        assert reply.code == ResponseCode.SUCCESS, (reply.code, reply.remark)
-        self.header = PopResult.read(reply.ext)
-        self.messages = decode_records(reply.body)
-        starts, offsets = parse_start_offsets(self.header.start_offset_info), parse_offsets(self.header.msg_offset_info)
-        assert sum(map(len, offsets.values())) == len(self.messages)
-        self.receipts = [self._receipt(message, starts, broker_name) for message in self.messages]
-
-    def _receipt(self, message: StoredMessage, starts: dict[tuple[str, int], int], broker_name: str) -> Receipt:
-        own = message.properties.get(POP_CHECKPOINT)
-        if own is not None:
-            return parse_receipt(own)
-        flag, header = retry_flag_of(message.topic), self.header
-        return Receipt(
-            starts[flag, message.queue_id], header.pop_time, header.invisible_time, header.revive_qid, flag,
-            broker_name, message.queue_id, message.queue_offset,
-        )  # fmt: skip
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-
-def pop_ext(**fields: object) -> dict[str, str]:
-    values = {
-        "consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 32, "invisibleTime": LONG_MS,
-        "pollTime": 0, "bornTime": 0, "initMode": 0, **fields,
-    }  # fmt: skip
-    return {name: str(value) for name, value in values.items()}
-
-
-async def pop(peer: Dialogue, **fields: object) -> Popped:
-    """Pop messages that must exist."""
-    return Popped(await peer.ask(RequestCode.POP_MESSAGE, pop_ext(**fields)))
-
-
-async def pop_nothing(peer: Dialogue, **fields: object) -> Command:
-    reply = await peer.ask(RequestCode.POP_MESSAGE, pop_ext(**fields))
-    assert reply.code == ResponseCode.POLLING_TIMEOUT, (reply.code, reply.remark)
-    return reply
-
-
-def ack_ext(receipt: Receipt, **fields: object) -> dict[str, str]:
-    values = {
-        "consumerGroup": GROUP, "topic": receipt.queue_topic(TOPIC, GROUP), "queueId": receipt.queue_id,
-        "extraInfo": receipt.text, "offset": receipt.queue_offset, **fields,
-    }  # fmt: skip
-    return {name: str(value) for name, value in values.items()}
-
-
-async def ack(peer: Dialogue, receipt: Receipt, **fields: object) -> Command:
-    return await peer.ask(RequestCode.ACK_MESSAGE, ack_ext(receipt, **fields))
-
-
-async def send(peer: Dialogue, *bodies: bytes, queue_id: int = 0, **fields: str) -> None:
-    for body in bodies:
-        await peer.send_ok(body, queueId=str(queue_id), **fields)
+from gantry_wire.pop_receipts import parse_offsets
+from gantry_wire.properties import FIRST_POP_TIME
 
 
 async def test_popped_messages_are_invisible_to_their_group(tmp_path: Path) -> None:
@@ -152,3 +94,155 @@ async def test_changed_invisible_time_voids_the_old_receipt(tmp_path: Path) -> N
         assert again.code == ResponseCode.NO_MESSAGE
         assert (await ack(peer, new)).code == 0
         assert broker.pops.journal.state.inflight_count == 0
+
+
+async def test_batch_ack_covers_several_checkpoints(tmp_path: Path) -> None:
+    """One request acks messages of two queues; the others stay invisible."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1", b"2")
+        await send(peer, b"3", queue_id=1)
+        receipts = (await pop(peer)).receipts
+        body = write_document(make_batch_ack(TOPIC, GROUP, [one.text for one in receipts if one.queue_offset == 0]))
+        assert (await peer.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)).code == 0
+        assert broker.pops.journal.state.inflight_count == 1
+        [checkpoint] = broker.pops.journal.state.queue(TOPIC, GROUP, 0).open.values()
+        assert checkpoint.unacked == [1]
+
+
+async def test_acks_of_one_turn_are_one_record(tmp_path: Path) -> None:
+    """Acks that arrive together are appended together: one record for each checkpoint."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, *(b"%d" % n for n in range(8)))
+        receipts = (await pop(peer)).receipts
+        queue = broker.store.queues.get_or_create(broker.pops.journal.topic, revive_queue_of(TOPIC, GROUP, 0))
+        before = queue.end
+        replies = await asyncio.gather(*(ack(peer, receipt) for receipt in receipts))
+        assert {reply.code for reply in replies} == {0}
+        assert queue.end - before < len(receipts)
+        assert broker.pops.journal.state.inflight_count == 0
+
+
+async def test_messages_that_fail_too_often_become_dead_letters(tmp_path: Path) -> None:
+    """After `retryMaxTimes` deliveries a message goes to the dead letters, with the topic that it came from."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"bad", properties=properties_text(KEYS="k", TAGS="t"))
+        await pop(peer, invisibleTime=1)
+        config = broker.core.groups.all[GROUP]
+        broker.core.groups.put(msgspec.structs.replace(config, retry_max_times=1))
+        await wait_until(lambda: broker.pops.reviver.revived_count == 1)
+        assert (await pop(peer, invisibleTime=1)).messages[0].reconsume_times == 1
+        await wait_until(lambda: broker.pops.reviver.given_up_count == 1)
+        await pop_nothing(peer)
+        [dead] = await peer.read(0, topic=names.dead_letter_topic(GROUP))
+        assert (dead.body, dead.properties[keys.RETRY_TOPIC], dead.properties["KEYS"]) == (b"bad", TOPIC, "k")
+
+
+async def test_pull_members_continue_after_popped_messages(tmp_path: Path) -> None:
+    """The committed offset is the end of what was popped; a pop continues where a member that pulls has committed."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1", b"2", b"3", b"4")
+        await pop(peer, queueId=0, maxMsgNums=2)
+        await wait_until(lambda: broker.core.offsets.find(GROUP, TOPIC, 0) == 2)
+        commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "3"}
+        assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+        assert (await pop(peer, queueId=0)).bodies == [b"4"]
+
+
+@pytest.mark.parametrize("offset", [1, 3], ids=["back", "forward"])
+async def test_reset_moves_pops_and_voids_checkpoints(tmp_path: Path, offset: int) -> None:
+    """After a reset a pop starts there, also after a restart, and nothing popped before is delivered again."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"0", b"1", b"2", b"3", b"4")
+        await pop(peer, queueId=0, maxMsgNums=2)
+        ext = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true", "queueId": "0"}
+        reply = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**ext, "offset": str(offset)})
+        assert reply.code == 0, reply.remark
+        assert broker.pops.journal.state.inflight_count == 0
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await pop(peer, queueId=0)).bodies == [b"%d" % n for n in range(offset, 5)]
+        assert broker.core.offsets.resets.pending() == {}
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+async def test_deleted_topic_and_group_start_from_the_beginning(tmp_path: Path, what: str) -> None:
+    """Checkpoints of a deleted topic or group are void, also after a restart: its messages have other offsets."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"old", b"older", b"oldest")
+        await pop(peer)
+        if what == "topic":
+            assert (await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})).code == 0
+        else:
+            ext = {"groupName": GROUP, "cleanOffset": "true"}
+            assert (await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)).code == 0
+        assert broker.pops.journal.state.inflight_count == 0
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"new")
+        wanted = [b"new"] if what == "topic" else [b"old", b"older", b"oldest", b"new"]
+        assert (await pop(peer)).bodies == wanted
+
+
+async def test_filters_pass_messages_for_good(tmp_path: Path) -> None:
+    """A pop with tags gets only those; messages that do not match are passed, and a held pop waits for one."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer, dialogue(broker) as producer:
+        await send(producer, b"a1", properties=properties_text(TAGS="a"))
+        await send(producer, b"b1", properties=properties_text(TAGS="b"))
+        await send(producer, b"a2", properties=properties_text(TAGS="a"))
+        popped = await pop(peer, exp="a", expType="TAG")
+        assert popped.bodies == [b"a1", b"a2"]
+        assert parse_offsets(popped.header.msg_offset_info) == {("0", 0): [0, 2]}
+        await pop_nothing(peer)
+        waiting = asyncio.ensure_future(peer.ask(RequestCode.POP_MESSAGE, pop_ext(exp="b", pollTime=60_000)))
+        await wait_until(lambda: broker.pulls.hold.count == 1)
+        await send(producer, b"a3", properties=properties_text(TAGS="a"))
+        await send(producer, b"b2", properties=properties_text(TAGS="b"))
+        assert Popped(await waiting).bodies == [b"b2"]
+        for receipt in popped.receipts:
+            assert (await ack(peer, receipt)).code == 0
+
+
+async def test_too_many_unacked_messages_stop_pops_until_acks(tmp_path: Path) -> None:
+    """A group with `popInflightMessageThreshold` messages in flight waits, and is woken by an ack."""
+    async with running_broker(tmp_path, popInflightMessageThreshold="3") as broker, dialogue(broker) as peer:
+        await send(peer, b"1", b"2", b"3", b"4")
+        popped = await pop(peer, maxMsgNums=3)
+        reply = await pop_nothing(peer, maxMsgNums=1)
+        assert PopResult.read(reply.ext).rest_num == 1
+        waiting = asyncio.ensure_future(peer.ask(RequestCode.POP_MESSAGE, pop_ext(pollTime=60_000, maxMsgNums=1)))
+        await wait_until(lambda: broker.pulls.hold.count == 1)
+        async with dialogue(broker) as other:
+            assert (await ack(other, popped.receipts[0])).code == 0
+        assert Popped(await waiting).bodies == [b"4"]
+
+
+async def test_ordered_pop_blocks_its_queue(tmp_path: Path) -> None:
+    """An ordered group gets no message of a queue while one is invisible, and the same ones when the time is over."""
+    order = {"order": "true", "queueId": 0, "maxMsgNums": 2}
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1", b"2", b"3")
+        first = await pop(peer, **order, invisibleTime=100)
+        assert (first.bodies, first.header.revive_qid, first.header.order_count_info) == ([b"1", b"2"], 999, "0 0 0")
+        assert (await ack(peer, first.receipts[0])).code == 0
+        waiting = asyncio.ensure_future(peer.ask(RequestCode.POP_MESSAGE, pop_ext(**order, pollTime=60_000)))
+        again = Popped(await waiting)
+        assert (again.bodies, again.header.order_count_info) == ([b"2", b"3"], "0 qo0%1 1;0 0 0")
+        for receipt in again.receipts:
+            assert (await ack(peer, receipt)).code == 0
+        await wait_until(lambda: broker.core.offsets.find(GROUP, TOPIC, 0) == 3)
+        await pop_nothing(peer, **order)
+        illegal = again.receipts[1]._replace(queue_offset=3)
+        assert (await ack(peer, illegal)).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_ordered_offset_survives_a_restart(tmp_path: Path) -> None:
+    """An ordered ack that was answered counts after a restart, and the queue stays blocked for the others."""
+    order = {"order": "true", "queueId": 0}
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1", b"2")
+        popped = await pop(peer, **order)
+        assert (await ack(peer, popped.receipts[0])).code == 0
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await pop_nothing(peer, **order)
+        repeated = popped.receipts[1]
+        reply = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ack_ext(repeated, invisibleTime=0))
+        assert (reply.code, reply.ext["reviveQid"]) == (0, "999")
+        assert (await pop(peer, **order)).bodies == [b"2"]

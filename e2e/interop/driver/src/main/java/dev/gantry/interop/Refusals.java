@@ -10,12 +10,11 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /**
- * Unsupported features of this broker: pop, lite topics, timers for any time, recall. Such a request is refused at once with a
+ * Unsupported features of this broker: lite topics, timers for any time, recall. Such a request is refused at once with a
  * message, and nothing of it is stored: accepting a message and delivering it at another time would be worse.
  */
 final class Refusals {
     private static final long AT_ONCE_MILLIS = 5_000;
-    private static final List<Integer> POP = List.of(200050, 200051, 200052, 200053, 200054, 200055, 200151);
     private static final List<Integer> LITE = List.of(200070, 200071, 200072);
     private static final List<Integer> TIMERS_AND_RECALL = List.of(5001, 370);
     private static final List<String> TIMERS = List.of("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC");
@@ -28,7 +27,7 @@ final class Refusals {
         stage.createTopic(producer, stage.options.queues());
         List<MessageQueue> queues = producer.fetchPublishMessageQueues(stage.topic);
         producer.send(new Message(stage.topic, new byte[] {1}));
-        for (int code : Stream.of(POP, LITE, TIMERS_AND_RECALL).flatMap(List::stream).toList()) {
+        for (int code : Stream.of(LITE, TIMERS_AND_RECALL).flatMap(List::stream).toList()) {
             Map<String, String> fields = Map.of("topic", stage.topic, "consumerGroup", stage.group);
             refused(stage, "request " + code, () -> Dialect.invoke(producer, queues.get(0), code, fields));
         }
