@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
@@ -62,6 +63,8 @@ class PopHistory:
     sent: set[bytes] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
+    unknown: set[bytes] = field(default_factory=set)
+    """Messages whose ack was sent and not answered: they may be done."""
 
 
 def judge(history: PopHistory) -> list[str]:
@@ -137,8 +140,13 @@ class PopLoad:
 
     @property
     def is_consumed(self) -> bool:
-        """Whether every message that was sent was acked."""
-        return self.history.sent <= {ack.body for ack in self.history.acks}
+        """Whether every message that was sent was acked, or may have been."""
+        return not self.unacked
+
+    @property
+    def unacked(self) -> set[bytes]:
+        """The messages that were sent and certainly not acked."""
+        return self.history.sent - {ack.body for ack in self.history.acks} - self.history.unknown
 
     async def _consume_once(self, client: PopClient) -> None:
         address = self._address()
@@ -163,7 +171,8 @@ class PopLoad:
         batch = [one for one in popped if self._random.random() < 0.5]
         single = [one for one in popped if one not in batch]
         if batch:
-            await client.batch_ack(address, TOPIC, GROUP, [one.receipt for one in batch])
+            with self._unknown_on_failure(batch):
+                await client.batch_ack(address, TOPIC, GROUP, [one.receipt for one in batch])
             self._record(batch, until_s)
         for one in single:
             receipt, ends_s = one.receipt, until_s
@@ -171,8 +180,17 @@ class PopLoad:
                 changed_s = self._loop.time()
                 receipt = await client.change_invisible(address, TOPIC, GROUP, receipt, invisible_ms=2 * INVISIBLE_MS)
                 ends_s = changed_s + 2 * INVISIBLE_MS / 1000
-            await client.ack(address, TOPIC, GROUP, receipt)
+            with self._unknown_on_failure([one]):
+                await client.ack(address, TOPIC, GROUP, receipt)
             self._record([one], ends_s)
+
+    @contextmanager
+    def _unknown_on_failure(self, popped: list[PoppedMessage]) -> Iterator[None]:
+        try:
+            yield
+        except ClientError:
+            self.history.unknown.update(one.message.body for one in popped)
+            raise
 
     def _record(self, popped: list[PoppedMessage], until_s: float) -> None:
         now_s = self._loop.time()

@@ -16,7 +16,7 @@ from replication.supervisor import NoPromotion, Supervisor
 from gantry_testing.client import wait_until
 
 CONSUMERS = 4
-PATIENCE_S = 120.0
+PATIENCE_S = 40.0
 
 FIRST = Delivery(b"1", ("0", 0, 7), 0, asked_s=1.0)
 ACKED = Ack(b"1", ("0", 0, 7), 0, answered_s=2.0, is_binding=True)
@@ -85,7 +85,11 @@ async def run(
             await supervisor.wait_until_caught_up()
         await sending
         load.is_forgetful = False
-        await wait_until(lambda: load.is_consumed, timeout_s=PATIENCE_S, what="acks of all messages")
+        try:
+            await wait_until(lambda: load.is_consumed, timeout_s=PATIENCE_S, what="acks of all messages")
+        except TimeoutError:
+            delivered = [one for one in load.history.deliveries if one.body in load.unacked]
+            pytest.fail(f"never acked: {sorted(load.unacked)}; their deliveries: {delivered}")
         load.stop()
         await asyncio.gather(*consuming)
         return load.history
