@@ -246,6 +246,9 @@ class ConsumerOffsets:
         self.popped: Final[set[str]] = set()
         """The keys, topic@group, of offsets that pops have moved."""
 
+        self.unproven: Final[set[str]] = set()
+        """Those of them whose checkpoints the own log may have lost, when it was truncated to follow a master."""
+
         self.on_set: Final[list[Callable[[str, str, int, int], None]]] = []
         """Called with group, topic, queue and offset when an administrator sets an offset."""
         self.on_forgotten: Final[list[Callable[[str | None, str | None], None]]] = []

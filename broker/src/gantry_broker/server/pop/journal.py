@@ -26,7 +26,7 @@ from gantry_broker.ports import Clock
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.pop import records
-from gantry_broker.server.pop.checkpoints import PopQueue, PopState
+from gantry_broker.server.pop.checkpoints import SEPARATOR, PopQueue, PopState
 from gantry_broker.server.pop.records import REVIVE_QUEUES, STATE_QUEUE, StateRecord
 from gantry_broker.store.draft import Draft
 from gantry_wire import names
@@ -162,6 +162,7 @@ class PopJournal:
             return False
         if not self._is_caught_up:
             self._is_caught_up = True
+            self._prove_offsets()
             log.info("read pop checkpoints", extra={"queues": len(self.state.queues), "open": self.state.open_count})
             for notify in self.on_ready:
                 notify()
@@ -182,6 +183,25 @@ class PopJournal:
         for own in self._own:
             own.clear()
         self.clock.anchor()
+
+    def _prove_offsets(self) -> None:
+        """Set back committed offsets whose checkpoints the log may have lost, to where the log proves a pop ended.
+
+        Without any pop in the log, to the start of the queue: messages may be delivered twice, and none is skipped.
+        """
+        offsets = self._core.offsets
+        for key in offsets.unproven:
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, committed in offsets.offsets_of(key).items():
+                known = self.state.queues.get((topic, group, queue_id))
+                proven = None if known is None else known.next_offset
+                if proven is None:
+                    proven = self._core.readable_range(topic, queue_id)[0]
+                if topic != self.topic and committed > proven:
+                    facts = {"topic": topic, "queue": queue_id, "group": group, "old": committed, "new": proven}
+                    log.warning("committed offset of popped messages is not proven by the log; set back", extra=facts)
+                    offsets.commit(group, topic, queue_id, proven)
+        offsets.unproven.clear()
 
     def _begin_state(self) -> bool:
         """Start from the last readable state of the log, or else from RocketMQ's committed offsets.

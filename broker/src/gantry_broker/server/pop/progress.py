@@ -41,6 +41,7 @@ class PopProgress:
         if newest is not None:
             for key, offsets in newest[1].items():
                 self._offsets.replace(key, offsets)
+                self._offsets.unproven.discard(key)
 
     def become_master(self, position: int) -> None:
         """Apply the offsets up to the end of the log, and forget later ones: this broker is the master."""
@@ -48,5 +49,9 @@ class PopProgress:
         self._waiting.clear()
 
     def begin_copying(self) -> None:
-        """Forget what waits for the log: a stream begins, perhaps from another master, and sends all offsets."""
+        """Forget what waits for the log: a stream begins, perhaps from another master, and sends all offsets.
+
+        The log may have lost checkpoints, so the own offsets are not proven until those of the master are applied.
+        """
         self._waiting.clear()
+        self._offsets.unproven.update(self._offsets.popped)
