@@ -115,6 +115,7 @@ class PopLoad:
                     try:
                         receipt = await producer.send(Message(TOPIC, body))
                     except ClientError:
+                        await asyncio.sleep(0.05)
                         continue
                     if receipt.is_acknowledged:
                         break
@@ -135,7 +136,7 @@ class PopLoad:
             await session.close()
 
     def stop(self) -> None:
-        """Let the consumers end."""
+        """Let the consumers end after their present requests."""
         self._is_stopped = True
 
     @property

@@ -44,14 +44,19 @@ def test_judge_finds_violations(history: PopHistory, violation: str | None) -> N
 
 async def promote(supervisor: Supervisor, group: Group) -> None:
     """Promote another member, as soon as that is possible."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                await supervisor.promote_among(group.others(supervisor.master))
-            except NoPromotion:
-                await asyncio.sleep(0.05)
-            else:
-                return
+    reason = ""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await supervisor.promote_among(group.others(supervisor.master))
+                except NoPromotion as error:
+                    reason = str(error)
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+    except TimeoutError:
+        pytest.fail(f"no member could be promoted: {reason}")
 
 
 async def run(
@@ -68,6 +73,7 @@ async def run(
         supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=members - 1))
         await supervisor.promote_first()
         await group.create_topic(supervisor.master)
+        await supervisor.wait_until_caught_up()
         load = PopLoad(group.name_server_address, lambda: supervisor.master.address, seed=rounds)
         sending = asyncio.ensure_future(load.send(200 * rounds))
         consuming = [asyncio.ensure_future(load.consume()) for _ in range(CONSUMERS)]

@@ -231,7 +231,7 @@ async def test_expired_message_is_dropped_when_its_time_is_over(tmp_path: Path) 
 
 @pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000], ids=["back", "forth"])
 async def test_wall_clock_that_jumps_changes_no_invisible_time(tmp_path: Path, jump_ms: int) -> None:
-    """Messages are delivered again when their time is over, whatever the wall clock shows meanwhile."""
+    """Messages are delivered again when their time is over, although the wall clock was changed meanwhile."""
     clock = FakeClock()
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as peer:
         await send(peer, b"1")

@@ -176,7 +176,8 @@ class PopHandlers:
 
     def _answer_or_hold(self, held: HeldPop | HeldNotification, poll_ms: int) -> Command | None:
         """Answer a request, or hold it until there are messages."""
-        is_waiting = poll_ms > 0 and not self._hold.is_stopped and not held.command.is_oneway
+        is_late = held.deadline <= self._loop.time()  # it has waited until the checkpoints were read
+        is_waiting = poll_ms > 0 and not is_late and not self._hold.is_stopped and not held.command.is_oneway
         answer = held.retry(not is_waiting)
         if answer is not None or held.is_done:
             return answer
