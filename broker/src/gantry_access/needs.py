@@ -179,7 +179,10 @@ def _popped_queue_of_group(command: Command) -> Needs:
 def _batch_ack(command: Command) -> Needs:
     """Return the needs of a batch of acks: the groups and the topics, which may be several."""
     found: dict[Need, None] = {}
-    for ack in read_document(command.body, BatchAckMessages).acks if command.body else ():
+    acks = read_document(command.body, BatchAckMessages).acks
+    if not acks:
+        raise FieldError("a batch of acks needs acks")
+    for ack in acks:
         found[consume_need(ack.consumer_group)] = None
         found[read_need(ack.topic)] = None
     return tuple(found)
