@@ -15,8 +15,7 @@ from gantry_broker.ports import SystemClock
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.pop import records
-from gantry_broker.server.pop.journal import STATE_INTERVAL_MS
-from gantry_broker.server.pop.progress import PopProgress
+from gantry_broker.server.pop.journal import STATE_INTERVAL_MS, PopProgress
 from gantry_broker.server.pop.records import STATE_QUEUE, revive_queue_of
 from gantry_broker.server.pop.writer import PopWriter
 from gantry_broker.store.checkpoint import decode_checkpoint, encode_checkpoint

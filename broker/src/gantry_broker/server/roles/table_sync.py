@@ -31,7 +31,7 @@ from gantry_broker.server.core.groups import GroupDocument
 from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.core.request_modes import MODE_TABLE
 from gantry_broker.server.delay.service import DelayService
-from gantry_broker.server.pop.progress import PopProgress
+from gantry_broker.server.pop.journal import PopProgress
 from gantry_broker.server.transactions.journal import TransactionProgress
 from gantry_broker.store.message_store import MessageStore
 from gantry_wire.commands.admin import TopicConfigTable
