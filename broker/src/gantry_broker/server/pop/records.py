@@ -8,7 +8,8 @@
 They are in the topic ``rmq_sys_REVIVE_LOG_<cluster>``. Queues 0 to 7 are RocketMQ's revive queues: all records about
 one queue of a group are in the same revive queue, so that their order is that of the log. Queue 8 has the records of
 kind ``state``, of which the last one counts. RocketMQ reads checkpoints and acks with these JSON fields, and ignores
-the other two kinds.
+the other two kinds. It takes the time up to which it has read from a property, as if each record were a timer message;
+here that is the time of the append.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ STATE_BYTES_MAX: Final = 64 << 20
 """The limit of a state after its decompression, far above that of 100,000 queues."""
 
 _CODES: Final = {tag: tags_code(tag) for tag in (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG, POSITION_TAG, STATE_TAG)}
-_PROPERTIES: Final = {tag: keys.encode_properties({keys.TAGS: tag}) for tag in _CODES}
+_PROPERTIES: Final = {tag: keys.encode_properties({keys.TAGS: tag, keys.TIMER_DELIVER_MS: "%d"}) for tag in _CODES}
+"""The properties of each kind of record, to be formatted with the time."""
 
 _NOT_COPIED: Final = (
     keys.RECORD_CRC, keys.POP_CHECKPOINT, keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID,
@@ -177,7 +179,7 @@ def parse_state(message: StoredMessage) -> StateRecord:
 def record_draft(queue: ConsumeQueue, tag: str, body: bytes, *, host: bytes, now_ms: int) -> Draft:
     """Return the draft of a record. It is found by its queue alone, so the key index does not list it."""
     return Draft(
-        queue=queue, body=body, properties=_PROPERTIES[tag],
+        queue=queue, body=body, properties=_PROPERTIES[tag] % now_ms,
         sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0, born_timestamp_ms=now_ms, born_host=host,
         reconsume_times=0, prepared_offset=0, tags_code=_CODES[tag], delay_ms=0, keys=(),
     )  # fmt: skip
