@@ -43,6 +43,7 @@ from gantry_wire.commands.clients import (
 from gantry_wire.commands.consumers import ConsumeStatsRequest, TopicOfGroup
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.pop import BatchAckMessages
 from gantry_wire.commands.pull import ViewMessage
 from gantry_wire.commands.send import SendBack
 
@@ -169,6 +170,24 @@ def _check_client(command: Command) -> Needs:
     return group if subscription is None else (*group, read_need(subscription.topic))
 
 
+def _popped_queue_of_group(command: Command) -> Needs:
+    """Return the needs of a request about popped messages. A pop retry topic belongs to its group and its own topic."""
+    group, topic = _field(command, "consumerGroup"), _field(command, "topic")
+    return (consume_need(group), read_need(names.pop_retry_origin(topic, group) or topic))
+
+
+def _batch_ack(command: Command) -> Needs:
+    """Return the needs of a batch of acks: the groups and the topics, which may be several."""
+    found: dict[Need, None] = {}
+    acks = read_document(command.body, BatchAckMessages).acks
+    if not acks:
+        raise FieldError("a batch of acks needs acks")
+    for ack in acks:
+        found[consume_need(ack.consumer_group)] = None
+        found[read_need(ack.topic)] = None
+    return tuple(found)
+
+
 def _assignment(command: Command) -> Needs:
     request = read_document(command.body, AssignmentRequest)
     if not request.consumer_group or not request.topic:
@@ -244,7 +263,6 @@ _ADMIN_CODES: Final = (
     RequestCode.AUTH_GET_ACL,
     RequestCode.AUTH_LIST_ACL,
     # pop consumption
-    RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.POP_ROLLBACK,
     # lite topics
     RequestCode.POP_LITE_MESSAGE,
@@ -306,7 +324,6 @@ NEEDS: Final[dict[int, Reader]] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: _read_topic("topic"),
     RequestCode.GET_TOPIC_STATS_INFO: _read_topic("topic"),
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _read_topic("topic"),
-    # Gantry's brokers refuse these. Their needs are RocketMQ's, so that a client that may pull is advised to pull.
     **dict.fromkeys(
         (
             RequestCode.POP_MESSAGE,
@@ -316,8 +333,9 @@ NEEDS: Final[dict[int, Reader]] = {
             RequestCode.NOTIFICATION,
             RequestCode.POLLING_INFO,
         ),
-        _queue_of_group,
+        _popped_queue_of_group,
     ),
+    RequestCode.BATCH_ACK_MESSAGE: _batch_ack,
     RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.RECALL_MESSAGE: _publish_to("topic"),
     # membership

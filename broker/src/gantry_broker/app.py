@@ -85,6 +85,7 @@ class Broker(Host):
         )
         server_layer = build_server(self, store_layer, core_layer, replication_layer, loop=self._loop)
         self.sends, self.pulls, self.visibility = server_layer.sends, server_layer.pulls, server_layer.visibility
+        self.pops = server_layer.pops
         self.listeners, self.handlers, self.registration = (
             server_layer.listeners,
             server_layer.handlers,
@@ -117,6 +118,7 @@ class Broker(Host):
             asyncio.ensure_future(self.timers.run()),
             asyncio.ensure_future(self.timers.run_files()),
             asyncio.ensure_future(self.transactions.run()),
+            asyncio.ensure_future(self.pops.run()),
             asyncio.ensure_future(self.retention.run()),
             *(asyncio.ensure_future(one) for one in self.periodic_tasks.coroutines()),
             *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_enabled else []),
@@ -252,6 +254,7 @@ class Broker(Host):
             await finish_within(self.store.flush, self.store.log, deadline - self._loop.time())
         self.visibility.advance()
         await self._wait_for_slaves(deadline)
+        self.pops.journal.settle()  # so that RocketMQ finds the offsets of pops if it opens the store
         await self.replication.close()
         await self.listeners.close()
 
@@ -381,6 +384,7 @@ class Broker(Host):
         self.delay.on_log_changed(end)
         self.timers.on_log_changed(end)
         self.transactions.on_log_changed(end)
+        self.pops.on_log_changed(end)
         self.scrubber.on_log_changed(end)
         self.retention.time.on_log_changed(end)
 

@@ -39,6 +39,7 @@ from gantry_broker.server.core.live_settings import LiveSettings, SettingsFile
 from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.persist import Persistence
 from gantry_broker.server.core.queue_locks import QueueLocks
+from gantry_broker.server.core.request_modes import RequestModes
 from gantry_broker.server.core.send_routes import SendRoutes
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.tls import BrokerTls
@@ -48,6 +49,11 @@ from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.groups import group_handlers, members, offset_handlers
 from gantry_broker.server.groups.members import ConsumerCalls
 from gantry_broker.server.groups.resets import ResetHandlers
+from gantry_broker.server.pop.acks import PopAcks
+from gantry_broker.server.pop.handlers import PopHandlers
+from gantry_broker.server.pop.modes import ModeHandlers
+from gantry_broker.server.pop.order import OrderedQueues
+from gantry_broker.server.pop.service import Pops
 from gantry_broker.server.pull import queries
 from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
@@ -87,6 +93,7 @@ class Host(RolesHost, Protocol):
     replication: Replication
     roles: Roles
     visibility: Visibility
+    pops: Pops
     registered_id: int | None
     """The broker id under which it is registered; None if it is not."""
 
@@ -182,6 +189,9 @@ class CoreLayer:
     delay: DelayService
     timers: TimerService
     transactions: Transactions
+    ordered: OrderedQueues
+    """The queues that groups consume in order by pop."""
+
     flow: FlowControl
     """Refuses sends as busy, also while the disk is full."""
 
@@ -208,6 +218,7 @@ def build_core(
         offsets=ConsumerOffsets(clock),
         clients=ClientRegistry(clock, may_notify=host.may_notify),
         locks=QueueLocks(clock),
+        request_modes=RequestModes(),
         send_routes=SendRoutes(
             store, store_host=store_layer.store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
         ),
@@ -218,6 +229,7 @@ def build_core(
         wait_until_published=lambda: host.registration.wait_until_published(),
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
         is_sure_master=lambda: host.replication.master.can_acknowledge,
+        oldest_popped=lambda: host.pops.journal.state.oldest_open(),
     )
 
     def note_written(name: str) -> None:
@@ -234,6 +246,7 @@ def build_core(
         delay=delay,
         timers=timers,
         transactions=Transactions(core) if guard is None else Transactions(core, make_half_message_check(guard)),
+        ordered=OrderedQueues(),
         flow=flow,
         retention=retention,
         scrubber=Scrubber(
@@ -272,7 +285,7 @@ def build_replication(
         pause_retention=core_layer.retention.deletion_lock,
     )  # fmt: skip
     send_path = build_send_path(store_layer, core_layer, replication, loop)
-    tables = StoredTables(core, core_layer.delay, core_layer.timers)
+    tables = StoredTables(core, core_layer.delay, core_layer.timers, core_layer.ordered)
     roles = Roles(
         settings, store, replication, core.gate, host,
         send_path=send_path, tables=tables, promises=promises, role_file=RoleFile(disk, settings.store_path),
@@ -316,6 +329,7 @@ class ServerLayer:
 
     sends: SendHandlers
     pulls: PullHandlers
+    pops: Pops
     visibility: Visibility
     listeners: BrokerListeners
     handlers: HandlerTable
@@ -344,6 +358,7 @@ def build_server(
     )
     sends = SendHandlers(core, send_path)
     pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(store_layer.live, store, replication, roles))
+    pops = Pops(core, core_layer.ordered, send_path.ack_gate, pulls.hold, loop)
     visibility = Visibility(loop, store, send_path.ack_gate, pulls.hold, replication.report_store_progress)
     listeners = BrokerListeners(core, send_path, sends, pulls.hold, visibility, tls=tls, guard=store_layer.guard)
     registration = Registration(
@@ -355,9 +370,15 @@ def build_server(
     return ServerLayer(
         sends=sends,
         pulls=pulls,
+        pops=pops,
         visibility=visibility,
         listeners=listeners,
-        handlers=collect_handlers(store_layer, core_layer, replication_layer, sends, pulls, listeners),
+        handlers=join_tables(
+            collect_handlers(store_layer, core_layer, replication_layer, sends, pulls, listeners),
+            handlers_of(PopHandlers(core, pops, pulls.hold, loop)),
+            handlers_of(PopAcks(core, pops)),
+            handlers_of(ModeHandlers(core, registration.query_route, loop)),
+        ),
         registration=registration,
         external_addresses=ExternalAddresses(settings.external_address_path, lambda: host.register(host.registered_id)),
         periodic_tasks=PeriodicTasks(core),

@@ -26,9 +26,11 @@ from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import (
     MASTER_ID,
     KeyValueTable,
+    QueryRoute,
     RegisterBroker,
     RegisterBrokerBody,
     RegisterBrokerResult,
+    TopicRoute,
     UnregisterBroker,
     body_checksum,
 )
@@ -176,6 +178,19 @@ class Registration:
                 "name server has not confirmed the topics in time; clients see them later",
                 extra={"timeout_ms": timeout_ms},
             )
+
+    async def query_route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic from the first name server that answers; None if none does, or none has it."""
+        fields = QueryRoute(topic=topic, accept_standard_json_only=True)
+        for address, channel in list(self._channels.items()):
+            command = Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=fields.write())
+            try:
+                reply = await self._request(address, channel, command)
+                if reply.code == ResponseCode.SUCCESS:
+                    return read_document(reply.body, TopicRoute)
+            except (RemotingError, FieldError) as error:
+                log.info("could not query route", extra={"address": address, "topic": topic, "reason": str(error)})
+        return None
 
     async def close(self) -> None:
         """Unregister from all name servers, so that clients stop connecting at once."""

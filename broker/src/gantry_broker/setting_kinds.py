@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from gantry_remoting import bare_host, split_address
-from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
+from gantry_wire.names import is_sendable, topic_fault
 
 FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
@@ -55,7 +55,7 @@ def topic(text: str) -> str:
     fault = topic_fault(text)
     if fault is not None:
         raise ValueError(fault.value)
-    if text in NOT_SENDABLE_TOPICS:
+    if not is_sendable(text):
         raise ValueError("only the broker itself writes to this topic")
     return text
 

@@ -18,7 +18,7 @@ from gantry_wire.commands.send import SendMessageV2
 from gantry_wire.compress import compress_body
 from gantry_wire.errors import LocalProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
-from gantry_wire.names import AUTO_CREATE_TOPIC, NOT_SENDABLE_TOPICS, RETRY_PREFIX, group_fault, topic_fault
+from gantry_wire.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, group_fault, is_sendable, topic_fault
 from gantry_wire.properties import format_properties
 
 _RESERVED = frozenset(
@@ -79,7 +79,7 @@ def check_topic(topic: str) -> None:
     fault = topic_fault(topic)
     if fault is not None:
         raise InvalidMessage(f"topic {topic[:64]!r}: {fault.value}")
-    if topic in NOT_SENDABLE_TOPICS:
+    if not is_sendable(topic):
         raise InvalidMessage(f"topic {topic!r} is an internal topic of the broker")
 
 

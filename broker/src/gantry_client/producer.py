@@ -76,7 +76,7 @@ _TRANSPORT_PROPERTIES: Final = frozenset(
         property_names.TRANSACTION_CHECK_TIMES,
         property_names.CHECK_IMMUNITY_SECONDS,
         "CONSUME_START_TIME",
-        "1ST_POP_TIME",
+        property_names.FIRST_POP_TIME,
         "DLQ_ORIGIN_TOPIC",
         "DLQ_ORIGIN_MESSAGE_ID",
     }

@@ -16,6 +16,8 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}TRANS"
 """The group under which the broker stores its consumer offsets in the topics of open transactions."""
+REVIVE_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
+"""The group under which the broker stores its consumer offsets in the topic of pop checkpoints."""
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -25,6 +27,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
     TRANSACTION_GROUP,
+    REVIVE_GROUP,
 )
 """The consumer groups that every broker has for itself."""
 
@@ -71,9 +74,21 @@ HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
 
 INTERNAL_PREFIX: Final = "rmq_sys_"
 """The prefix of RocketMQ 5's own topics."""
+REVIVE_PREFIX: Final = f"{INTERNAL_PREFIX}REVIVE_LOG_"
+"""The prefix of topics of pop checkpoints, which only the broker itself reads and writes."""
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
+POP_RETRY_SEPARATOR_V1: Final = "_"
+POP_RETRY_SEPARATOR_V2: Final = "+"
+"""Separates group and topic in the name of a pop retry topic. No other name may contain it."""
+
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_POP_RETRY_V2 = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+\+[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+def is_sendable(topic: str) -> bool:
+    """Return whether clients may send to a topic of this name; the broker itself writes the others."""
+    return topic not in NOT_SENDABLE_TOPICS and not topic.startswith(REVIVE_PREFIX)
 
 
 class NameFault(Enum):
@@ -89,7 +104,7 @@ def _find_fault(name: str, bytes_max: int) -> NameFault | None:
         return NameFault.EMPTY
     if len(name) > bytes_max:
         return NameFault.LENGTH
-    if _NAME.fullmatch(name) is None:
+    if _NAME.fullmatch(name) is None and _POP_RETRY_V2.fullmatch(name) is None:
         return NameFault.CHARACTERS
     return None
 
@@ -102,6 +117,8 @@ def topic_fault(topic: str) -> NameFault | None:
 
 def group_fault(group: str) -> NameFault | None:
     """Return why `group` is no valid producer or consumer group name, or None if it is one."""
+    if POP_RETRY_SEPARATOR_V2 in group:
+        return NameFault.CHARACTERS
     return _find_fault(group, GROUP_BYTES_MAX)
 
 
@@ -120,6 +137,25 @@ def path_component(name: str) -> str:
 def retry_topic(group: str) -> str:
     """Return the topic for messages that a consumer of `group` failed to consume."""
     return RETRY_PREFIX + group
+
+
+def pop_retry_topic(topic: str, group: str, *, is_v2: bool = False) -> str:
+    """Return the topic for messages of `topic` that `group` has popped and not acked in time."""
+    return f"{RETRY_PREFIX}{group}{POP_RETRY_SEPARATOR_V2 if is_v2 else POP_RETRY_SEPARATOR_V1}{topic}"
+
+
+def pop_retry_origin(topic: str, group: str) -> str | None:
+    """Return the topic whose messages for `group` are redelivered through `topic`; None if it is no such topic."""
+    for separator in (POP_RETRY_SEPARATOR_V2, POP_RETRY_SEPARATOR_V1):
+        origin = topic.removeprefix(f"{RETRY_PREFIX}{group}{separator}")
+        if origin and origin != topic:
+            return origin
+    return None
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic of a cluster's pop checkpoints and acks."""
+    return REVIVE_PREFIX + cluster
 
 
 def dead_letter_topic(group: str) -> str:

@@ -36,6 +36,7 @@ HEARTBEAT = {
 LOCK = {"consumerGroup": "G", "clientId": "c", "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}]}
 CHECK = {"clientId": "c", "group": "G", "subscriptionData": SUBSCRIPTION}
 
+ACK_OF_T = {"c": "G", "t": "T", "r": "1", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "AQ=="}
 ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
     (10, send_ext(10, topic="T"), None, (PUB_T,)),
     (310, send_ext(310, topic="T"), None, (PUB_T,)),
@@ -92,7 +93,10 @@ ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
     (200053, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
     (200054, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
     (200055, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
-    (200151, {}, {"consumerGroup": "G", "topic": "T"}, ADMIN_ONLY),
+    (200051, {"consumerGroup": "G", "topic": "%RETRY%G_T"}, None, (SUB_G, SUB_T)),
+    (200051, {"consumerGroup": "G", "topic": "%RETRY%G+T"}, None, (SUB_G, SUB_T)),
+    (200051, {"consumerGroup": "G", "topic": "%RETRY%H_T"}, None, (SUB_G, Need(Kind.GROUP, "H_T", Permission.SUB))),
+    (200151, {}, {"acks": [ACK_OF_T, ACK_OF_T]}, (SUB_G, SUB_T)),
     (370, {"topic": "T", "producerGroup": "P"}, None, (PUB_T,)),
     (400, {}, {"consumerGroup": "G", "topic": "T", "clientId": "c"}, (SUB_G, SUB_T)),
     (401, {}, {"consumerGroup": "G", "topic": "T"}, ADMIN_ONLY),
@@ -116,7 +120,7 @@ def test_request_needs_permission_for_what_it_accesses(
     ("code", "ext"),
     [(10, {"b": "T"}), (310, {"topic": "T"}), (320, {}), (11, {"topic": "T"}), (33, {}), (33, {"offset": "x"}),
      (37, {"commitLogOffset": "-7"}), (36, {"offset": "7"}), (34, {}), (41, {}), (105, {}),
-     (400, {}), (200050, {"topic": "T"})],
+     (400, {}), (200050, {"topic": "T"}), (200051, {"consumerGroup": "G"}), (200151, {})],
 )  # fmt: skip
 def test_request_without_topic_or_group_is_refused(code: int, ext: dict[str, str]) -> None:
     """A name in the wrong field, or no name, does not bypass the check."""

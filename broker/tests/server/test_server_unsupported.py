@@ -8,11 +8,8 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.server.admin import unsupported
 from gantry_broker.server.admin.unsupported import UNSUPPORTED
-from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker
+from gantry_testing.local import Dialogue, dialogue, running_broker
 from gantry_wire import RequestCode
-from gantry_wire.fastjson import dumps
-
-POP_CODES = (200050, 200051, 200052, 200053, 200054, 200055, 200151)
 
 
 @pytest.fixture
@@ -40,9 +37,9 @@ async def test_each_unsupported_request_has_its_own_text(broker: Broker, client:
     assert "NewGroup" not in broker.core.groups.all
 
 
-def test_requests_for_pop_and_assignments_are_in_the_table() -> None:
-    """Pop, its acknowledgements and queue assignment by brokers are in it under RocketMQ's numbers."""
-    assert {int(code) for code in UNSUPPORTED} >= {*POP_CODES, 400, 401}
+def test_requests_for_lite_topics_are_in_the_table() -> None:
+    """Pops of lite topics are in it under RocketMQ's number."""
+    assert 200070 in {int(code) for code in UNSUPPORTED}
     assert all(len(text) > 30 for _, text in UNSUPPORTED.values())
 
 
@@ -64,8 +61,3 @@ async def test_unknown_request_code_is_named(client: Dialogue) -> None:
     assert (reply.code, "4711" in (reply.remark or "")) == (3, True)
 
 
-async def test_consumer_that_requests_an_assignment_continues(client: Dialogue) -> None:
-    """400 as 5.x clients send it is refused so that they divide the queues themselves: code 3, not a timeout."""
-    body = {"topic": TOPIC, "consumerGroup": "G", "clientId": "c", "strategyName": "AVG", "messageModel": "CLUSTERING"}
-    reply = await client.ask(400, body=dumps(body))
-    assert (reply.code, "clientRebalance" in (reply.remark or "")) == (3, True)

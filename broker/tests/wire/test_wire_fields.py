@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_wire.commands import admin, clients, nameserver, offsets, pull, send
+from gantry_wire.commands import admin, clients, nameserver, offsets, pop, pull, send
 from gantry_wire.commands.fields import FieldError, Fields
 from gantry_wire.commands.pull import PullMessage
 from gantry_wire.commands.send import SendMessage, SendMessageV2
@@ -24,7 +24,7 @@ def kinds_in(*modules: Any) -> list[type[Fields]]:
     ]
 
 
-ALL_KINDS = kinds_in(admin, clients, nameserver, offsets, pull, send)
+ALL_KINDS = kinds_in(admin, clients, nameserver, offsets, pop, pull, send)
 """The headers of these modules; those of `consumers` and `transactions` are not among them."""
 
 

@@ -25,7 +25,7 @@ from gantry_wire import (
     encode_record,
 )
 from gantry_wire.batch import decode_batch, encode_batch
-from gantry_wire.commands import admin, clients, nameserver, offsets, pull, send
+from gantry_wire.commands import admin, clients, nameserver, offsets, pop, pull, send
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import Fields
 from gantry_wire.fastjson import loads
@@ -116,6 +116,8 @@ REQUEST_FIELDS: dict[int, type[Fields]] = {
     11: pull.PullMessage,
     361: pull.PullMessage,
     12: pull.QueryMessage,
+    200050: pop.PopMessage,
+    200051: pop.AckMessage,
     33: pull.ViewMessage,
     14: offsets.QueryConsumerOffset,
     15: offsets.UpdateConsumerOffset,
@@ -140,6 +142,7 @@ REPLY_FIELDS: dict[int, type[Fields]] = {
     11: pull.PullResult,
     361: pull.PullResult,
     12: pull.QueryMessageResult,
+    200050: pop.PopResult,
     14: offsets.OffsetResult,
     29: offsets.OffsetResult,
     30: offsets.OffsetResult,
@@ -155,6 +158,8 @@ REQUEST_DOCUMENTS: dict[int, type[msgspec.Struct]] = {
     46: clients.CheckClientConfig,
     103: nameserver.RegisterBrokerBody,
     322: admin.DataVersion,
+    400: pop.QueryAssignment,
+    401: pop.MessageRequestMode,
 }
 
 REPLY_DOCUMENTS: dict[int, type[msgspec.Struct]] = {
@@ -162,9 +167,11 @@ REPLY_DOCUMENTS: dict[int, type[msgspec.Struct]] = {
     105: nameserver.TopicRoute,
     106: nameserver.ClusterInfo,
     322: admin.DataVersion,
+    400: pop.QueryAssignmentResult,
+    402: pop.MessageRequestModes,
 }
 
-RECORD_REPLIES = (11, 361, 12, 33)
+RECORD_REPLIES = (11, 361, 12, 33, 200050)
 
 
 def test_index_lists_every_file_with_its_digest() -> None:

@@ -19,8 +19,8 @@ from gantry_interop.processes import Child, Nursery
 
 SCENARIOS = (
     "sync", "async", "oneway", "batch", "batchqueues", "compressed", "tags", "sql", "ordered", "broadcast", "litepull",
-    "restart", "rebalance", "threads64", "retry", "dlq", "transactions", "request", "trace", "queries", "refusals",
-    "timers", "retrylimits", "codecs", "namespaces", "headers", "settings", "offsets",
+    "restart", "rebalance", "threads64", "retry", "dlq", "pop", "timers", "transactions", "request", "trace", "queries",
+    "refusals", "retrylimits", "codecs", "namespaces", "headers", "settings", "offsets",
 )  # fmt: skip
 IPV6_SCENARIOS = ("ipv6", "sync", "batch", "ordered", "litepull", "transactions", "request")
 """The scenarios for servers that have only an IPv6 address."""

@@ -28,7 +28,16 @@ from gantry_wire.commands.fields import FieldError
 
 log = logging.getLogger(__name__)
 
-FAST_PORT_REFUSED_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+FAST_PORT_REFUSED_CODES: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
 """Requests that the fast port answers with code 3. As in RocketMQ it does not serve pulls, which may be held."""
 
 ANSWERED_BY_CLIENTS: Final = frozenset(
@@ -49,6 +58,12 @@ CLIENT_CHANGES: Final = frozenset(
         RequestCode.END_TRANSACTION,
         RequestCode.RECALL_MESSAGE,
         RequestCode.LOCK_BATCH_MQ,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     }
 )
 """Changes that clients make in normal operation. A line in the audit log for each failed message or each renewed lock
@@ -61,7 +76,6 @@ CHANGES_ON_ANY_MEMBER: Final = frozenset(
         RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.RESET_MASTER_FLUSH_OFFSET,
         RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
         RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,

@@ -68,7 +68,7 @@ class MigrationFacts:
     timer_messages: int = 0
     """The number of messages in the timer wheel, which the new broker delivers."""
     pop_groups: Sequence[str] = ()
-    """The consumer groups that consume by pop, which is not supported."""
+    """The consumer groups that consume by pop, whose open checkpoints are not migrated."""
     batch_topics: Sequence[str] = ()
     """The topics with batch consume queues, whose batches are stored as one record each."""
     registrations: Sequence[BrokerRegistration] = ()
@@ -247,8 +247,8 @@ def _check_data_left_behind(facts: MigrationFacts) -> Iterator[Finding]:
         groups = ", ".join(facts.pop_groups[:10])
         yield Finding(
             Severity.WARNING,
-            f"pop consumption is not supported; affected groups: {groups}",
-            "switch them to push consumption",
+            f"messages that are popped and not acked are not migrated; affected groups: {groups}",
+            "switch them to push consumption before, and back after the migration",
         )
     if facts.batch_topics:
         topics = ", ".join(facts.batch_topics[:10])

@@ -170,7 +170,7 @@ class ClassicTableFetcher:
             self._has_ends = True
 
     async def _warn_of_pop_groups(self, client: ClassicMasterClient) -> None:
-        """Warn of groups that consume by pop, which is not supported, before a migration is over."""
+        """Warn of groups that consume by pop before a migration is over: their checkpoints are timer messages."""
         if self._are_modes_checked:
             return
         try:
@@ -190,4 +190,7 @@ class ClassicTableFetcher:
         )
         if popping:
             self._are_modes_checked = True
-            log.warning("master has groups that consume by pop, which is not supported", extra={"groups": popping})
+            log.warning(
+                "master has groups that consume by pop; their open checkpoints are not copied",
+                extra={"groups": popping},
+            )

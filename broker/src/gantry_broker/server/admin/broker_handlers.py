@@ -96,13 +96,9 @@ class BrokerHandlers:
     def list_delay_offsets(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=write_document(self._delay.progress.delivered_document()))
 
-    @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    def list_request_modes(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=dumps({"messageRequestModeMap": {}}))
-
     @handles(RequestCode.POP_ROLLBACK)
     def roll_back_pop(self, command: Command, connection: Connection) -> Command:
-        """Answer with success: there are no records of pop consumption to move into files."""
+        """Answer with success: records of pop consumption are in the log, and nowhere else."""
         return command.reply()
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)

@@ -6,8 +6,8 @@
 The consumers of a topic are all groups with a committed offset in it, and all connected groups that subscribe to it. A
 group without an offset in a queue has consumed nothing of it. Broadcasting consumers keep their offsets themselves, and
 tools and system groups do not act for a user, so neither counts. A topic without consumers is unconsumed from its
-start; dead letter topics usually are. Retry topics wait for their own group, delayed messages for their delivery. Other
-system topics prevent no deletion.
+start; dead letter topics usually are. A message that is popped and not acked is unconsumed, too. Retry topics wait for
+their own group, delayed messages for their delivery. Other system topics prevent no deletion.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def find_oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int])
     ``delivered`` holds the durably delivered offset of each delay level.
     """
     oldest: Unconsumed | None = None
-    committed = core.offsets.groups_by_topic()
+    committed, popped = core.offsets.groups_by_topic(), core.oldest_popped()
     count = 0
     for topic, queue_ids in core.store.queues.topics().items():
         groups = list_consumers(core, topic, committed.get(topic, ()))
@@ -55,7 +55,7 @@ async def find_oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int])
             if count % QUEUES_PER_TURN == 0:
                 await asyncio.sleep(0)
             queue = core.store.queues.get(topic, queue_id)
-            found = None if queue is None else find_first_in_queue(core, queue, groups, delivered)
+            found = None if queue is None else find_first_in_queue(core, queue, groups, delivered, popped)
             if found is not None and (oldest is None or found.physical_offset < oldest.physical_offset):
                 oldest = found
     return oldest
@@ -66,7 +66,9 @@ def list_consumers(core: BrokerCore, topic: str, committed: Iterable[str]) -> li
     if topic == names.SCHEDULE_TOPIC:
         return [DELAY_SERVICE]
     if topic.startswith(names.RETRY_PREFIX):
-        return [topic.removeprefix(names.RETRY_PREFIX)]
+        owner = topic.removeprefix(names.RETRY_PREFIX)
+        popping = sorted(group for group in committed if names.pop_retry_origin(topic, group) is not None)
+        return [owner] if owner in core.groups.all or not popping else popping
     if core.topics.is_system(topic):
         return None
     groups = {*committed, *core.clients.groups_subscribed_to(topic)}
@@ -81,11 +83,15 @@ def _is_counted(core: BrokerCore, group: str) -> bool:
 
 
 def find_first_in_queue(
-    core: BrokerCore, queue: ConsumeQueue, groups: Iterable[str], delivered: Mapping[int, int]
+    core: BrokerCore,
+    queue: ConsumeQueue,
+    groups: Iterable[str],
+    delivered: Mapping[int, int],
+    popped: Mapping[tuple[str, str, int], int],
 ) -> Unconsumed | None:
     """Return the first message of a queue that one of the groups has not consumed; None if all are consumed.
 
-    ``delivered`` has the delivered offset of each delay level.
+    ``delivered`` has the delivered offset of each delay level, ``popped`` the oldest messages that are not acked.
     """
     slowest, offset = NO_GROUP, queue.readable_end
     for group in groups:
@@ -93,8 +99,9 @@ def find_first_in_queue(
             consumed: int | None = delivered.get(queue.queue_id + 1)
         else:
             consumed = None if group == NO_GROUP else core.offsets.find(group, queue.topic, queue.queue_id)
-        if (consumed or 0) < offset:
-            slowest, offset = group, consumed or 0
+        consumed = min(consumed or 0, popped.get((queue.topic, group, queue.queue_id), queue.readable_end))
+        if consumed < offset:
+            slowest, offset = group, consumed
     for physical, size, _ in queue.units(max(offset, queue.min_offset), queue.readable_end):
         if size != FILLER_SIZE:
             return Unconsumed(physical, queue.topic, queue.queue_id, slowest)

@@ -2,7 +2,7 @@
 
 To support a request, remove its line from the table and write a handler. Until then no part of it is implemented: no
 topic is created for it, and no property promises a message that would never come. Every client understands code 3 as
-"not supported" and uses its fallback: a 5.x consumer that asks the broker to assign queues (400) assigns them itself.
+"not supported".
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,13 @@ from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 
 _NOT_SUPPORTED: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-_POP: Final = "this broker does not serve pop consumption; consume by pulling: DefaultMQPushConsumer does so by default"
 _CONTROLLER: Final = (
     "this is a broker, not a controller, and needs none: the master is set by orders (gantry ha), by the supervisor of "
     "a local group, or by the operator"
 )
 _CONTAINER: Final = "this broker is a process of its own, not a container of brokers: start and stop processes instead"
 _ROCKSDB: Final = "this broker keeps tables and queues in files, as RocketMQ does by default, and has no RocksDB"
-_LITE: Final = "this broker has no lite topics, which are consumed by pop; use an ordinary topic with keys or tags"
+_LITE: Final = "this broker has no lite topics; use an ordinary topic with keys or tags"
 
 LITE_CODES: Final = (
     RequestCode.POP_LITE_MESSAGE,
@@ -38,21 +37,6 @@ LITE_CODES: Final = (
 """The requests about lite topics, which RocketMQ has since 5.5."""
 
 UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
-    RequestCode.POP_MESSAGE: (_NOT_SUPPORTED, _POP),
-    RequestCode.ACK_MESSAGE: (_NOT_SUPPORTED, _POP),
-    RequestCode.BATCH_ACK_MESSAGE: (_NOT_SUPPORTED, _POP),
-    RequestCode.PEEK_MESSAGE: (_NOT_SUPPORTED, _POP),
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (_NOT_SUPPORTED, _POP),
-    RequestCode.NOTIFICATION: (_NOT_SUPPORTED, _POP),
-    RequestCode.POLLING_INFO: (_NOT_SUPPORTED, _POP),
-    RequestCode.QUERY_ASSIGNMENT: (
-        _NOT_SUPPORTED,
-        "this broker does not assign queues to consumers; they assign them among themselves: clientRebalance=true",
-    ),
-    RequestCode.SET_MESSAGE_REQUEST_MODE: (
-        _NOT_SUPPORTED,
-        "every group of this broker consumes by pulling; no other mode is supported",
-    ),
     **dict.fromkeys(LITE_CODES, (_NOT_SUPPORTED, _LITE)),
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         _NOT_SUPPORTED,

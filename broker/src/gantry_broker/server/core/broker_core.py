@@ -1,7 +1,7 @@
 """The parts of a running broker that its request handlers share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from gantry_access import AccountStore
@@ -13,6 +13,7 @@ from gantry_broker.server.core.live_settings import LiveSettings
 from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.persist import Persistence
 from gantry_broker.server.core.queue_locks import QueueLocks
+from gantry_broker.server.core.request_modes import RequestModes
 from gantry_broker.server.core.send_routes import SendRoutes
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.topic_statistics import TopicStatistics
@@ -63,12 +64,17 @@ class BrokerCore:
     gate: Gate
     """Decides which requests are accepted in the present role."""
 
+    request_modes: RequestModes
+    """Whether a group reads a topic by pull or by pop."""
+
     wait_until_published: Callable[[], Awaitable[None]]
     """Waits, for a limited time, until the connected name servers have the present table of topics."""
     is_slave: Callable[[], bool]
     """Whether this broker is a slave: its master may have data that it lacks."""
     is_sure_master: Callable[[], bool]
     """Whether this broker is the master and knows that no other member is."""
+    oldest_popped: Callable[[], Mapping[tuple[str, str, int], int]] = dict
+    """The offset of the oldest message that is popped and not acked, by topic, group and queue."""
     progress_listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that lists the progress of all groups."""
     tag_query_lock: asyncio.Lock = field(default_factory=asyncio.Lock)

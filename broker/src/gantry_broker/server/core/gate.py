@@ -42,9 +42,16 @@ CHANGES: Final = frozenset(
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.RECALL_MESSAGE,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     }
 )
-"""Requests that only a master accepts, besides sends."""
+"""Requests that only a master accepts, besides sends. Only a master knows which messages are popped."""
 
 
 @final

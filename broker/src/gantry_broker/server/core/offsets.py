@@ -42,7 +42,7 @@ from gantry_broker.ports import Clock
 from gantry_remoting import Connection
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
-from gantry_wire.names import TRANSACTION_GROUP
+from gantry_wire.names import REVIVE_GROUP, TRANSACTION_GROUP
 
 SEPARATOR = "@"
 """Separates topic and group in the keys of the offset table."""
@@ -55,6 +55,9 @@ class OffsetDocument(Document):
     """The committed offset of each queue, by topic@group and queue id."""
 
     data_version: DataVersion | None = None
+    popped: list[str] | None = None
+    """A field of ours: the keys of groups that pop, whose offsets are valid only with their checkpoints in the log."""
+
     pending_resets: dict[str, dict[int, int]] | None = None
     """A field of ours, present only while a reset is pending; RocketMQ ignores unknown fields."""
 
@@ -133,6 +136,15 @@ class OffsetResets:
             self._complete(key, queue_id)
             return None
         return reset.redirect(reader)
+
+    def take(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a pending reset and complete it, for a reader that the broker itself moves there."""
+        key = f"{topic}{SEPARATOR}{group}"
+        reset = self._table.get(key, {}).get(queue_id) if self._table else None
+        if reset is None:
+            return None
+        self._complete(key, queue_id)
+        return reset.offset
 
     def clamp(self, key: str, queue_id: int, end: int) -> None:
         reset = self._table.get(key, {}).get(queue_id)
@@ -231,6 +243,17 @@ class ConsumerOffsets:
         self.change_count = 0
         """The number of changes of the table since this start."""
 
+        self.popped: Final[set[str]] = set()
+        """The keys, topic@group, of offsets that pops have moved."""
+
+        self.unproven: Final[set[str]] = set()
+        """Those of them whose checkpoints the own log may have lost, when it was truncated to follow a master."""
+
+        self.on_set: Final[list[Callable[[str, str, int, int], None]]] = []
+        """Called with group, topic, queue and offset when an administrator sets an offset."""
+        self.on_forgotten: Final[list[Callable[[str | None, str | None], None]]] = []
+        """Called with the topic, or with the group, whose offsets are deleted; the other one is None."""
+
         self.resets: Final = OffsetResets(self._record_change)
         """Resets of groups that their consumers have not received yet."""
         self.epoch_starts: Final = EpochStartOffsets()
@@ -254,6 +277,23 @@ class ConsumerOffsets:
             queues[queue_id] = offset
             self._record_change()
 
+    def commit_popped(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit the end of what a group has popped, unless its offset is greater."""
+        self.popped.add(f"{topic}{SEPARATOR}{group}")
+        committed = self.find(group, topic, queue_id)
+        if committed is None or committed < offset:
+            self.commit(group, topic, queue_id, offset)
+
+    def replace(self, key: str, queues: Mapping[int, int]) -> None:
+        """Replace the offsets of one key, topic@group."""
+        if self._table.get(key, {}) != queues:
+            self._table[key] = dict(queues)
+            self._record_change()
+
+    def offsets_of(self, key: str) -> dict[int, int]:
+        """Return the offsets of one key, topic@group, by queue."""
+        return dict(self._table.get(key, {}))
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Reset the group to ``offset`` at an administrator's request; its readers are redirected."""
         key = f"{topic}{SEPARATOR}{group}"
@@ -261,6 +301,8 @@ class ConsumerOffsets:
         self._table.setdefault(key, {})[queue_id] = offset
         self.resets.assign(key, queue_id, offset)
         self._record_change()
+        for notify in self.on_set:
+            notify(group, topic, queue_id, offset)
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy the offsets of one group in a topic to another group; running readers are not redirected."""
@@ -273,13 +315,16 @@ class ConsumerOffsets:
             self.epoch_starts.forget(key, queue_id)
         self.resets.forget(lambda one: one == key)
         self._record_change()
+        for queue_id, offset in queues.items():
+            for notify in self.on_set:
+                notify(target, topic, queue_id, offset)
 
     def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
         """Start an epoch with this broker as the master; ``end_of`` returns the end of a queue by topic and number."""
         starts: dict[str, dict[int, int]] = {}
         for key, queues in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
-            if group != TRANSACTION_GROUP:  # the broker's own group, which sets its offsets itself
+            if group not in (TRANSACTION_GROUP, REVIVE_GROUP):  # the broker's own groups, which set their offsets
                 starts[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
         self.epoch_starts.start_epoch(starts)
 
@@ -305,9 +350,13 @@ class ConsumerOffsets:
 
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda name, group: name == topic)
+        for notify in self.on_forgotten:
+            notify(topic, None)
 
     def forget_group(self, group: str) -> None:
         self._forget(lambda name, owner: owner == group)
+        for notify in self.on_forgotten:
+            notify(None, group)
 
     def clamp(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
         """Limit offsets to the end of a queue; return (group, old offset) of each that was beyond it."""
@@ -329,12 +378,17 @@ class ConsumerOffsets:
         self._version = self._version.next(self._clock.wall_ms())
         table = {key: dict(queues) for key, queues in self._table.items()}
         return OffsetDocument(
-            offset_table=table, data_version=self._version, pending_resets=self.resets.pending() or None
+            offset_table=table,
+            data_version=self._version,
+            pending_resets=self.resets.pending() or None,
+            popped=sorted(self.popped & table.keys()) or None,
         )
 
     def load(self, document: OffsetDocument) -> None:
         self._table = {key: dict(queues) for key, queues in document.offset_table.items() if SEPARATOR in key}
         self._version = document.data_version or self._version
+        self.popped.clear()
+        self.popped.update(document.popped or ())
         pending = document.pending_resets or {}
         self.resets.load({key: queues for key, queues in pending.items() if key in self._table})
 

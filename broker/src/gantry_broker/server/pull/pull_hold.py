@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar, final
+from typing import Final, Protocol, TypeVar, final
 
 from gantry_remoting import Connection, join_address
 from gantry_remoting.close_log import CloseReason, LimitedLog
@@ -37,7 +37,34 @@ UNITS_MAX: Final = 800
 
 QueueKey = tuple[str, int]
 """A queue, by topic and queue id."""
+
+ANY_QUEUE: Final = -1
+"""The queue id of a request that waits for messages of any queue of its topic."""
+
 K = TypeVar("K")
+
+
+class HeldRequest(Protocol):
+    """A request that waits for messages and is no pull, such as a pop."""
+
+    command: Command
+    connection: Connection
+    keys: tuple[QueueKey, ...]
+    """The queues whose messages it waits for, or ``ANY_QUEUE`` of a topic."""
+
+    deadline: float
+    """The loop time at which the request is answered in any case."""
+
+    is_done: bool
+    """Whether it is answered, or its answer is on its way."""
+
+    def retry(self, must_answer: bool) -> Command | None:
+        """Try again to answer; return the answer, or None if it stays held, or if ``is_done`` is set."""
+
+
+def sweep_number(deadline: float) -> int:
+    """Return the number of the sweep, the check of deadlines every ``SWEEP_INTERVAL_S``, that answers the request."""
+    return int(deadline / SWEEP_INTERVAL_S) + 1
 
 
 @dataclass(slots=True, eq=False)
@@ -55,13 +82,8 @@ class HeldPull:
     """Whether it waits until its deadline, because its group has read too much cold data."""
 
     @property
-    def key(self) -> QueueKey:
-        return self.pull.topic, self.pull.queue_id
-
-    @property
-    def sweep_number(self) -> int:
-        """The number of the sweep, the check of deadlines every ``SWEEP_INTERVAL_S``, that answers the pull."""
-        return int(self.deadline / SWEEP_INTERVAL_S) + 1
+    def keys(self) -> tuple[QueueKey, ...]:
+        return ((self.pull.topic, self.pull.queue_id),)
 
     def skip_to(self, offset: int) -> None:
         """Continue at ``offset``, since the messages before it do not match."""
@@ -72,9 +94,12 @@ Retry = Callable[[HeldPull, bool], Command | None]
 """Retries a held pull; with True as second argument it must answer. An exception closes only the pull's connection."""
 
 
+Held = HeldPull | HeldRequest
+
+
 @final
 class PullHold:
-    """The held pulls of a broker. Owned by the event loop."""
+    """The held pulls of a broker, and its other requests that wait for messages. Owned by the event loop."""
 
     def __init__(
         self,
@@ -91,13 +116,13 @@ class PullHold:
         self._is_spent = is_spent
         self._failures: Final = LimitedLog(log)
         self.set_limits(held_max=held_max, held_per_connection_max=held_per_connection_max)
-        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
-        self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
-        self._by_sweep: dict[int, dict[HeldPull, None]] = {}
+        self._by_queue: dict[QueueKey, dict[Held, None]] = {}
+        self._by_connection: dict[Connection, dict[Held, None]] = {}
+        self._by_sweep: dict[int, dict[Held, None]] = {}
         self.count = 0
         """The number of held pulls of all connections."""
         self._marked: set[QueueKey] = set()
-        self._waking: OrderedDict[HeldPull, None] = OrderedDict()
+        self._waking: OrderedDict[Held, None] = OrderedDict()
         """The pulls that are retried in this turn, or in the next ones."""
         self._is_wake_scheduled = False
         self._last_sweep = 0
@@ -129,19 +154,27 @@ class PullHold:
         of_connection = len(self._by_connection.get(connection, ()))
         return self.count < self._held_max and of_connection < self._held_per_connection_max
 
-    def hold(self, held: HeldPull) -> None:
+    def held_for(self, key: QueueKey) -> tuple[Held, ...]:
+        """Return the requests that wait for messages of a queue."""
+        return tuple(self._by_queue.get(key, ()))
+
+    def hold(self, held: Held) -> None:
         assert not self.is_stopped, "callers answer at once when the broker stops"
-        assert held.sweep_number > self._last_sweep, "no sweep would answer it"
-        self._by_queue.setdefault(held.key, {})[held] = None
+        number = sweep_number(held.deadline)
+        assert number > self._last_sweep, "no sweep would answer it"
+        for key in held.keys:
+            self._by_queue.setdefault(key, {})[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
-        self._by_sweep.setdefault(held.sweep_number, {})[held] = None
+        self._by_sweep.setdefault(number, {})[held] = None
         self.count += 1
 
     def mark_queues(self, queues: Iterable[QueueKey]) -> None:
         """Mark queues that have new messages, and schedule the retry of their held pulls."""
         if not self._by_queue:
             return
-        self._marked.update(key for key in queues if key in self._by_queue)
+        held = self._by_queue
+        for topic, queue_id in queues:
+            self._marked.update(key for key in ((topic, queue_id), (topic, ANY_QUEUE)) if key in held)
         if self._marked:
             self._wake_soon()
 
@@ -149,7 +182,7 @@ class PullHold:
         """Retry every held pull, since more messages may be visible now."""
         self.mark_queues(tuple(self._by_queue))
 
-    def continue_later(self, held: HeldPull) -> None:
+    def continue_later(self, held: Held) -> None:
         """Retry this pull in the next turn, since it has not checked all messages."""
         self._waking[held] = None
         self._wake_soon()
@@ -185,13 +218,16 @@ class PullHold:
             self._last_sweep += 1
             self._retry_all(list(self._by_sweep.get(self._last_sweep, ())), must_answer=True)
 
-    def _retry_all(self, held_pulls: list[HeldPull], *, must_answer: bool) -> None:
+    def _retry_all(self, held_pulls: list[Held], *, must_answer: bool) -> None:
         for held in held_pulls:
             if not held.connection.is_open:
                 self._drop(held)
                 continue
             try:
-                answer = self._retry(held, must_answer)
+                if isinstance(held, HeldPull):
+                    answer = self._retry(held, must_answer)
+                else:
+                    answer = held.retry(must_answer)
             except Exception as error:  # noqa: BLE001 - one pull that cannot be answered must not delay the others
                 self._drop(held)
                 self._failures.log_callback_failure(join_address(*held.connection.peer), "held pull", error)
@@ -200,16 +236,19 @@ class PullHold:
             if answer is not None:
                 self._drop(held)
                 held.connection.send(answer.encode())
+            elif not isinstance(held, HeldPull) and held.is_done:
+                self._drop(held)
 
-    def _drop(self, held: HeldPull) -> None:
+    def _drop(self, held: Held) -> None:
         self.count -= 1
         self._waking.pop(held, None)
-        _discard(self._by_queue, held.key, held)
+        for key in held.keys:
+            _discard(self._by_queue, key, held)
         _discard(self._by_connection, held.connection, held)
-        _discard(self._by_sweep, held.sweep_number, held)
+        _discard(self._by_sweep, sweep_number(held.deadline), held)
 
 
-def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> None:
+def _discard(table: dict[K, dict[Held, None]], key: K, held: Held) -> None:
     held_pulls = table[key]
     del held_pulls[held]
     if not held_pulls:

@@ -1,7 +1,7 @@
 """The broker's tables and their files: read at the start, written after changes (queue locks only at a clean stop).
 
     config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  timerProgress.json
-    config/queueLocks.json  accounts.json
+    config/queueLocks.json  accounts.json  messageRequestMode.json  consumerOrderInfo.json
 
 The effects of a crash are repaired before the first request: a topic that has queues and no entry gets one, and no
 consumer offset points beyond its queue. A file that cannot be read, together with its copy, stops the start: offsets
@@ -23,12 +23,15 @@ from gantry_broker.server.core.groups import GroupDocument
 from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.core.persist import TableFile
 from gantry_broker.server.core.queue_locks import LockDocument
+from gantry_broker.server.core.request_modes import MODE_TABLE
 from gantry_broker.server.core.topics import system_topics
 from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.pop.order import ORDER_TABLE, OrderDocument, OrderedQueues
 from gantry_broker.server.timers.progress import TimerDocument
 from gantry_broker.server.timers.service import TimerService
 from gantry_broker.store.config_file import ConfigFile
 from gantry_wire.commands.admin import TopicConfigTable
+from gantry_wire.commands.pop import MessageRequestModes
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,9 @@ ACCOUNTS: Final = "accounts"
 FIRST_EPOCH = 1
 """Epoch of a new log."""
 
+NEWER_TABLES = (MODE_TABLE, ORDER_TABLE)
+"""Tables that stores of earlier releases do not have."""
+
 D = TypeVar("D", bound=msgspec.Struct)
 
 
@@ -45,10 +51,11 @@ D = TypeVar("D", bound=msgspec.Struct)
 class StoredTables:
     """The tables in their files. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, delay: DelayService, timers: TimerService) -> None:
+    def __init__(self, core: BrokerCore, delay: DelayService, timers: TimerService, ordered: OrderedQueues) -> None:
         self._core = core
         self._delay = delay
         self._timers = timers
+        self._ordered = ordered
         self._epoch = 0
         """Epoch to which the consumer offsets are known to belong."""
 
@@ -60,6 +67,8 @@ class StoredTables:
             ("delayOffset", delay.progress.document),
             ("timerProgress", timers.progress.document),
             ("queueLocks", core.locks.document),
+            (MODE_TABLE, core.request_modes.document),
+            (ORDER_TABLE, lambda: ordered.document(core.clock.wall_ms())),
         )
         for name, document in tables:
             file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
@@ -72,7 +81,7 @@ class StoredTables:
         """Read all tables. After a clean stop a missing file is reported. Raises ``ConfigCorrupt``."""
         missing = [name for name, file in self._files.items() if not file.exists()]
         if is_clean and "topics" not in missing:
-            for name in missing:
+            for name in (name for name in missing if name not in NEWER_TABLES):
                 # A clean stop writes all files, so a missing one was removed. An administrator may have a copy.
                 path = self._files[name].path
                 log.error(
@@ -85,6 +94,8 @@ class StoredTables:
         core.offsets.resets.set_enabled(settings.is_reset_kept)
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        core.request_modes.load(self._load(MODE_TABLE, MessageRequestModes))
+        self._ordered.load(self._load(ORDER_TABLE, OrderDocument), core.clock.wall_ms())
         self._timers.progress.load(self._load("timerProgress", TimerDocument))
         if core.accounts is not None:
             self._load_accounts(core.accounts)

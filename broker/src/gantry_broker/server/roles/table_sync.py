@@ -1,14 +1,14 @@
-"""Copies tables from the master to slaves: topics, groups, users, offsets, progress of delays and timers, ends of queues.
+"""Copies tables from the master to slaves: topics, groups, users, offsets, progress, modes, ends of empty queues.
 
     master   a table has changed -> its document, stamped with the log's end, over every stream
     slave    a received document -> replaces the table; a topic that is missing in it is deleted when the log has
              reached the stamp
 
 Topics, groups and users are sent at once, changed offsets once a second, all tables when a slave joins. Deletions need
-the stamp: a slave whose log is behind would create the topic again from older messages. So do delay progress and the
-start of open transactions: a slave without the log up to the stamp lacks messages that were delivered or ended, and
-would skip them as the next master. A slave writes adopted tables to its own files, so that a promotion, and a start,
-continue from there.
+the stamp: a slave whose log is behind would create the topic again from older messages. So do the progress of delays
+and timers, the start of open transactions, and offsets of groups that pop: a slave without the log up to the stamp
+lacks messages that were delivered or ended, or checkpoints, and would skip messages as the next master. A slave writes
+adopted tables to its own files, so that a promotion, and a start, continue from there.
 
 The start offsets of queues without messages are a table of their own. A slave learns the next offset of a queue from
 the records of the log. For a queue whose messages have all expired there is no record, and a slave with an empty disk
@@ -30,20 +30,23 @@ from gantry_broker.ha.frames import Table
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.groups import GroupDocument
 from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
+from gantry_broker.server.core.request_modes import MODE_TABLE
 from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.pop.journal import PopProgress
 from gantry_broker.server.timers.progress import TimerDocument
 from gantry_broker.server.timers.service import TimerService
 from gantry_broker.server.transactions.journal import TransactionProgress
 from gantry_broker.store.message_store import MessageStore
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.documents import write_document
+from gantry_wire.commands.pop import MessageRequestModes
 
 log = logging.getLogger(__name__)
 
 URGENT_TABLES: Final = ("topics", "subscriptionGroup", "accounts")
 """Tables that are sent as soon as they change, since clients notice a delay. The last one is sent only if it exists."""
 
-NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset", "timerProgress")
+NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset", "timerProgress", MODE_TABLE)
 """The tables that are sent when they have changed."""
 ON_JOIN: Final = (*NAMES, "queueEnds")
 """Tables that a slave gets when it joins.
@@ -153,6 +156,7 @@ class TableSync:
         self._delay: Final = delay
         self._timers: Final = timers
         self._transactions: Final = TransactionProgress(core.offsets)
+        self._pops: Final = PopProgress(core.offsets)
         self.queue_ends: Final = QueueEnds(core.store)
         self._changed: set[str] = set()
         self._offsets_change_count = -1
@@ -207,6 +211,8 @@ class TableSync:
             document = self.queue_ends.document()
         elif name == "timerProgress":
             document = self._timers.progress.delivered_document()
+        elif name == MODE_TABLE:
+            document = core.request_modes.document()
         else:
             document = self._delay.progress.delivered_document()
         return Table(core.store.log.wrote, name, write_document(document))
@@ -239,7 +245,11 @@ class TableSync:
         elif name == "consumerOffset":
             offsets = msgspec.json.decode(data, type=OffsetDocument, strict=False)
             self._transactions.receive(offsets, end)
+            self._pops.receive(offsets, end)
             core.offsets.replace_from_master(offsets)
+        elif name == MODE_TABLE:
+            core.request_modes.load(msgspec.json.decode(data, type=MessageRequestModes, strict=False))
+            core.persistence.mark(MODE_TABLE, now=False)
         elif name == "delayOffset":
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         elif name == "timerProgress":
@@ -272,20 +282,23 @@ class TableSync:
         self._delay.progress.begin_copying()
         self._timers.progress.begin_copying()
         self._transactions.begin_copying()
+        self._pops.begin_copying()
 
     def become_master(self) -> None:
-        """Apply the progress of delays and transactions up to the end of the log; forget what was stamped later."""
+        """Apply the progress of services up to the end of the log; forget what was stamped later."""
         self._delay.progress.become_master()
         self._timers.progress.become_master()
         self._transactions.become_master(self._core.store.log.wrote)
+        self._pops.become_master(self._core.store.log.wrote)
 
     def apply_up_to(self, wrote: int, confirmed: int) -> None:
-        """Apply what was stamped up to this end of the log: delay progress, transactions, queue ends, deletions."""
+        """Apply what was stamped up to this end of the log: progress of services, queue ends, deletions."""
         self._is_receiving = True
         try:
             self._delay.progress.apply_up_to(min(wrote, confirmed))
             self._timers.progress.apply_up_to(min(wrote, confirmed))
             self._transactions.apply_up_to(min(wrote, confirmed))
+            self._pops.apply_up_to(min(wrote, confirmed))
         finally:
             self._is_receiving = False
         self.queue_ends.apply_reached(self._core.store.dispatcher.dispatched)

@@ -103,7 +103,7 @@ class SendHandlers:
     def _check_send(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """Return the topic of a valid send, either existing or as it would be created. Raises Refused."""
         check_topic_name(send.topic)
-        if send.topic in names.NOT_SENDABLE_TOPICS:
+        if not names.is_sendable(send.topic):
             raise Refused(ResponseCode.NO_PERMISSION, f"sending message to topic[{send.topic}] is forbidden")
         config = self._find_topic(send)
         queues = max(config.write_queue_nums, config.read_queue_nums)

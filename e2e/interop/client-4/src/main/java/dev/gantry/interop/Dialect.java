@@ -99,4 +99,13 @@ final class Dialect {
     static Map<String, BrokerRequest> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
         return Map.of();
     }
+
+    /** This client has no pop mode. */
+    static boolean setPopMode(DefaultMQAdminExt admin, String broker, String topic, String group) {
+        return false;
+    }
+
+    static void consumeByPop(DefaultMQPushConsumer consumer) {
+        throw new UnsupportedOperationException("a client of version 4 cannot pop");
+    }
 }

@@ -4,14 +4,10 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
-import org.apache.rocketmq.client.consumer.PopCallback;
-import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
@@ -21,8 +17,8 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
-import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -121,41 +117,21 @@ final class Dialect {
             .invokeSync(inside.findBrokerAddressInPublish(queue.getBrokerName()), request, 3_000));
     }
 
-    /** Requests that only clients from 5.0 on send, by their own methods. */
-    static Map<String, BrokerRequest> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
-        return Map.of("pop", () -> pop(producer, queue, group));
-    }
-
     /** Recalls a timer, and returns whether this client can. */
     static boolean recall(DefaultMQProducer producer, String topic, SendResult result) throws Exception {
         producer.recallMessage(topic, result.getRecallHandle());
         return true;
     }
 
-    private static String pop(DefaultMQProducer producer, MessageQueue queue, String group) throws Exception {
-        MQClientInstance inside = producer.getDefaultMQProducerImpl().getMqClientFactory();
-        PopMessageRequestHeader header = new PopMessageRequestHeader();
-        header.setTopic(queue.getTopic());
-        header.setConsumerGroup(group);
-        header.setQueueId(queue.getQueueId());
-        header.setMaxMsgNums(1);
-        header.setInvisibleTime(10_000);
-        header.setPollTime(1_000);
-        header.setBornTime(System.currentTimeMillis());
-        header.setInitMode(0);
-        CompletableFuture<String> outcomeText = new CompletableFuture<>();
-        String address = inside.findBrokerAddressInPublish(queue.getBrokerName());
-        inside.getMQClientAPIImpl().popMessageAsync(queue.getBrokerName(), address, header, 3_000, new PopCallback() {
-            @Override
-            public void onSuccess(PopResult result) {
-                outcomeText.complete(result.toString());
-            }
+    /** Switches a group to pop mode in a topic; whether this client can consume so. */
+    static boolean setPopMode(DefaultMQAdminExt admin, String broker, String topic, String group) throws Exception {
+        admin.setMessageRequestMode(broker, topic, group, MessageRequestMode.POP, 0, 5_000);
+        return true;
+    }
 
-            @Override
-            public void onException(Throwable failure) {
-                outcomeText.complete(REFUSED + " " + failure.getMessage());
-            }
-        });
-        return outcomeText.get(10, TimeUnit.SECONDS);
+    /** Lets a consumer get its queues, and their mode, from the broker. */
+    static void consumeByPop(DefaultMQPushConsumer consumer) {
+        consumer.setClientRebalance(false);
+        consumer.setPopInvisibleTime(10_000);
     }
 }

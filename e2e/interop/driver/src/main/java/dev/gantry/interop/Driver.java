@@ -29,6 +29,7 @@ public final class Driver {
         SCENARIOS.put("rebalance", ConsumerChanges::rebalance);
         SCENARIOS.put("retry", Retrying::retry);
         SCENARIOS.put("dlq", Retrying::deadLetters);
+        SCENARIOS.put("pop", Popping::play);
         SCENARIOS.put("transactions", Transactions::play);
         SCENARIOS.put("request", RequestReply::request);
         SCENARIOS.put("trace", Tracing::trace);

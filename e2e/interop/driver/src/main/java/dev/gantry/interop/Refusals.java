@@ -2,19 +2,17 @@ package dev.gantry.interop;
 
 import java.util.List;
 import java.util.Map;
-import java.util.stream.Stream;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /**
- * Unsupported features of this broker: pop, lite topics. Such a request is refused at once with a message, and nothing of it is
- * stored.
+ * Unsupported features of this broker: lite topics. Such a request is refused at once with a message, and nothing of it
+ * is stored.
  */
 final class Refusals {
     private static final long AT_ONCE_MILLIS = 5_000;
-    private static final List<Integer> POP = List.of(200050, 200051, 200052, 200053, 200054, 200055, 200151);
     private static final List<Integer> LITE = List.of(200070, 200071, 200072);
 
     private Refusals() {
@@ -25,12 +23,10 @@ final class Refusals {
         stage.createTopic(producer, stage.options.queues());
         List<MessageQueue> queues = producer.fetchPublishMessageQueues(stage.topic);
         producer.send(new Message(stage.topic, new byte[] {1}));
-        for (int code : Stream.of(POP, LITE).flatMap(List::stream).toList()) {
+        for (int code : LITE) {
             Map<String, String> fields = Map.of("topic", stage.topic, "consumerGroup", stage.group);
             refused(stage, "request " + code, () -> Dialect.invoke(producer, queues.get(0), code, fields));
         }
-        Dialect.newRequests(producer, queues.get(0), stage.group)
-            .forEach((what, request) -> refused(stage, what, request));
         long stored = 0;
         for (MessageQueue queue : queues) {
             stored += producer.maxOffset(queue);

@@ -1,0 +1,290 @@
+"""The state of pop consumption in memory, as it follows from the records of the log. Pure.
+
+    queue of a group   [ ...... popped ...... | next pop ...... )
+                          [ck 10..13]  [ck 14..16]               14, 16 acked: 15 is delivered again when 14..16 is over
+                          all acked: forgotten
+
+Applying a record twice changes nothing, so that a part of a revive queue may be read again. A checkpoint is forgotten
+when all of its messages are acked; a message that is delivered again counts as acked. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, final
+
+from gantry_broker.server.pop.records import (
+    REVIVE_QUEUES,
+    AckRecord,
+    CheckpointRecord,
+    PopRecord,
+    PositionRecord,
+    StateRecord,
+    revive_queue_of,
+)
+
+SEPARATOR: Final = "@"
+"""Separates topic and group in keys of a state."""
+
+COMPACTED_FROM: Final = 1024
+"""From how many entries on an index is freed of checkpoints that are done: below, the saving is not worth a pass."""
+
+CheckpointKey = tuple[int, int]
+"""The start offset and the time of a pop, which name a checkpoint of a queue."""
+
+
+@final
+class Checkpoint:
+    """The messages of one pop from one queue that are invisible to the group."""
+
+    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "offsets", "pop_time_ms", "queue", "record_offset",
+                 "start_offset")  # fmt: skip
+
+    def __init__(
+        self, queue: PopQueue, start_offset: int, pop_time_ms: int, invisible_ms: int, offsets: Sequence[int]
+    ) -> None:
+        self.queue: Final = queue
+        self.start_offset: Final = start_offset
+        self.pop_time_ms: Final = pop_time_ms
+        self.invisible_ms: Final = invisible_ms
+        self.offsets: Final = offsets
+        """The queue offsets of its messages, growing."""
+
+        self.acked = 0
+        """The messages that are done: bit ``n`` stands for ``offsets[n]``."""
+
+        self.record_offset = -1
+        """The offset of its record in the revive queue."""
+
+        self.due_ms = pop_time_ms + invisible_ms
+        """When its messages are delivered again."""
+
+        self.broker_name: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.queue!r} {self.start_offset}@{self.pop_time_ms} open={self.unacked}>"
+
+    @property
+    def key(self) -> CheckpointKey:
+        return self.start_offset, self.pop_time_ms
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all messages are acked."""
+        return self.acked == (1 << len(self.offsets)) - 1
+
+    @property
+    def unacked(self) -> list[int]:
+        """The queue offsets of the messages that are not acked."""
+        return [offset for index, offset in enumerate(self.offsets) if not self.acked >> index & 1]
+
+    def bit_of(self, offset: int) -> int:
+        """Return the bit of the message at a queue offset; 0 if it is none of this checkpoint."""
+        offsets = self.offsets
+        index = offset - offsets.start if isinstance(offsets, range) else bisect_left(offsets, offset)
+        return 1 << index if 0 <= index < len(offsets) and offsets[index] == offset else 0
+
+    def bits_of(self, offsets: Iterable[int]) -> int:
+        """Return the bits of several messages."""
+        bits = 0
+        for offset in offsets:
+            bits |= self.bit_of(offset)
+        return bits
+
+    def offsets_of(self, bits: int) -> list[int]:
+        """Return the queue offsets that these bits stand for."""
+        return [offset for index, offset in enumerate(self.offsets) if bits >> index & 1]
+
+
+@final
+class PopQueue:
+    """What a group has popped from one queue of a topic."""
+
+    __slots__ = ("generation", "group", "inflight_count", "next_offset", "open", "queue_id", "revive_queue", "topic")
+
+    def __init__(self, topic: str, group: str, queue_id: int) -> None:
+        self.topic: Final = topic
+        self.group: Final = group
+        self.queue_id: Final = queue_id
+        self.revive_queue: Final = revive_queue_of(topic, group, queue_id)
+        self.next_offset: int | None = None
+        """Where the next pop starts to read; None if it is unknown."""
+
+        self.open: Final[dict[CheckpointKey, Checkpoint]] = {}
+        self.inflight_count = 0
+        """The number of messages that are popped and not acked."""
+
+        self.generation = 0
+        """Counts the times that the checkpoints became void."""
+
+    def __repr__(self) -> str:
+        return f"<PopQueue {self.topic}/{self.queue_id} {self.group} next={self.next_offset} open={len(self.open)}>"
+
+
+def is_open(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint has messages that are not acked, and is not void."""
+    return checkpoint.queue.open.get(checkpoint.key) is checkpoint
+
+
+@final
+class PopState:
+    """All queues of all groups that pop. Owned by the event loop."""
+
+    def __init__(self, start: StateRecord | None = None, starts: Sequence[int] = (0,) * REVIVE_QUEUES) -> None:
+        """Begin with a state of the log, or, without one, at these offsets of the revive queues."""
+        self.queues: Final[dict[tuple[str, str, int], PopQueue]] = {}
+        self.inflight_count = 0
+        """The number of messages that are popped and not acked, of all queues."""
+
+        self._known_ends: Final = list(starts if start is None else start.ends)
+        """For each revive queue, the offset up to which the first state has the positions."""
+
+        self.read_offsets: Final = list(starts if start is None else start.starts)
+        """For each revive queue, the offset of the next record to apply."""
+
+        self.open_count = 0
+        """The number of open checkpoints."""
+
+        self._by_record: Final[list[deque[Checkpoint]]] = [deque() for _ in range(REVIVE_QUEUES)]
+        self._due: list[tuple[int, int, Checkpoint]] = []
+        self._due_count = 0
+        for key, positions in ({} if start is None else start.positions).items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in positions.items():
+                self.queue(topic, group, queue_id).next_offset = offset
+
+    def __repr__(self) -> str:
+        return f"<PopState queues={len(self.queues)} inflight={self.inflight_count} read={self.read_offsets}>"
+
+    def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
+        """Return the state of a queue; it is created if it is missing."""
+        key = topic, group, queue_id
+        found = self.queues.get(key)
+        if found is None:
+            found = self.queues[key] = PopQueue(topic, group, queue_id)
+        return found
+
+    def find(self, topic: str, group: str, queue_id: int, key: CheckpointKey) -> Checkpoint | None:
+        """Return the open checkpoint with this key; None if all of its messages are acked, or there was none."""
+        queue = self.queues.get((topic, group, queue_id))
+        return None if queue is None else queue.open.get(key)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def apply(self, record: PopRecord, record_offset: int, now_ms: int) -> None:
+        """Apply a record that was read from the log. ``now_ms`` is the present time."""
+        queue = self.queue(record.topic, record.group, record.queue_id)
+        if isinstance(record, CheckpointRecord):
+            self._apply_checkpoint(queue, record, record_offset, now_ms)
+        elif isinstance(record, AckRecord):
+            checkpoint = queue.open.get((record.start_offset, record.pop_time))
+            if checkpoint is not None:
+                self.ack(checkpoint, checkpoint.bits_of(record.offsets))
+        else:
+            self._apply_position(queue, record, record_offset)
+
+    def _apply_checkpoint(self, queue: PopQueue, record: CheckpointRecord, record_offset: int, now_ms: int) -> None:
+        offsets = record.offsets
+        if not offsets or any(a >= b for a, b in pairwise(offsets)):
+            raise ValueError("a checkpoint without messages, or whose offsets do not grow")
+        if record_offset >= self._known_ends[queue.revive_queue]:
+            queue.next_offset = max(queue.next_offset or 0, offsets[-1] + 1)
+        if (record.start_offset, record.pop_time) in queue.open:
+            return
+        checkpoint = Checkpoint(queue, record.start_offset, record.pop_time, record.invisible_time, offsets)
+        checkpoint.broker_name = record.broker_name
+        checkpoint.due_ms = min(max(checkpoint.due_ms, now_ms), now_ms + record.invisible_time)
+        self.open(checkpoint, record_offset)
+        self.ack(checkpoint, record.bit_map & (1 << len(offsets)) - 1)
+
+    def _apply_position(self, queue: PopQueue, record: PositionRecord, record_offset: int) -> None:
+        if record.is_void:
+            self.void(queue)
+        if record_offset >= self._known_ends[queue.revive_queue]:
+            queue.next_offset = None if record.offset < 0 else record.offset
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def open(self, checkpoint: Checkpoint, record_offset: int) -> None:
+        """Add a checkpoint whose record is at this offset of its revive queue."""
+        queue = checkpoint.queue
+        checkpoint.record_offset = record_offset
+        queue.open[checkpoint.key] = checkpoint
+        queue.inflight_count += len(checkpoint.offsets)
+        self.inflight_count += len(checkpoint.offsets)
+        self.open_count += 1
+        records = self._by_record[queue.revive_queue]
+        records.append(checkpoint)
+        if len(records) > COMPACTED_FROM + 2 * self.open_count:
+            self._by_record[queue.revive_queue] = deque(filter(is_open, records))
+        self.schedule(checkpoint, checkpoint.due_ms)
+
+    def ack(self, checkpoint: Checkpoint, bits: int) -> int:
+        """Mark messages as done; return how many of them were not before."""
+        queue, new = checkpoint.queue, bits & ~checkpoint.acked
+        if not new or not is_open(checkpoint):
+            return 0
+        checkpoint.acked |= new
+        count = new.bit_count()
+        queue.inflight_count -= count
+        self.inflight_count -= count
+        if checkpoint.is_done:
+            del queue.open[checkpoint.key]
+            self.open_count -= 1
+        return count
+
+    def void(self, queue: PopQueue) -> None:
+        """Forget all checkpoints of a queue."""
+        for checkpoint in list(queue.open.values()):
+            self.ack(checkpoint, (1 << len(checkpoint.offsets)) - 1)
+        queue.generation += 1
+
+    # -- due checkpoints -----------------------------------------------------------------------------------------------
+
+    def schedule(self, checkpoint: Checkpoint, due_ms: int) -> None:
+        """Let the messages of a checkpoint be delivered again at this time."""
+        checkpoint.due_ms = due_ms
+        self._due_count += 1
+        heapq.heappush(self._due, (due_ms, self._due_count, checkpoint))
+        if len(self._due) > COMPACTED_FROM + 2 * self.open_count:
+            self._due = [entry for entry in self._due if is_open(entry[2])]
+            heapq.heapify(self._due)
+
+    def take_due(self, now_ms: int) -> Checkpoint | None:
+        """Return a checkpoint that is over; None if there is none. It is due again only by ``schedule``."""
+        due = self._due
+        while due and (due[0][0] <= now_ms or not is_open(due[0][2])):
+            due_ms, _, checkpoint = heapq.heappop(due)
+            if is_open(checkpoint) and due_ms == checkpoint.due_ms:
+                return checkpoint
+        return None
+
+    def oldest_open(self) -> dict[tuple[str, str, int], int]:
+        """Return the offset of the oldest message that is not acked, by topic, group and queue."""
+        return {
+            key: min(one.unacked[0] for one in queue.open.values()) for key, queue in self.queues.items() if queue.open
+        }
+
+    # -- the state for the log -----------------------------------------------------------------------------------------
+
+    def start_of(self, revive_queue: int) -> int:
+        """Return the offset of the first record that a restart has to read."""
+        records = self._by_record[revive_queue]
+        while records and not is_open(records[0]):
+            records.popleft()
+        return records[0].record_offset if records else self.read_offsets[revive_queue]
+
+    def record(self) -> StateRecord:
+        """Return the state for the log."""
+        positions: dict[str, dict[int, int]] = {}
+        for (topic, group, queue_id), queue in self.queues.items():
+            if queue.next_offset is not None:
+                positions.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = queue.next_offset
+        return StateRecord(
+            starts=[self.start_of(number) for number in range(REVIVE_QUEUES)],
+            ends=list(self.read_offsets), positions=positions,
+        )  # fmt: skip

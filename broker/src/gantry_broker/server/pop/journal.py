@@ -1,0 +1,404 @@
+"""Reads the state of pop consumption from the log, and appends its changes to it.
+
+The log decides. After a start or a promotion the state is read from the log: from the last record of kind ``state``,
+and from the records of the revive queues that it does not cover. Nothing is popped, acked or delivered again before all
+records from before the promotion are read: a message that seems open may have been acked at another master.
+
+    state queue    ... state }
+    revive queue   [ ...... done ...... | ck ... ack ... ck ...... end )
+                                        `- the start in the state
+
+While this broker is the master, its own appends are applied at once and are not read again. Records that something else
+has stored there, such as a RocketMQ broker's timers, are read in between.
+
+All appends of one turn of the event loop are one batch: checkpoints first, then acks. So a crash in the middle of a
+batch leaves checkpoints without acks, whose messages are delivered again, and never an ack that lacks its checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, final
+
+from gantry_broker.ports import Clock
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.healed_records import HealedRecords
+from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
+from gantry_broker.server.core.stamped_documents import StampedDocuments
+from gantry_broker.server.pop import records
+from gantry_broker.server.pop.checkpoints import SEPARATOR, PopQueue, PopState
+from gantry_broker.server.pop.records import REVIVE_QUEUES, STATE_QUEUE, StateRecord
+from gantry_broker.store.draft import Draft
+from gantry_wire import names
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import StoredMessage, decode_record
+
+log = logging.getLogger(__name__)
+
+SLICE_MESSAGES_MAX: Final = 512
+"""Limit of the records of a revive queue that are read before other requests are served: some milliseconds."""
+SLICE_BYTES_MAX: Final = 1 << 20
+"""Limit of the bytes of these records."""
+
+STATES_EXAMINED_MAX: Final = 64
+"""How many records of kind ``state`` are examined, from the last one on, until one is readable."""
+
+STATE_INTERVAL_MS: Final = 10_000
+"""The interval of records of kind ``state``: a start reads at most the records of this time, and those of open
+checkpoints."""
+
+POSITIONS_MAX: Final = 100_000
+"""The limit of queues in one state: about a megabyte after compression. Others keep their committed offset only."""
+
+
+@final
+class AnchoredClock:
+    """The time of pops: the wall clock at one moment, continued by the monotonic clock. Owned by the event loop.
+
+    A jump of the wall clock therefore changes nothing while the broker runs. A jump between two starts makes messages
+    visible early by at most the jump, or late by at most their invisible time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock: Final = clock
+        self._offset_ms = 0
+        self.anchor()
+
+    def __repr__(self) -> str:
+        return f"<AnchoredClock {self.now_ms()}>"
+
+    def anchor(self) -> None:
+        """Continue from the present wall time."""
+        self._offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970, as they were when the clock was anchored."""
+        return self._clock.monotonic_ms() + self._offset_ms
+
+
+class Progress(NamedTuple):
+    """The end of a pop, which becomes the committed offset once the log is durable up to ``log_end``."""
+
+    log_end: int
+    queue: PopQueue
+    generation: int
+    next_offset: int
+
+
+@final
+class PopJournal:
+    """The state of pop consumption as far as the log was read, and its restart positions. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core: Final = core
+        self.clock: Final = AnchoredClock(core.clock)
+        self.topic: Final = names.revive_topic(core.settings.cluster_name)
+        """The topic of the records."""
+
+        self.state = PopState()
+        self._epoch = -1
+        """The epoch for which ``state`` was read."""
+
+        self._promotion_end = 0
+        """The end of the log when this broker became the master."""
+
+        self._is_caught_up = False
+        """Whether the queues were read up to ``_promotion_end``."""
+
+        self._is_state_read = False
+        """Whether the last record of kind ``state`` was searched for."""
+
+        self.is_waiting = False
+        """Whether reading waits, for a replica to heal the next record, or for slaves to confirm all records."""
+
+        self.healed: Final = HealedRecords(core.store, self.topic)
+        self._own: Final[list[deque[tuple[int, int]]]] = [deque() for _ in range(REVIVE_QUEUES)]
+        """Ranges of own records beyond a record that has to be read first."""
+
+        self._unsettled: Final[deque[Progress]] = deque()
+        self._unsettled_starts: Final[deque[tuple[int, list[int]]]] = deque()
+        """(end in the log, starts of the state that ends there)."""
+
+        self._state_at_ms: int | None = None
+        self._is_changed = False
+        """Whether records were appended since the last one of kind ``state``."""
+
+        self.on_ready: Final[list[Callable[[], None]]] = []
+        """Called when the state is complete after a start or a promotion."""
+
+    def __repr__(self) -> str:
+        return f"<PopJournal {self.state!r} epoch={self._epoch} {'ready' if self._is_caught_up else 'reading'}>"
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this broker is the master and may append to the log, which no other thread is changing."""
+        gate = self._core.gate
+        return gate.write_refusal is None and not gate.is_store_lent
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all records from before the promotion are read, so that the state may be changed."""
+        return self._is_caught_up and self._core.store.identity.epoch == self._epoch and self.is_master
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the log has, or may have, records of pop consumption."""
+        return any(self._core.store.queues.get(self.topic, number) is not None for number in range(REVIVE_QUEUES))
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read_next(self) -> bool:
+        """Read a slice of each revive queue. True if the state is complete. Callers are the master."""
+        self._follow_epoch()
+        # Checked before reading, since the dispatched position grows meanwhile.
+        is_all_dispatched = self._core.store.dispatcher.dispatched >= self._promotion_end
+        if not self._is_state_read:
+            self.is_waiting = not is_all_dispatched
+            if self.is_waiting or not self._begin_state():
+                return False
+        self.is_waiting = False
+        are_read = [self._read_slice(number) for number in range(REVIVE_QUEUES)]
+        if not all(are_read):
+            return False
+        if not self._is_caught_up:
+            self._is_caught_up = True
+            self._prove_offsets()
+            log.info("read pop checkpoints", extra={"queues": len(self.state.queues), "open": self.state.open_count})
+            for notify in self.on_ready:
+                notify()
+        return True
+
+    def _follow_epoch(self) -> None:
+        """Read the state again after a promotion, since the log may have changed."""
+        epoch = self._core.store.identity.epoch
+        if epoch == self._epoch:
+            return
+        self.state, self._epoch = PopState(), epoch
+        self._is_caught_up = self._is_state_read = False
+        self._promotion_end = self._core.store.log.wrote
+        self._unsettled.clear()
+        self._unsettled_starts.clear()
+        self._state_at_ms = None
+        self._is_changed = False
+        for own in self._own:
+            own.clear()
+        self.clock.anchor()
+
+    def _prove_offsets(self) -> None:
+        """Set back committed offsets whose checkpoints the log may have lost, to where the log proves a pop ended.
+
+        Without any pop in the log, to the start of the queue: messages may be delivered twice, and none is skipped.
+        """
+        offsets = self._core.offsets
+        for key in offsets.unproven:
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, committed in offsets.offsets_of(key).items():
+                known = self.state.queues.get((topic, group, queue_id))
+                proven = None if known is None else known.next_offset
+                if proven is None:
+                    proven = self._core.readable_range(topic, queue_id)[0]
+                if topic != self.topic and committed > proven:
+                    facts = {"topic": topic, "queue": queue_id, "group": group, "old": committed, "new": proven}
+                    log.warning("committed offset of popped messages is not proven by the log; set back", extra=facts)
+                    offsets.commit(group, topic, queue_id, proven)
+        offsets.unproven.clear()
+
+    def _begin_state(self) -> bool:
+        """Start from the last readable state of the log, or else from RocketMQ's committed offsets.
+
+        False if the last state is damaged and may still be healed from a replica.
+        """
+        found = self._find_state()
+        if self.is_waiting:
+            return False
+        self._is_state_read = True
+        if found is not None:
+            self.state = PopState(found)
+            return True
+        committed = (self._core.offsets.find(names.REVIVE_GROUP, self.topic, each) for each in range(REVIVE_QUEUES))
+        # RocketMQ commits the last offset that it has processed, not the next one.
+        self.state = PopState(starts=[0 if last is None else last + 1 for last in committed])
+        self._is_changed = self.is_used
+        return True
+
+    def _find_state(self) -> StateRecord | None:
+        store = self._core.store
+        queue = store.queues.get(self.topic, STATE_QUEUE)
+        end = 0 if queue is None else queue.readable_end
+        first = 0 if queue is None else queue.min_offset
+        for offset in range(end - 1, max(first, end - STATES_EXAMINED_MAX) - 1, -1):
+            result = store.read(self.topic, STATE_QUEUE, offset, count_max=1, bytes_max=1, accept=None)
+            self.is_waiting = result.is_waiting
+            if self.is_waiting:
+                return None
+            try:
+                message = decode_record(result.body)
+                if message.queue_offset == offset:
+                    return records.parse_state(message)
+            except (ValueError, RemoteProtocolError) as error:
+                log.error("unreadable pop state; using the one before", extra={"offset": offset, "reason": str(error)})
+        return None
+
+    def _read_slice(self, number: int) -> bool:
+        """Read a slice of a revive queue. True if it is read to its end."""
+        store, state = self._core.store, self.state
+        queue = store.queues.get(self.topic, number)
+        if queue is None:
+            return True
+        offset = state.read_offsets[number] = max(state.read_offsets[number], queue.min_offset)
+        if offset >= queue.readable_end:
+            return True
+        result = store.read(
+            self.topic, number, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
+        )
+        if result.is_waiting and not result.body:
+            self.is_waiting = True
+            return False
+        position, now_ms = 0, self.clock.now_ms()
+        while position < len(result.body):
+            message = decode_record(result.body, position)
+            position += message.size
+            if not self._is_own(number, message.queue_offset):
+                self._apply(message, now_ms)
+        state.read_offsets[number] = max(result.next_offset, offset + 1)
+        self._skip_own(number)
+        return state.read_offsets[number] >= queue.readable_end
+
+    def _apply(self, message: StoredMessage, now_ms: int) -> None:
+        try:
+            record = records.parse_record(message)
+            if record is not None:
+                self.state.apply(record, message.queue_offset, now_ms)
+        except ValueError as error:
+            facts = {"offset": message.queue_offset, "queue": message.queue_id, "reason": str(error)}
+            log.error("unreadable pop record; skipping it", extra=facts)
+
+    def _is_own(self, number: int, offset: int) -> bool:
+        return any(start <= offset < end for start, end in self._own[number])
+
+    def _skip_own(self, number: int) -> None:
+        """Continue after own records that follow the last one that was read."""
+        own, offsets = self._own[number], self.state.read_offsets
+        while own and own[0][0] <= offsets[number]:
+            offsets[number] = max(offsets[number], own.popleft()[1])
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    def draft(self, number: int, tag: str, body: bytes) -> Draft:
+        """Return the draft of a record for a revive queue, or for the queue of states."""
+        core = self._core
+        core.topics.ensure(self.topic, REVIVE_QUEUES)
+        queue = core.store.queues.get_or_create(self.topic, number)
+        return records.record_draft(queue, tag, body, host=core.store_host, now_ms=core.clock.wall_ms())
+
+    def note_appended(self, number: int, record_offset: int) -> None:
+        """Record that an own record was appended, which the caller has applied to the state."""
+        offsets = self.state.read_offsets
+        self._is_changed = True
+        if offsets[number] == record_offset:
+            offsets[number] = record_offset + 1
+            return
+        own = self._own[number]
+        if own and own[-1][1] == record_offset:
+            own[-1] = (own[-1][0], record_offset + 1)
+        else:
+            own.append((record_offset, record_offset + 1))
+
+    def note_progress(self, queue: PopQueue, next_offset: int) -> None:
+        """Commit ``next_offset`` for the group, once the log is durable up to its present end."""
+        self._unsettled.append(Progress(self._core.store.log.wrote, queue, queue.generation, next_offset))
+
+    # -- committed offsets, and the state for the next start -----------------------------------------------------------
+
+    def settle(self) -> None:
+        """Commit the ends of pops whose checkpoints no fault can remove any more.
+
+        A committed offset before that could survive its checkpoint, and the messages would be skipped.
+        """
+        core, offsets = self._core, self._core.offsets
+        durable = min(core.store.log.flushed, core.store.positions.confirmed)
+        while self._unsettled and self._unsettled[0].log_end <= durable:
+            _, queue, generation, next_offset = self._unsettled.popleft()
+            if generation == queue.generation:
+                offsets.commit_popped(queue.group, queue.topic, queue.queue_id, next_offset)
+        while self._unsettled_starts and self._unsettled_starts[0][0] <= durable:
+            for number, start in enumerate(self._unsettled_starts.popleft()[1]):
+                if start > 0:  # RocketMQ's offset is that of the last record which it has processed
+                    offsets.commit_popped(names.REVIVE_GROUP, self.topic, number, start - 1)
+
+    def store_state_if_due(self) -> None:
+        """Append the state to the log, if it has changed and the last one is old. Raises errors of the store."""
+        now_ms = self._core.clock.monotonic_ms()
+        if self._is_changed and (self._state_at_ms is None or now_ms >= self._state_at_ms + STATE_INTERVAL_MS):
+            self._state_at_ms = now_ms
+            self.store_state()
+
+    def store_state(self) -> None:
+        """Append the present state to the log, from which the next start reads. Raises errors of the store."""
+        state, kept = self.state.record(), 0
+        for key, positions in list(state.positions.items()):
+            kept += len(positions)
+            if kept > POSITIONS_MAX:
+                del state.positions[key]
+        self._core.store.append([self.draft(STATE_QUEUE, records.STATE_TAG, records.encode_state(state))])
+        self._unsettled_starts.append((self._core.store.log.wrote, state.starts))
+        self._is_changed = False
+
+    def on_log_changed(self, end: int) -> None:
+        """Forget records from ``end`` on, where the log ends now: other records will be appended there."""
+        self.healed.on_log_changed(end)
+        self._epoch = -1
+
+
+@final
+class PopProgress:
+    """The committed offsets of groups that pop, on a slave, as far as its own log supports them.
+
+    A group's offset is the end of what it has popped: the messages before it belong to checkpoints, which are in
+    the log. A slave that applied an offset before its log has the checkpoint, and became the master, would deliver
+    these messages to no member of the group. So a master's offsets of such groups wait until the log has the end
+    that they are stamped with; until then the smaller one of the own offset and the master's counts. Reading too
+    much costs only a second delivery.
+
+    Owned by the event loop.
+    """
+
+    def __init__(self, offsets: ConsumerOffsets) -> None:
+        self._offsets: Final = offsets
+        self._waiting: Final = StampedDocuments[dict[str, dict[int, int]]]()
+        """The master's offsets of groups that pop, by topic@group and queue."""
+
+    def receive(self, document: OffsetDocument, end: int) -> None:
+        """Replace the offsets of groups that pop in a master's document, stamped with ``end``, by safe ones."""
+        waiting: dict[str, dict[int, int]] = {}
+        for key in self._offsets.popped.union(document.popped or ()):
+            offsets = waiting[key] = document.offset_table.pop(key, {})
+            own = self._offsets.offsets_of(key)
+            safe = {queue: min(offset, own[queue]) for queue, offset in offsets.items() if queue in own}
+            if safe:
+                document.offset_table[key] = safe
+        document.popped = sorted(waiting) or None
+        self._waiting.receive(waiting, end)
+
+    def apply_up_to(self, position: int) -> None:
+        """Apply the offsets for a log that equals the master's up to ``position``."""
+        newest = self._waiting.take_reached(position)
+        if newest is not None:
+            for key, offsets in newest[1].items():
+                self._offsets.replace(key, offsets)
+                self._offsets.unproven.discard(key)
+
+    def become_master(self, position: int) -> None:
+        """Apply the offsets up to the end of the log, and forget later ones: this broker is the master."""
+        self.apply_up_to(position)
+        self._waiting.clear()
+
+    def begin_copying(self) -> None:
+        """Forget what waits for the log: a stream begins, perhaps from another master, and sends all offsets.
+
+        The log may have lost checkpoints, so the own offsets are not proven until those of the master are applied.
+        """
+        self._waiting.clear()
+        self._offsets.unproven.update(self._offsets.popped)

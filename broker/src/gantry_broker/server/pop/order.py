@@ -1,0 +1,190 @@
+"""Ordered pop consumption: a queue is blocked while messages of it are invisible and not acked.
+
+    popped  5 6 7 8      acked 5, 6      committed offset 7      the next pop, once 7 and 8 are visible: 7 8 9 ...
+
+Nothing is stored for each message: the committed offset of the group is that of the first message that is not acked,
+and a pop starts there. A request with the ``attemptId`` of the last one repeats it at once, since its answer was lost.
+
+The table is written to ``consumerOrderInfo.json`` every few seconds, in RocketMQ's format. After a crash a queue may be
+blocked no more, so that its messages are delivered again before their time; they are never skipped. Owned by the event
+loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Final, final
+
+import msgspec
+
+from gantry_wire.commands.clients import Document
+
+SEPARATOR: Final = "@"
+"""Separates topic and group in keys of the table."""
+
+ORDER_TABLE: Final = "consumerOrderInfo"
+"""The name of the table's file."""
+
+ILLEGAL: Final = -1
+"""The result of an ack of a message that is not among the last ones popped."""
+OUTDATED: Final = -2
+"""The result of an ack with the receipt of an earlier pop."""
+
+KEPT_MS: Final = 24 * 3600 * 1000
+"""How long the entry of a queue is kept that is not consumed, as in RocketMQ."""
+
+
+class OrderInfo(Document):
+    """The messages of the last ordered pop from a queue, with RocketMQ's names for the fields."""
+
+    pop_time: int
+    invisible_time: int = msgspec.field(name="i")
+    offset_list: list[int] = msgspec.field(name="o")
+    """The first offset, then the distance of each other message from it."""
+
+    next_visible: dict[int, int] | None = msgspec.field(name="ot", default=None)
+    """When single messages become visible whose invisible time was changed, by offset."""
+
+    counts: dict[int, int] | None = msgspec.field(name="oc", default=None)
+    """How often messages were delivered before, by offset, if they were."""
+
+    last_consumed_ms: int = msgspec.field(name="l", default=0)
+    acked_bits: int = msgspec.field(name="cm", default=0)
+    attempt_id: str | None = msgspec.field(name="a", default=None)
+
+    @property
+    def offsets(self) -> list[int]:
+        """The queue offsets of the messages."""
+        first, *others = self.offset_list
+        return [first, *(first + distance for distance in others)]
+
+    @property
+    def unacked(self) -> list[int]:
+        """The queue offsets of the messages that are not acked."""
+        return [offset for index, offset in enumerate(self.offsets) if not self.acked_bits >> index & 1]
+
+    @property
+    def free_at_ms(self) -> int:
+        """When all messages that are not acked are visible; 0 if all are acked."""
+        changed, usual = self.next_visible or {}, self.pop_time + self.invisible_time
+        return max((changed.get(offset, usual) for offset in self.unacked), default=0)
+
+
+class OrderDocument(Document):
+    """The content of consumerOrderInfo.json, with RocketMQ's name for its field."""
+
+    table: dict[str, dict[int, OrderInfo]] = msgspec.field(default_factory=dict)
+    """The last ordered pop from each queue, by topic@group and queue id."""
+
+
+@final
+class OrderedQueues:
+    """The queues that are consumed in order. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self._table: dict[str, dict[int, OrderInfo]] = {}
+        self._free: Final[list[tuple[int, str, int]]] = []
+        """(time, topic@group, queue): when blocked queues may be free."""
+
+        self.change_count = 0
+        """The number of changes of the table since this start."""
+
+    def __repr__(self) -> str:
+        return f"<OrderedQueues groups={len(self._table)}>"
+
+    def is_blocked(self, key: str, queue_id: int, attempt_id: str | None, now_ms: int) -> bool:
+        """Whether messages of a queue are invisible, so that none is to be popped; not for a repeated request."""
+        info = self._table.get(key, {}).get(queue_id)
+        if info is None or (attempt_id is not None and info.attempt_id == attempt_id):
+            return False
+        return now_ms < info.free_at_ms
+
+    def record_pop(self, key: str, queue_id: int, info: OrderInfo) -> dict[int, int]:
+        """Record the messages of a pop; return how often each of them was delivered before, if it was."""
+        previous = self._table.get(key, {}).get(queue_id)
+        if previous is not None:
+            earlier = previous.counts or {}
+            if previous.attempt_id is not None and previous.attempt_id == info.attempt_id:
+                info.counts = earlier
+            else:
+                known = set(previous.offsets)
+                info.counts = {offset: earlier.get(offset, 0) + 1 for offset in info.offsets if offset in known}
+        self._table.setdefault(key, {})[queue_id] = info
+        self._schedule(key, queue_id, info)
+        return info.counts or {}
+
+    def ack(self, key: str, queue_id: int, offset: int, pop_time_ms: int) -> int:
+        """Ack a message; return the next offset of the group, or ILLEGAL or OUTDATED."""
+        info = self._table.get(key, {}).get(queue_id)
+        if info is None:
+            return offset + 1
+        if info.pop_time != pop_time_ms:
+            return OUTDATED
+        offsets = info.offsets
+        if offset not in offsets:
+            return ILLEGAL
+        info.acked_bits |= 1 << offsets.index(offset)
+        self._schedule(key, queue_id, info)
+        unacked = info.unacked
+        return unacked[0] if unacked else offsets[-1] + 1
+
+    def change_visible(self, key: str, queue_id: int, offset: int, pop_time_ms: int, visible_ms: int) -> None:
+        """Let a message become visible at another time, unless it was popped again since ``pop_time_ms``."""
+        info = self._table.get(key, {}).get(queue_id)
+        if info is None or info.pop_time != pop_time_ms:
+            return
+        info.next_visible = {**(info.next_visible or {}), offset: visible_ms}
+        self._schedule(key, queue_id, info)
+
+    def forget(self, key: str, queue_id: int) -> None:
+        """Free a queue: its group was reset."""
+        if self._table.get(key, {}).pop(queue_id, None) is not None:
+            self.change_count += 1
+
+    def forget_keys(self, topic: str | None, group: str | None) -> None:
+        """Free all queues of a topic, or of a group, that was deleted."""
+        for key in list(self._table):
+            name, _, owner = key.partition(SEPARATOR)
+            if topic in (None, name) and group in (None, owner):
+                del self._table[key]
+                self.change_count += 1
+
+    def take_free(self, now_ms: int) -> list[tuple[str, int]]:
+        """Return (topic, queue) of the queues that may have become free since the last call."""
+        found: list[tuple[str, int]] = []
+        while self._free and self._free[0][0] <= now_ms:
+            _, key, queue_id = heapq.heappop(self._free)
+            found.append((key.partition(SEPARATOR)[0], queue_id))
+        return found
+
+    def document(self, now_ms: int) -> OrderDocument:
+        """Return the table for its file, without queues that are not consumed any more."""
+        kept = {
+            key: {number: one for number, one in queues.items() if now_ms - one.last_consumed_ms < KEPT_MS}
+            for key, queues in self._table.items()
+        }
+        self._table = {key: queues for key, queues in kept.items() if queues}
+        return OrderDocument(table={key: dict(queues) for key, queues in self._table.items()})
+
+    def load(self, document: OrderDocument, now_ms: int) -> None:
+        """Load the table of the file. No queue is blocked for longer than its invisible time from now on."""
+        self._table = document.table
+        for key, queues in self._table.items():
+            for queue_id, info in list(queues.items()):
+                if not info.offset_list:
+                    del queues[queue_id]
+                    continue
+                ahead_ms = max(0, info.pop_time - now_ms)  # the wall clock was set back
+                info.pop_time -= ahead_ms
+                info.next_visible = {offset: at - ahead_ms for offset, at in (info.next_visible or {}).items()} or None
+                self._schedule(key, queue_id, info)
+
+    def _schedule(self, key: str, queue_id: int, info: OrderInfo) -> None:
+        self.change_count += 1
+        heapq.heappush(self._free, (info.free_at_ms, key, queue_id))
+
+
+def offset_list_of(offsets: Sequence[int]) -> list[int]:
+    """Return offsets as the table holds them."""
+    return [offsets[0], *(offset - offsets[0] for offset in offsets[1:])]

@@ -1,0 +1,170 @@
+"""Pop consumption of this broker: messages stay invisible to a group for a while, and are delivered again until acked.
+
+    pop      -> messages, and [ck ...] in the log; answered when that may be acknowledged
+    ack      -> [ack ...] in the log; answered in the same way
+    no ack   -> [copies in the retry topic ..., ack], appended together, when the invisible time is over
+
+Only the log decides what is popped and acked (`journal`), so a start and a promotion lose nothing and deliver no acked
+message again. `popping` reads messages, `writer` appends, `revival` delivers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.pop.checkpoints import PopQueue
+from gantry_broker.server.pop.journal import PopJournal
+from gantry_broker.server.pop.order import ORDER_TABLE, OrderedQueues
+from gantry_broker.server.pop.popping import Popper
+from gantry_broker.server.pop.revival import Reviver
+from gantry_broker.server.pop.writer import NOT_READY, PopWriter
+from gantry_broker.server.pull.pull_hold import PullHold
+from gantry_broker.server.send.ack_gate import AckGate
+from gantry_wire import Command
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+"""How often messages whose time is over are delivered again, and offsets are committed."""
+FAILURE_PAUSE_S: Final = 1.0
+"""The pause after the store has refused an append."""
+READY_TIMEOUT_S: Final = 10.0
+"""How long a request waits until the checkpoints are read after a start."""
+READY_POLL_S: Final = 0.005
+"""How often a waiting request checks whether they are read."""
+
+
+@final
+class Pops:
+    """Pop consumption of one broker. Owned by the event loop; ``run`` is its task."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        ordered: OrderedQueues,
+        ack_gate: AckGate,
+        hold: PullHold,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._core: Final = core
+        self._hold: Final = hold
+        self.ordered: Final = ordered
+        """The queues that are consumed in order."""
+
+        self.journal: Final = PopJournal(core)
+        self.writer: Final = PopWriter(core, self.journal, ack_gate, loop)
+        self.popper: Final = Popper(core, self.journal, self.writer, ordered, loop)
+        self.reviver: Final = Reviver(core, self.journal, self.writer)
+        self._ordered_change_count = 0
+        self._deferred: list[Callable[[], None]] = []
+        """Changes by administrators that came while the checkpoints were read."""
+
+        self.journal.on_ready.append(self._apply_deferred)
+        self.journal.on_ready.append(hold.wake_all)
+        self.writer.on_acked.append(self._on_acked)
+        core.offsets.on_set.append(self._on_offset_set)
+        core.offsets.on_forgotten.append(self._on_forgotten)
+
+    def __repr__(self) -> str:
+        return f"<Pops {self.journal!r}>"
+
+    # -- readiness -----------------------------------------------------------------------------------------------------
+
+    def read_if_short(self) -> bool:
+        """Whether the state is complete; reads a part of the log if it is not."""
+        journal = self.journal
+        return journal.is_ready or (journal.is_master and journal.read_next())
+
+    async def when_ready(self, command: Command, act: Callable[[], Command | None]) -> Command | None:
+        """Call ``act`` when the state is complete, and return its answer; or refuse the request on timeout."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READY_TIMEOUT_S
+        while not self.read_if_short():
+            if loop.time() >= deadline:
+                return self._core.stats.refusals.reply(command, NOT_READY)
+            await asyncio.sleep(READY_POLL_S)
+        refusal = self._core.gate.refusal(command.code)
+        return act() if refusal is None else self._core.stats.refusals.reply(command, refusal)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def on_log_changed(self, end: int) -> None:
+        """Forget records from ``end`` on, where the log ends now: other records will be appended there."""
+        self.journal.on_log_changed(end)
+
+    def _on_acked(self, queue: PopQueue) -> None:
+        """Retry the pops that wait because too many messages were not acked, or because a queue was blocked."""
+        limited = self.popper.limited
+        woken = {(one.topic, one.queue_id) for one in (*limited, queue)}
+        limited.clear()
+        self._hold.mark_queues(woken)
+
+    def _on_offset_set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Let the group continue at an offset that an administrator has set. Raises errors of the store."""
+        if self._is_deferred(lambda: self._on_offset_set(group, topic, queue_id, offset)):
+            return
+        self.popper.reset(self.journal.state.queue(topic, group, queue_id), offset)
+
+    def _on_forgotten(self, topic: str | None, group: str | None) -> None:
+        """Forget the checkpoints of a topic or a group that was deleted. Raises errors of the store."""
+        self.ordered.forget_keys(topic, group)
+        if self._is_deferred(lambda: self._on_forgotten(topic, group)):
+            return
+        for queue in list(self.journal.state.queues.values()):
+            if topic in (None, queue.topic) and group in (None, queue.group):
+                self.writer.set_position(queue, None, is_void=True)
+                del self.journal.state.queues[queue.topic, queue.group, queue.queue_id]
+
+    def _is_deferred(self, change: Callable[[], None]) -> bool:
+        """Whether there is nothing to change here, or the change has to wait until the checkpoints are read."""
+        journal = self.journal
+        if not journal.is_master or not journal.is_used:
+            return True
+        if not self.read_if_short():
+            self._deferred.append(change)
+            return True
+        return False
+
+    def _apply_deferred(self) -> None:
+        while self._deferred:
+            self._deferred[0]()
+            del self._deferred[0]
+
+    # -- the task ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read the log, deliver messages again, commit offsets, until cancelled."""
+        while True:
+            try:
+                pause_s = self._step()
+            except BrokerError as error:
+                log.warning("failed to process popped messages; will retry", extra={"reason": str(error)})
+                pause_s = FAILURE_PAUSE_S
+            await asyncio.sleep(pause_s)
+
+    def _step(self) -> float:
+        """Do one slice of the work; return the pause after it in seconds."""
+        journal = self.journal
+        if not journal.is_master:
+            return TICK_S
+        if not journal.read_next():
+            return TICK_S if journal.is_waiting else 0
+        is_more = self.reviver.revive_due()
+        journal.settle()
+        journal.store_state_if_due()
+        self._wake_free_queues()
+        return 0 if is_more else TICK_S
+
+    def _wake_free_queues(self) -> None:
+        """Retry pops of ordered queues that are not blocked any more, and mark their table for writing."""
+        free = self.ordered.take_free(self.journal.clock.now_ms())
+        if free:
+            self._hold.mark_queues(free)
+        if self.ordered.change_count != self._ordered_change_count:
+            self._ordered_change_count = self.ordered.change_count
+            self._core.persistence.mark(ORDER_TABLE, now=False)

@@ -1,0 +1,229 @@
+"""Appends the checkpoints and acks of one turn of the event loop together, and answers their requests.
+
+    requests of a turn -> [ck, ck, ..., ack, bAck, ...] one append -> state -> answers, through the gate of sends
+
+A pop is answered when its checkpoint is as safe as a message with the mode of this broker, and an ack when it is. So
+a message whose ack was answered is never delivered again, and one that was popped is never forgotten. If the append
+fails, nothing has changed, and each request gets the refusal of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, final
+
+import msgspec
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.refusals import Refusal, store_refusal
+from gantry_broker.server.pop import records
+from gantry_broker.server.pop.checkpoints import Checkpoint, PopQueue, is_open
+from gantry_broker.server.pop.journal import PopJournal
+from gantry_broker.server.pop.records import AckRecord, CheckpointRecord, PositionRecord
+from gantry_broker.server.send.ack_gate import AckGate
+from gantry_broker.store.draft import Draft
+from gantry_remoting import Connection
+from gantry_status import RefusalReason
+from gantry_wire import Command, ResponseCode, WireLimits
+
+NOT_READY: Final = Refusal(
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    "service not available now, this broker is still reading the checkpoints of popped messages",
+    RefusalReason.NOT_SERVING,
+)
+"""The answer while it is unknown which messages were popped and acked."""
+
+_encode: Final = msgspec.json.encode
+
+
+class Answer(NamedTuple):
+    """The answer to a request, which is sent when its records are durable."""
+
+    command: Command
+    connection: Connection
+    reply: Command
+
+
+class Claim(NamedTuple):
+    """Messages of a queue that a pop has read."""
+
+    checkpoint: Checkpoint
+    next_offset: int | None
+    """Where the next pop continues; None for a message that was popped before, and gets another invisible time."""
+
+
+@final
+class PopWriter:
+    """The appends of pop consumption. Owned by the event loop."""
+
+    def __init__(
+        self, core: BrokerCore, journal: PopJournal, ack_gate: AckGate, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._core: Final = core
+        self._journal: Final = journal
+        self._ack_gate: Final = ack_gate
+        self._loop: Final = loop
+        self._limits: Final = WireLimits(frame_bytes_max=core.settings.frame_bytes_max)
+        self._claims: list[Claim] = []
+        self._acks: dict[Checkpoint, int] = {}
+        self._answers: list[Answer] = []
+        self._is_scheduled = False
+        self.on_acked: Final[list[Callable[[PopQueue], None]]] = []
+        """Called with each queue of which messages were acked."""
+
+        self.ack_count = 0
+        """The number of messages that were acked since this start."""
+
+    def __repr__(self) -> str:
+        return f"<PopWriter claims={len(self._claims)} acks={len(self._acks)} answers={len(self._answers)}>"
+
+    # -- the work of a turn --------------------------------------------------------------------------------------------
+
+    def add_pop(self, claims: Iterable[Claim], answer: Answer) -> None:
+        """Store the checkpoints of a pop at the end of this turn, then answer it."""
+        self._claims += claims
+        self._answer_later(answer)
+
+    def add_acks(self, acked: Iterable[tuple[Checkpoint, int]], answer: Answer) -> None:
+        """Store acks of these bits of checkpoints at the end of this turn, then answer."""
+        for checkpoint, bits in acked:
+            self._acks[checkpoint] = self._acks.get(checkpoint, 0) | bits
+        self._answer_later(answer)
+
+    def add_change(self, old: Checkpoint, bit: int, new: Checkpoint, answer: Answer) -> None:
+        """Replace a message's checkpoint by a new one at the end of this turn, then answer."""
+        self._claims.append(Claim(new, None))
+        self.add_acks([(old, bit)], answer)
+
+    def is_acked(self, checkpoint: Checkpoint, bit: int) -> bool:
+        """Whether a message is acked, also if its ack is stored only at the end of this turn."""
+        return bool((checkpoint.acked | self._acks.get(checkpoint, 0)) & bit)
+
+    def is_claimed(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint with the same key is open, or is stored at the end of this turn."""
+        queue, key = checkpoint.queue, checkpoint.key
+        return key in queue.open or any(
+            claim.checkpoint.queue is queue and claim.checkpoint.key == key for claim in self._claims
+        )
+
+    def set_position(self, queue: PopQueue, offset: int | None, *, is_void: bool) -> None:
+        """Store a queue's next offset now; ``is_void``: and forget its checkpoints. Raises errors of the store."""
+        self.flush()
+        record = PositionRecord(
+            offset=-1 if offset is None else offset, queue_id=queue.queue_id, topic=queue.topic, group=queue.group,
+            is_void=is_void,
+        )  # fmt: skip
+        self.append([(queue.revive_queue, records.POSITION_TAG, _encode(record))])
+        if is_void:
+            self._journal.state.void(queue)
+        queue.next_offset = offset
+
+    def append(self, entries: Sequence[tuple[int, str, bytes]], before: Sequence[Draft] = ()) -> list[int]:
+        """Append messages and then records together; return the offsets of the records in their revive queues.
+
+        Raises errors of the store.
+        """
+        drafts = [*before, *(self._journal.draft(*entry) for entry in entries)]
+        store = self._core.store
+        _, offsets = store.append_contiguous(drafts) if before else store.append(drafts)
+        own = list(offsets[len(before) :])
+        for (number, _, _), offset in zip(entries, own, strict=True):
+            self._journal.note_appended(number, offset)
+        return own
+
+    # -- the end of a turn ---------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Append the work so far, apply it, and answer its requests."""
+        claims, acks, answers = self._claims, self._acks, self._answers
+        if not answers:
+            return
+        self._claims, self._acks, self._answers = [], {}, []
+        if not self._journal.is_ready:
+            self._refuse(claims, answers, self._core.gate.write_refusal or NOT_READY)
+            return
+        acked = [(checkpoint, bits & ~checkpoint.acked) for checkpoint, bits in acks.items() if is_open(checkpoint)]
+        entries = [checkpoint_entry(claim.checkpoint) for claim in claims]
+        entries += [ack_entry(checkpoint, bits) for checkpoint, bits in acked if bits]
+        try:
+            offsets = self.append(entries) if entries else []
+        except BrokerError as error:
+            self._refuse(claims, answers, store_refusal(error))
+            return
+        state = self._journal.state
+        for claim, offset in zip(claims, offsets, strict=False):
+            state.open(claim.checkpoint, offset)
+            if claim.next_offset is not None:
+                self._journal.note_progress(claim.checkpoint.queue, claim.next_offset)
+        for checkpoint, bits in acked:
+            self.ack_count += state.ack(checkpoint, bits)
+            self.notify_acked(checkpoint.queue)
+        self._send(answers)
+
+    def notify_acked(self, queue: PopQueue) -> None:
+        """Report that messages of a queue were acked, so that a pop may find more."""
+        for notify in self.on_acked:
+            notify(queue)
+
+    def _answer_later(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_scheduled = False
+        self.flush()
+
+    def _refuse(self, claims: list[Claim], answers: list[Answer], refusal: Refusal) -> None:
+        """Refuse the requests, and let the messages of their pops be popped again."""
+        for claim in claims:
+            queue, start = claim.checkpoint.queue, claim.checkpoint.start_offset
+            if queue.next_offset is not None and claim.next_offset is not None:
+                queue.next_offset = min(queue.next_offset, start)
+        for answer in answers:
+            self._send_now(answer._replace(reply=self._core.stats.refusals.reply(answer.command, refusal)))
+
+    def _send(self, answers: list[Answer]) -> None:
+        """Send the answers when the log is as safe up to its end as the mode promises."""
+        if not self._ack_gate.must_wait():
+            for answer in answers:
+                self._send_now(answer)
+            return
+        held: dict[Connection, list[bytes]] = {}
+        for command, connection, reply in answers:
+            if not command.is_oneway:
+                held.setdefault(connection, []).append(reply.encode_reply(self._limits))
+        if held:
+            frames = [(connection, b"".join(replies), len(replies)) for connection, replies in held.items()]
+            self._ack_gate.hold(frames, self._core.store.log.wrote)
+
+    def _send_now(self, answer: Answer) -> None:
+        if not answer.command.is_oneway:
+            answer.connection.send(answer.reply.encode_reply(self._limits))
+
+
+def checkpoint_entry(checkpoint: Checkpoint) -> tuple[int, str, bytes]:
+    """Return the revive queue, the tag and the body of a checkpoint's record."""
+    queue, offsets, start = checkpoint.queue, checkpoint.offsets, checkpoint.start_offset
+    is_dense = isinstance(offsets, range) and offsets.start == start
+    record = CheckpointRecord(
+        start_offset=start, pop_time=checkpoint.pop_time_ms, invisible_time=checkpoint.invisible_ms,
+        queue_id=queue.queue_id, topic=queue.topic, group=queue.group, count=len(offsets),
+        distances=None if is_dense else [offset - start for offset in offsets], broker_name=checkpoint.broker_name,
+    )  # fmt: skip
+    return queue.revive_queue, records.CHECKPOINT_TAG, _encode(record)
+
+
+def ack_entry(checkpoint: Checkpoint, bits: int) -> tuple[int, str, bytes]:
+    """Return the revive queue, the tag and the body of the record that acks these messages of a checkpoint."""
+    queue, offsets = checkpoint.queue, checkpoint.offsets_of(bits)
+    is_single = len(offsets) == 1
+    record = AckRecord(
+        start_offset=checkpoint.start_offset, pop_time=checkpoint.pop_time_ms, queue_id=queue.queue_id,
+        topic=queue.topic, group=queue.group, ack_offset=offsets[0] if is_single else -1,
+        several=None if is_single else offsets, broker_name=checkpoint.broker_name,
+    )  # fmt: skip
+    return queue.revive_queue, records.ACK_TAG if is_single else records.BATCH_ACK_TAG, _encode(record)

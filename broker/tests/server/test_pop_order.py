@@ -1,0 +1,106 @@
+"""Ordered pop consumption: a queue is blocked until its messages are acked, or until their time is over."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gantry_broker.server.pop.order import (
+    ILLEGAL,
+    KEPT_MS,
+    OUTDATED,
+    OrderDocument,
+    OrderedQueues,
+    OrderInfo,
+    offset_list_of,
+)
+
+KEY = "orders@billing"
+
+
+def info_of(*offsets: int, pop_time: int = 1000, attempt_id: str | None = None) -> OrderInfo:
+    return OrderInfo(
+        pop_time=pop_time, invisible_time=500, offset_list=offset_list_of(offsets), last_consumed_ms=pop_time,
+        attempt_id=attempt_id,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def queues() -> OrderedQueues:
+    found = OrderedQueues()
+    found.record_pop(KEY, 0, info_of(5, 6, 9, attempt_id="a"))
+    return found
+
+
+def test_queue_is_blocked_until_all_messages_are_visible(queues: OrderedQueues) -> None:
+    """Other queues are free; the request of a lost reply may be repeated."""
+    assert queues.is_blocked(KEY, 0, None, now_ms=1499)
+    assert not queues.is_blocked(KEY, 0, None, now_ms=1500)
+    assert not queues.is_blocked(KEY, 1, None, now_ms=1000)
+    assert queues.is_blocked(KEY, 0, "b", now_ms=1000)
+    assert not queues.is_blocked(KEY, 0, "a", now_ms=1000)
+
+
+def test_acks_move_the_offset_to_the_first_open_message(queues: OrderedQueues) -> None:
+    """The offset stays before a message that is not acked; the last ack frees the queue."""
+    assert queues.ack(KEY, 0, 6, 1000) == 5
+    assert queues.ack(KEY, 0, 5, 1000) == 9
+    assert queues.is_blocked(KEY, 0, None, now_ms=1000)
+    assert queues.ack(KEY, 0, 9, 1000) == 10
+    assert not queues.is_blocked(KEY, 0, None, now_ms=1000)
+
+
+def test_acks_of_other_pops_change_nothing(queues: OrderedQueues) -> None:
+    """A message that was not popped is illegal, a receipt of an earlier pop is outdated."""
+    assert queues.ack(KEY, 0, 7, 1000) == ILLEGAL
+    assert queues.ack(KEY, 0, 5, 999) == OUTDATED
+    assert queues.ack(KEY, 3, 5, 999) == 6, "nothing is known of the queue after a restart: the ack counts"
+
+
+def test_repeated_messages_have_delivery_counts(queues: OrderedQueues) -> None:
+    """A message counts each pop before, except those of one repeated request."""
+    assert queues.record_pop(KEY, 0, info_of(6, 9, 10, pop_time=2000, attempt_id="b")) == {6: 1, 9: 1}
+    assert queues.record_pop(KEY, 0, info_of(6, 9, 10, pop_time=2100, attempt_id="b")) == {6: 1, 9: 1}
+    assert queues.record_pop(KEY, 0, info_of(9, 10, pop_time=3000)) == {9: 2, 10: 1}
+
+
+def test_changed_time_of_one_message_moves_the_end_of_the_block(queues: OrderedQueues) -> None:
+    """The queue is free when the last message that is not acked is visible."""
+    queues.change_visible(KEY, 0, 6, 1000, visible_ms=9000)
+    assert queues.is_blocked(KEY, 0, None, now_ms=8999)
+    queues.change_visible(KEY, 0, 6, 999, visible_ms=20_000)
+    assert not queues.is_blocked(KEY, 0, None, now_ms=9000), "a receipt of an earlier pop changes nothing"
+    assert queues.take_free(9000) == [("orders", 0), ("orders", 0)]
+    assert queues.take_free(9000) == []
+
+
+def test_table_survives_a_restart_in_rocketmqs_format(queues: OrderedQueues) -> None:
+    """The document has RocketMQ's field names, and a queue stays blocked after it is loaded."""
+    queues.ack(KEY, 0, 5, 1000)
+    data = msgspec.json.encode(queues.document(1000))
+    assert data == (
+        b'{"table":{"orders@billing":{"0":{"popTime":1000,"i":500,"o":[5,1,4],"ot":null,"oc":null,"l":1000,"cm":1,'
+        b'"a":"a"}}}}'
+    )
+    again = OrderedQueues()
+    again.load(msgspec.json.decode(data, type=OrderDocument), now_ms=1100)
+    assert again.is_blocked(KEY, 0, None, now_ms=1499)
+    assert again.ack(KEY, 0, 6, 1000) == 9
+
+
+def test_no_queue_is_blocked_longer_because_the_clock_was_set_back(queues: OrderedQueues) -> None:
+    """After a start before the time of the pop, the block ends after the invisible time."""
+    queues.change_visible(KEY, 0, 6, 1000, visible_ms=1700)
+    again = OrderedQueues()
+    again.load(queues.document(1000), now_ms=10)
+    assert again.is_blocked(KEY, 0, None, now_ms=709)
+    assert not again.is_blocked(KEY, 0, None, now_ms=710)
+
+
+def test_unused_and_forgotten_queues_leave_the_table(queues: OrderedQueues) -> None:
+    """The entries of a deleted group, and of a queue that is not consumed for a day, are removed."""
+    queues.record_pop("others@billing", 0, info_of(1, pop_time=1000))
+    queues.record_pop("others@else", 0, info_of(1, pop_time=KEPT_MS))
+    assert set(queues.document(KEPT_MS + 1000).table) == {"others@else"}
+    queues.forget_keys("others", None)
+    assert queues.document(1000).table == {}
