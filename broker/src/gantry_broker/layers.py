@@ -323,7 +323,7 @@ def build_server(
     sends = SendHandlers(core, send_path)
     pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(store_layer.live, store, replication, roles))
     visibility = Visibility(loop, store, send_path.ack_gate, pulls.hold, replication.report_store_progress)
-    listeners = BrokerListeners(core, send_path, sends, pulls.hold, visibility, tls=tls, guard=store_layer.guard)
+    listeners = BrokerListeners(core, send_path, sends, pulls, visibility, tls=tls, guard=store_layer.guard)
     registration = Registration(
         None, list(settings.name_servers),
         lambda: published_topics(core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn),
