@@ -43,9 +43,7 @@ Change = Callable[[Broker, Dialogue], Awaitable[object]]
 
 
 async def forbid_reading(broker: Broker, client: Dialogue) -> None:
-    broker.core.topics.put(
-        TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4, perm=PERMISSION_WRITE)
-    )
+    broker.core.topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4, perm=PERMISSION_WRITE))
 
 
 async def take_queues_away(broker: Broker, client: Dialogue) -> None:

@@ -11,10 +11,11 @@ from gantry_broker.ports import RealDisk
 from gantry_broker.ports.disk import DiskFile
 from gantry_broker.ports.real_disk import RealFile
 from gantry_broker.store.mapped_file import MappedFile, find_used_end, rewrite, zero_range
-from gantry_broker.store.read_ahead import MAPPED_AT_ONCE_BYTES, THREAD_NAME, WRITEBACK_STEPS, ReadAhead
+from gantry_broker.store.read_ahead import MAPPED_AT_ONCE_BYTES, WRITEBACK_STEPS, ReadAhead
 from gantry_broker.store.worker import Worker
 
 MEBIBYTE = 1 << 20
+THREAD_NAME = "gantry-ahead"
 
 
 class RecordingFile:
@@ -106,9 +107,7 @@ def test_mapped_pages_have_the_bytes_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_holes", [True, False], ids=["holes are found", "no holes are known, the twin"])
-def test_unwritten_rest_of_a_file_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
-) -> None:
+def test_unwritten_rest_of_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool) -> None:
     """Reading lets the kernel read ahead, whose pages would count as written: so the ranges are found before."""
     if not has_holes:
         monkeypatch.setattr(RealFile, "next_hole", lambda file, position: file.size)

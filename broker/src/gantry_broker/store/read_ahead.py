@@ -1,4 +1,4 @@
-"""The thread that works ahead of a scan of the log, while the thread that opens the store checks and dispatches records.
+"""The thread that works ahead of a scan of the log, while the thread that opens the store checks and dispatches.
 
     [0 .. unmapped .. scanned .... mapped by `gantry-ahead` .... read ahead by the kernel .... end)
 
@@ -19,7 +19,6 @@ from gantry_broker.ports.disk import DiskFile
 from gantry_broker.store.recovery import LogFile
 from gantry_broker.store.worker import Worker
 
-THREAD_NAME: Final = "gantry-ahead"
 MAPPED_AT_ONCE_BYTES: Final = 4 << 20
 """How much is mapped by one call: the scan waits for a call that is in progress when it unmaps what it has read."""
 
@@ -48,7 +47,7 @@ class ReadAhead:
         self._steps = 0
         self._written_steps = 0
         self._is_running = False
-        self._worker: Final = Worker(THREAD_NAME, IDLE_MS, self.step)
+        self._worker: Final = Worker("gantry-ahead", IDLE_MS, self.step)
 
     def __repr__(self) -> str:
         return f"<ReadAhead steps={self._steps} waiting={len(self._ranges)}>"

@@ -9,8 +9,8 @@ The sum of a window is the difference between its newest and its oldest reading.
 reading after it began to count: at most ten seconds, as in RocketMQ.
 
 No work is done for a single message. Stored messages are read from the store's tallies when a reading is due, and
-pulled ones from those of `PullTally`, which an answer adds to. A counter without a count for 25 hours is empty in every window, and is
-removed, unless it is one of the whole broker: names come from clients, and must not accumulate for ever.
+pulled ones from those of `PullTally`, which an answer adds to. A counter without a count for 25 hours is empty in every
+window, and is removed, unless it is one of the whole broker: names come from clients, and must not accumulate for ever.
 
 Left out are counters that no tool reads and that cost something for each queue or message (QUEUE_*,
 TOPIC_PUT_LATENCY), and those of pop consumption and of RocketMQ's commercial edition. They are answered as counters
@@ -127,7 +127,7 @@ class PullTally:
 
     __slots__ = ("_unread", "calls", "count", "group", "queue_id", "size", "took_ms", "topic")
 
-    def __init__(self, group: str, topic: str, queue_id: int, unread: "list[PullTally]") -> None:
+    def __init__(self, group: str, topic: str, queue_id: int, unread: list[PullTally]) -> None:
         """``unread`` gets the tally at its first answer after each reading."""
         self.group: Final = group
         self.topic: Final = topic

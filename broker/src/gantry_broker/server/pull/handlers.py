@@ -195,9 +195,7 @@ class PullHandlers:
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
-    def _redirect(
-        self, pull: PullMessage, plan: PullPlan, reader: Connection, *, was_held: bool
-    ) -> ReadResult | None:
+    def _redirect(self, pull: PullMessage, plan: PullPlan, reader: Connection, *, was_held: bool) -> ReadResult | None:
         """Return the result that redirects a reader after a reset, or from an offset in a lost part of the log.
 
         A slave does not redirect: readers return to its master sooner or later. A pull that ``was_held`` may be older

@@ -293,9 +293,7 @@ class SendPath:
             elif (
                 is_fast_path_open
                 and not header.startswith(PULL_PREFIX)
-                and self._take_unusual_send(
-                    type_and_header >> 24, header, data[header_end:frame_end], host, host_flag
-                )
+                and self._take_unusual_send(type_and_header >> 24, header, data[header_end:frame_end], host, host_flag)
             ):
                 continue
             body = data[header_end:frame_end]
