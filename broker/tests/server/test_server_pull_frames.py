@@ -49,7 +49,7 @@ def general(frame: Frame) -> tuple[int, int, int, PullMessage] | None:
     flag=st.sampled_from([0, FLAG_ONEWAY, FLAG_RESPONSE, 4]),
 )
 def test_decoded_pull_is_that_of_the_general_path(changed: dict[str, Any], opaque: int, flag: int) -> None:
-    """A header that is decoded in one step has the values that the general path finds, whatever the client has sent."""
+    """A header that is decoded in one step has the values that the general path finds, for any values."""
     frame = Frame(0, header_bytes({**pull_ext(0), **changed}, flag=flag, opaque=opaque), b"")
 
     request = decode_pull(frame)
@@ -191,8 +191,12 @@ async def test_oneway_pull_gets_no_reply(broker: Broker) -> None:
 
 async def test_answer_beyond_the_frame_limit_is_an_error(tmp_path: Path) -> None:
     """An answer that no frame can hold is replaced by an error that names both sizes, on both paths."""
-    conf = {"maxMessageSize": "400000", "frameMaxLength": "600000", "maxTransferBytesOnMessageInMemory": "4000000"}
-    async with running_broker(tmp_path, **conf) as broker, dialogue(broker) as client:
+    async with (
+        running_broker(
+            tmp_path, maxMessageSize="400000", frameMaxLength="600000", maxTransferBytesOnMessageInMemory="4000000"
+        ) as broker,
+        dialogue(broker) as client,
+    ):
         for _ in range(2):
             await client.send_ok(b"x" * 399_000)
         replies = [await client.pull(0)]

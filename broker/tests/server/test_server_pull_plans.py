@@ -36,7 +36,7 @@ class KeptPlans(dict[PlanKey, PullPlan]):
     """Plans that nothing drops: the guard is off."""
 
     def clear(self) -> None:
-        """Keep everything."""
+        """Keep all plans, unlike a dictionary."""
 
 
 Change = Callable[[Broker, Dialogue], Awaitable[object]]
@@ -140,11 +140,11 @@ async def test_group_that_has_left_is_unknown_again(broker: Broker, client: Dial
 
 async def test_setting_is_effective_for_the_next_pull(broker: Broker, client: Dialogue) -> None:
     """A filter by properties is refused as soon as they are switched off."""
-    fields = {"subscription": "TAGS = 'a'", "expressionType": "SQL92"}
     await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"enablePropertyFilter=true\n")
-    assert (await client.pull(0, **fields)).code == 0
+    assert (await client.pull(0, subscription="TAGS = 'a'", expressionType="SQL92")).code == 0
     await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"enablePropertyFilter=false\n")
-    assert (await client.pull(0, **fields)).code == ResponseCode.SYSTEM_ERROR
+    refused = await client.pull(0, subscription="TAGS = 'a'", expressionType="SQL92")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_refused_pull_is_checked_again(broker: Broker, client: Dialogue) -> None:
@@ -168,7 +168,7 @@ async def test_plans_are_bounded(broker: Broker, client: Dialogue, monkeypatch: 
 
 
 async def test_pulls_of_one_group_share_a_plan(broker: Broker, client: Dialogue) -> None:
-    """The plan of a queue is made once, whatever the offset and the number of messages."""
+    """The plan of a queue is made once for all offsets and numbers of messages."""
     plans = broker.pulls._plans
     assert (await client.pull(0)).code == 0  # creates the group, which is a change
     first = plans.find(PullMessage.read(pull_ext(0)))

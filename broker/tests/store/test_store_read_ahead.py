@@ -32,7 +32,7 @@ class RecordingFile:
         self.is_mapped = threading.Event()
 
     def advise(self, start: int, end: int) -> None:
-        """Record the scan's advice."""
+        """Record the advice that the scan gives."""
         self.advised.append((start, end))
 
     def map_ahead(self, start: int, end: int) -> None:

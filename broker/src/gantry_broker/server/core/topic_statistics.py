@@ -139,7 +139,7 @@ class PullTally:
         return f"<PullTally {self.queue_id}@{self.topic}@{self.group} calls={self.calls} count={self.count}>"
 
     def reset(self) -> None:
-        """Count from zero again."""
+        """Drop all counts, after they were added to the counters."""
         self.calls = self.count = self.size = self.took_ms = 0
 
     def add(self, count: int, size: int, took_ms: int) -> None:
