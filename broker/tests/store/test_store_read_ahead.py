@@ -63,6 +63,25 @@ def test_thread_maps_what_the_scan_reads_next() -> None:
     assert recording.threads == {THREAD_NAME}
 
 
+def test_nothing_is_mapped_after_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the scan ends, the thread stops before its next piece, so that a start does not wait for a slow disk."""
+    monkeypatch.setattr(Worker, "start", lambda worker: None)
+    monkeypatch.setattr(Worker, "stop", lambda worker: None)
+
+    class EndingFile(RecordingFile):
+        def map_ahead(self, start: int, end: int) -> None:
+            super().map_ahead(start, end)
+            ahead.__exit__(None, None, None)
+
+    recording, ahead = EndingFile(), ReadAhead()
+    with ahead:
+        [file] = ahead.wrap([recording])
+        file.advise(0, 64 * MEBIBYTE)
+        file.advise(0, 64 * MEBIBYTE)
+        assert ahead.step()
+    assert recording.mapped == [(0, MAPPED_AT_ONCE_BYTES)]
+
+
 def test_scan_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no thread can be started, the scan's advice still reaches the file."""
 

@@ -47,6 +47,8 @@ class ReadAhead:
         self._steps = 0
         self._written_steps = 0
         self._is_running = False
+        self._has_ended = False
+        """Whether the scan has ended: what lies ahead of it is not needed any more."""
         self._worker: Final = Worker("gantry-ahead", IDLE_MS, self.step)
 
     def __repr__(self) -> str:
@@ -58,6 +60,7 @@ class ReadAhead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._has_ended = True
         self._ranges.clear()
         if self._is_running:
             self._worker.stop()
@@ -90,6 +93,8 @@ class ReadAhead:
             except IndexError:  # the scan has ended, and dropped the rest
                 break
             for begin in range(start, end, MAPPED_AT_ONCE_BYTES):
+                if self._has_ended:
+                    break
                 file.map_ahead(begin, min(begin + MAPPED_AT_ONCE_BYTES, end))
         if self._steps - self._written_steps >= WRITEBACK_STEPS:
             self._written_steps = self._steps
