@@ -112,7 +112,7 @@ async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]
 def run(broker: Broker, data: list[bytes], *, is_slow: bool) -> float:
     """Handle and append every pass; return microseconds per message."""
     path, peer = broker.send_path, Peer()
-    other: Any = broker.listeners.services[0]._handle_decoded
+    other: Any = broker.listeners.services[0]._handle_frame
     prefix = path._prefix
     if is_slow:
         path._prefix = b"\0"  # type: ignore[misc]

@@ -66,6 +66,9 @@ class MemoryFile:
     def advise(self, start: int, end: int) -> None:
         """Do nothing, because all pages are in memory."""
 
+    def map_ahead(self, start: int, end: int) -> None:
+        """Do nothing, because all pages are mapped."""
+
     def set_read_ahead(self, is_useful: bool) -> None:
         """Do nothing, because there is no read-ahead."""
 
@@ -79,6 +82,10 @@ class MemoryFile:
     def next_data(self, position: int) -> int:
         """Return ``position``, because this memory has no holes."""
         return position
+
+    def next_hole(self, position: int) -> int:
+        """Return the end of the file, because this memory has no holes."""
+        return self._size
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         if self._is_window:

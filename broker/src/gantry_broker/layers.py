@@ -360,7 +360,7 @@ def build_server(
     pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(store_layer.live, store, replication, roles))
     pops = Pops(core, core_layer.ordered, send_path.ack_gate, pulls.hold, loop)
     visibility = Visibility(loop, store, send_path.ack_gate, pulls.hold, replication.report_store_progress)
-    listeners = BrokerListeners(core, send_path, sends, pulls.hold, visibility, tls=tls, guard=store_layer.guard)
+    listeners = BrokerListeners(core, send_path, sends, pulls, visibility, tls=tls, guard=store_layer.guard)
     registration = Registration(
         None, list(settings.name_servers),
         lambda: published_topics(core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn),

@@ -6,7 +6,7 @@ from gantry_access import Guard
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import HandlerTable
 from gantry_broker.server.core.tls import BrokerTls
-from gantry_broker.server.pull.pull_hold import PullHold
+from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.send_path import SendPath
@@ -28,7 +28,7 @@ class BrokerListeners:
         core: BrokerCore,
         send_path: SendPath,
         sends: SendHandlers,
-        hold: PullHold,
+        pulls: PullHandlers,
         visibility: Visibility,
         *,
         tls: BrokerTls,
@@ -41,7 +41,7 @@ class BrokerListeners:
         self._core: Final = core
         self._send_path: Final = send_path
         self._sends: Final = sends
-        self._hold: Final = hold
+        self._pulls: Final = pulls
         self._visibility: Final = visibility
         self._tls: Final = tls
         self._guard: Final = guard
@@ -60,6 +60,7 @@ class BrokerListeners:
             service = BrokerService(
                 self._send_path,
                 self._sends,
+                self._pulls,
                 table,
                 WireLimits(frame_bytes_max=settings.frame_bytes_max),
                 self._core.gate,
@@ -76,7 +77,7 @@ class BrokerListeners:
             self.opened.append(listener)
 
     def _on_disconnect(self, connection: Connection) -> None:
-        self._hold.drop_connection(connection)
+        self._pulls.hold.drop_connection(connection)
         self._core.clients.remove_connection(connection)
 
     @property

@@ -221,13 +221,13 @@ class Connection(asyncio.Protocol):
 
     # ------- called by services
 
-    def send(self, data: bytes) -> None:
-        """Write `data`. A peer that reads too slowly is closed, to bound the memory."""
+    def send(self, *parts: bytes) -> None:
+        """Write `parts`, one after the other. A peer that reads too slowly is closed, to bound the memory."""
         if not self.is_open:
             return
         replies = self.replies
         try:
-            replies.write(data if self._tls is None else self._tls.encrypt(data))
+            replies.write(*parts) if self._tls is None else replies.write(self._tls.encrypt(b"".join(parts)))
         except ssl.SSLError as error:
             self.close(f"TLS failed: {error.reason or error}", CloseReason.TLS)
             return

@@ -5,6 +5,8 @@
  * each by x^512 modulo the polynomial and adds the next 64 bytes. At the end the four are folded into one, that one into
  * 64 bits, and those are reduced to 32 by Barrett's method. The constants are those powers of x, with reflected bits, as
  * Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" derives them.
+ *
+ * Processors that multiply four such pairs at once keep 256 bytes as sixteen remainders, and multiply by x^2048.
  */
 
 #ifndef GANTRY_CRC32_H
@@ -17,6 +19,9 @@
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define GANTRY_HAS_CLMUL 1
 #include <immintrin.h>
+#if defined(__clang__) ? __clang_major__ >= 8 : __GNUC__ >= 9
+#define GANTRY_HAS_WIDE_CLMUL 1
+#endif
 #elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 #define GANTRY_HAS_CRC 1
 #include <arm_acle.h>
@@ -34,6 +39,7 @@ static inline void gantry_prefetch(const void *address) {
 
 static uint32_t gantry_crc_table[8][256];
 static int gantry_has_instruction = 0;
+static int gantry_has_wide_instruction = 0;
 
 /* Compute the tables, and look for the instruction. Called once, when the module is imported. */
 static void gantry_crc32_prepare(void) {
@@ -51,6 +57,10 @@ static void gantry_crc32_prepare(void) {
 #ifdef GANTRY_HAS_CLMUL
     __builtin_cpu_init();
     gantry_has_instruction = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+#ifdef GANTRY_HAS_WIDE_CLMUL
+    gantry_has_wide_instruction = gantry_has_instruction && __builtin_cpu_supports("avx512f") &&
+                                  __builtin_cpu_supports("vpclmulqdq");
+#endif
 #elif defined(GANTRY_HAS_CRC)
     gantry_has_instruction = (getauxval(AT_HWCAP) & (1 << 7)) != 0; /* HWCAP_CRC32 */
 #endif
@@ -84,23 +94,14 @@ static inline __m128i gantry_crc32_fold(__m128i remainder, __m128i power, __m128
                                        _mm_clmulepi64_si128(remainder, power, 0x11)), next);
 }
 
-/* `size` is a multiple of 16 and at least 64. */
+/* Reduce 64 bytes as four remainders, and `size` more bytes, a multiple of 16 below 64, to a state. */
 __attribute__((target("pclmul,sse4.1")))
-static uint32_t gantry_crc32_by_clmul(uint32_t state, const uint8_t *data, size_t size) {
-    const __m128i by_512 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+static inline uint32_t gantry_crc32_reduce(__m128i a, __m128i b, __m128i c, __m128i d, const __m128i *block,
+                                           size_t size) {
     const __m128i by_128 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
     const __m128i by_64 = _mm_set_epi64x(0, 0x0163cd6124);
     const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
     const __m128i low_words = _mm_setr_epi32(-1, 0, -1, 0);
-    const __m128i *block = (const __m128i *)data;
-    __m128i a = _mm_xor_si128(_mm_loadu_si128(block), _mm_cvtsi32_si128((int)state));
-    __m128i b = _mm_loadu_si128(block + 1), c = _mm_loadu_si128(block + 2), d = _mm_loadu_si128(block + 3);
-    for (block += 4, size -= 64; size >= 64; block += 4, size -= 64) {
-        a = gantry_crc32_fold(a, by_512, _mm_loadu_si128(block));
-        b = gantry_crc32_fold(b, by_512, _mm_loadu_si128(block + 1));
-        c = gantry_crc32_fold(c, by_512, _mm_loadu_si128(block + 2));
-        d = gantry_crc32_fold(d, by_512, _mm_loadu_si128(block + 3));
-    }
     a = gantry_crc32_fold(a, by_128, b);
     a = gantry_crc32_fold(a, by_128, c);
     a = gantry_crc32_fold(a, by_128, d);
@@ -114,6 +115,52 @@ static uint32_t gantry_crc32_by_clmul(uint32_t state, const uint8_t *data, size_
     __m128i product = _mm_clmulepi64_si128(_mm_and_si128(quotient, low_words), barrett, 0x00);
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, product), 1);
 }
+
+/* `size` is a multiple of 16 and at least 64. */
+__attribute__((target("pclmul,sse4.1")))
+static uint32_t gantry_crc32_by_clmul(uint32_t state, const uint8_t *data, size_t size) {
+    const __m128i by_512 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const __m128i *block = (const __m128i *)data;
+    __m128i a = _mm_xor_si128(_mm_loadu_si128(block), _mm_cvtsi32_si128((int)state));
+    __m128i b = _mm_loadu_si128(block + 1), c = _mm_loadu_si128(block + 2), d = _mm_loadu_si128(block + 3);
+    for (block += 4, size -= 64; size >= 64; block += 4, size -= 64) {
+        a = gantry_crc32_fold(a, by_512, _mm_loadu_si128(block));
+        b = gantry_crc32_fold(b, by_512, _mm_loadu_si128(block + 1));
+        c = gantry_crc32_fold(c, by_512, _mm_loadu_si128(block + 2));
+        d = gantry_crc32_fold(d, by_512, _mm_loadu_si128(block + 3));
+    }
+    return gantry_crc32_reduce(a, b, c, d, block, size);
+}
+
+#ifdef GANTRY_HAS_WIDE_CLMUL
+__attribute__((target("avx512f,vpclmulqdq")))
+static inline __m512i gantry_crc32_fold_wide(__m512i remainders, __m512i power, __m512i next) {
+    return _mm512_xor_si512(_mm512_xor_si512(_mm512_clmulepi64_epi128(remainders, power, 0x00),
+                                             _mm512_clmulepi64_epi128(remainders, power, 0x11)), next);
+}
+
+/* `size` is a multiple of 16 and at least 256. */
+__attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq")))
+static uint32_t gantry_crc32_by_wide_clmul(uint32_t state, const uint8_t *data, size_t size) {
+    const __m512i by_2048 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01322d1430, 0x011542778a));
+    const __m512i by_512 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01c6e41596, 0x0154442bd4));
+    const __m512i first = _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state));
+    __m512i a = _mm512_xor_si512(_mm512_loadu_si512(data), first), b = _mm512_loadu_si512(data + 64);
+    __m512i c = _mm512_loadu_si512(data + 128), d = _mm512_loadu_si512(data + 192);
+    for (data += 256, size -= 256; size >= 256; data += 256, size -= 256) {
+        a = gantry_crc32_fold_wide(a, by_2048, _mm512_loadu_si512(data));
+        b = gantry_crc32_fold_wide(b, by_2048, _mm512_loadu_si512(data + 64));
+        c = gantry_crc32_fold_wide(c, by_2048, _mm512_loadu_si512(data + 128));
+        d = gantry_crc32_fold_wide(d, by_2048, _mm512_loadu_si512(data + 192));
+    }
+    a = gantry_crc32_fold_wide(gantry_crc32_fold_wide(gantry_crc32_fold_wide(a, by_512, b), by_512, c), by_512, d);
+    for (; size >= 64; data += 64, size -= 64)
+        a = gantry_crc32_fold_wide(a, by_512, _mm512_loadu_si512(data));
+    return gantry_crc32_reduce(_mm512_extracti32x4_epi32(a, 0), _mm512_extracti32x4_epi32(a, 1),
+                               _mm512_extracti32x4_epi32(a, 2), _mm512_extracti32x4_epi32(a, 3),
+                               (const __m128i *)data, size);
+}
+#endif
 #endif
 
 #ifdef GANTRY_HAS_CRC
@@ -136,7 +183,12 @@ static uint32_t gantry_crc32(uint32_t value, const uint8_t *data, size_t size) {
 #ifdef GANTRY_HAS_CLMUL
     if (size >= 64 && gantry_has_instruction) {
         size_t whole = size & ~(size_t)15;
-        state = gantry_crc32_by_clmul(state, data, whole);
+#ifdef GANTRY_HAS_WIDE_CLMUL
+        if (whole >= 256 && gantry_has_wide_instruction)
+            state = gantry_crc32_by_wide_clmul(state, data, whole);
+        else
+#endif
+            state = gantry_crc32_by_clmul(state, data, whole);
         data += whole;
         size -= whole;
     }

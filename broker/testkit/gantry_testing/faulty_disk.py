@@ -91,6 +91,9 @@ class FaultyFile:
     def advise(self, start: int, end: int) -> None:
         """Do nothing, because advice has no effect in memory."""
 
+    def map_ahead(self, start: int, end: int) -> None:
+        """Do nothing, because all bytes are in memory."""
+
     def set_read_ahead(self, is_useful: bool) -> None:
         self.is_read_ahead_useful = is_useful
 
@@ -106,6 +109,11 @@ class FaultyFile:
         self._check("read")
         rest = self._node.cache[position:]
         return position + len(rest) - len(rest.lstrip(b"\0"))
+
+    def next_hole(self, position: int) -> int:
+        """Return the end of the last byte that is not zero: all before it may be data."""
+        self._check("read")
+        return max(position, len(self._node.cache.rstrip(b"\0")))
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         self._check("write")

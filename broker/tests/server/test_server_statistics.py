@@ -108,7 +108,7 @@ def test_unused_counters_are_removed_after_a_day_but_totals_stay(counted: Counte
     """Names come from clients: they do not pile up. Totals are of this start, however long ago."""
     counted.tick()
     counted.put("orders", 1, 100)
-    counted.statistics.count_pull("g", "orders", 0, count=1, size=100, took_ms=0)
+    counted.statistics.new_pull_tally("g", "orders", 0).add(1, 100, 0)
     counted.run(IDLE_MS_MAX + 2 * HOUR, step_ms=HOUR)
 
     assert counted.statistics.find("TOPIC_PUT_NUMS", "orders") is None
@@ -134,7 +134,7 @@ def test_deleted_topic_removes_its_counters(counted: Counted) -> None:
     counted.tick()
     for topic in ("orders", "orders2"):
         counted.put(topic, 1, 1)
-        counted.statistics.count_pull("g", topic, 3, count=1, size=1, took_ms=4)
+        counted.statistics.new_pull_tally("g", topic, 3).add(1, 1, 4)
         counted.statistics.count_send_back("g", topic)
     counted.run(10 * SECOND)
     del counted.tallies["orders"]
@@ -177,7 +177,7 @@ def test_system_topics_count_in_one_of_two_totals(counted: Counted) -> None:
     counted.put("orders", 2, 2)
     counted.put("rmq_sys_x", 3, 3)
     for topic in ("orders", "rmq_sys_x"):
-        counted.statistics.count_pull("g", topic, 0, count=1, size=1, took_ms=0)
+        counted.statistics.new_pull_tally("g", topic, 0).add(1, 1, 0)
     counted.run(10 * SECOND)
     sums = {name: counted.find(name, "cluster")[0].sum for name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")}
     users = {name: counted.find(f"{name}_WITHOUT_SYSTEM_TOPIC", "cluster")[0].sum for name in sums}

@@ -89,6 +89,10 @@ def test_no_byte_is_skipped_that_was_written(place: tuple[Disk, str]) -> None:
         following = file.next_data(position)
         assert position <= following < size
         assert file.pread(following - position, position).count(0) == following - position
+        hole = file.next_hole(following)
+        assert following < hole <= size
+        after = file.next_data(hole)
+        assert file.pread(after - hole, hole).count(0) == after - hole
     file.close()
 
 

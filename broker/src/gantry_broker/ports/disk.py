@@ -72,6 +72,13 @@ class DiskFile(Protocol):
         """
         ...
 
+    def map_ahead(self, start: int, end: int) -> None:
+        """Map the pages of ``[start, end)`` of the view, so that reading them does not interrupt the reader.
+
+        It waits for bytes that the disk has to deliver. A hint, never an error. Any thread may call it.
+        """
+        ...
+
     def set_read_ahead(self, is_useful: bool) -> None:
         """Set whether the kernel should read ahead in this file, as it does by default. A hint, never an error."""
         ...
@@ -94,6 +101,13 @@ class DiskFile(Protocol):
 
         ``size`` if all bytes to the end are zeros. ``position`` itself is always right, and is returned where it is
         not known what the file system has stored.
+        """
+        ...
+
+    def next_hole(self, position: int) -> int:
+        """Return where the bytes end that ``next_data`` does not skip, if ``position`` is one of them.
+
+        ``size`` if they reach to the end, or if it is not known what the file system has stored.
         """
         ...
 

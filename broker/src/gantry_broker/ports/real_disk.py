@@ -28,6 +28,7 @@ ZERO_CHUNK = bytes(1 << 20)
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_ZERO_RANGE = 0x10
 SYNC_FILE_RANGE_WRITE = 2
+MADV_POPULATE_READ = 22
 
 
 HOLES_ARE_ZEROS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
@@ -183,6 +184,12 @@ class RealFile:
             if start < end:
                 self._map.advise(mmap.MADV_WILLNEED, start, end - start)
 
+    def map_ahead(self, start: int, end: int) -> None:
+        pages = self._map
+        if pages is not None and start < end <= self.size:
+            with suppress(OSError):  # Linux before 5.14
+                pages.advise(MADV_POPULATE_READ, start // mmap.PAGESIZE * mmap.PAGESIZE, end - start)
+
     def regrow(self) -> int | None:
         end = os.lseek(self._descriptor, 0, os.SEEK_END)  # lseek is the cheapest way to read the size.
         if end >= self.size:
@@ -209,6 +216,14 @@ class RealFile:
             return min(os.lseek(self._descriptor, position, os.SEEK_DATA), self.size)
         except OSError as exc:
             return self.size if exc.errno == errno.ENXIO else position
+
+    def next_hole(self, position: int) -> int:
+        if not self._are_holes_zeros:
+            return self.size
+        try:
+            return min(os.lseek(self._descriptor, position, os.SEEK_HOLE), self.size)
+        except OSError:
+            return self.size
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         try:

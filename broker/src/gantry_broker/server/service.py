@@ -1,7 +1,8 @@
 """Dispatches the requests of a listening port to their handlers.
 
 Plain sends (no batch, delay, transaction or retry) take the fast path (`send_path`), other sends the slow one
-(`send.handlers`); every other request is decoded in full and looked up in one table of codes. With access control on,
+(`send.handlers`). Without access control, pulls in the usual form (`pull.pull_frames`) go directly to their handler.
+Every other request is decoded in full and looked up in one table of codes. With access control on,
 the guard checks a request before anything else is done about it. A handler's refusal becomes the code and the text of
 the answer; a request without a handler gets code 3; an unexpected error in a handler is answered with code 1 and logged
 with its traceback, and affects no other connection. Each change that an administrator asks for leaves a line in the
@@ -18,8 +19,10 @@ from gantry_broker.server.admin.account_handlers import ACCOUNT_CHANGES
 from gantry_broker.server.core.gate import CHANGES, Gate
 from gantry_broker.server.core.handlers import Answer, HandlerTable
 from gantry_broker.server.core.refusals import Refusals, Refused, store_refusal
+from gantry_broker.server.pull.handlers import PullHandlers
+from gantry_broker.server.pull.pull_frames import PullRequest, decode_pull
 from gantry_broker.server.send.handlers import SEND_CODES, SendHandlers
-from gantry_broker.server.send.send_path import UNHANDLED, SendPath
+from gantry_broker.server.send.send_path import UNHANDLED, Parts, SendPath
 from gantry_remoting import Connection
 from gantry_remoting.audit import with_audit_log
 from gantry_remoting.deferred_answers import DeferredAnswers
@@ -100,6 +103,7 @@ class BrokerService:
         self,
         send_path: SendPath,
         sends: SendHandlers,
+        pulls: PullHandlers,
         table: HandlerTable,
         limits: WireLimits,
         gate: Gate,
@@ -117,6 +121,9 @@ class BrokerService:
         """
         self._send_path = send_path
         self._sends = sends
+        self._pulls = pulls if guard is None and RequestCode.PULL_MESSAGE not in refused_codes else None
+        """The handler of pulls in the usual form; None if they take the same path as other requests."""
+
         self._table = {code: handler for code, handler in table.items() if code not in refused_codes}
         self._limits = limits
         self._gate = gate
@@ -139,7 +146,7 @@ class BrokerService:
         return frozenset(self._table) | SEND_CODES
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
-        return self._send_path.handle(data, connection, self._handle_decoded)
+        return self._send_path.handle(data, connection, self._handle_frame)
 
     def connected(self, connection: Connection) -> None:
         """Mark the connection as authenticated if its address is trusted. A client registers by its heartbeat later."""
@@ -150,16 +157,36 @@ class BrokerService:
         self._send_path.forget(connection)
         self._on_disconnect(connection)
 
-    def _handle_decoded(self, frame: Frame, connection: Connection) -> bytes | None:
-        command = decode_command(frame, self._limits)
+    def _handle_frame(self, frame: Frame, connection: Connection) -> Parts | None:
+        if self._pulls is not None and self._gate.request_refusal is None:
+            request = decode_pull(frame)
+            if request is not None:
+                return self._pull(self._pulls, request, connection)
+        return self._handle_command(decode_command(frame, self._limits), connection)
+
+    def _pull(self, pulls: PullHandlers, request: PullRequest, connection: Connection) -> Parts | None:
+        """Answer a pull in the usual form. It needs none of the other steps: it is neither audited nor deferred."""
+        if self._send_path.batch:
+            self._send_path.flush_for(connection)
+        self._make_visible()
+        try:
+            answer = pulls.pull_usual(request, connection, self._limits)
+        except Exception as error:  # noqa: BLE001 - an error in one request must not affect others
+            answer = self._failure_reply(request.to_command(), error)
+        if isinstance(answer, tuple):
+            return answer
+        return None if answer is None or request.is_oneway else (answer.encode_reply(self._limits),)
+
+    def _handle_command(self, command: Command, connection: Connection) -> Parts | None:
         if command.is_reply:
             connection.requests.resolve(command)
             return None
         if command.code in SEND_CODES:
             denied = None if self._guard is None else self._denial_reply(self._guard, command, connection)
             if denied is not None:
-                return None if command.is_oneway else denied.encode()
-            return self._sends.handle(command, connection)
+                return None if command.is_oneway else (denied.encode(),)
+            reply = self._sends.handle(command, connection)
+            return None if reply is None else (reply,)
         if self.answers.pause_if_full(command.code, connection):
             return UNHANDLED
         answer = self._audited(command, connection)
@@ -169,7 +196,7 @@ class BrokerService:
                 command.code, self._send_when_ready(command, answer, connection), connection, is_bounded=is_bounded
             )
             return None
-        return None if answer is None or command.is_oneway else answer.encode_reply(self._limits)
+        return None if answer is None or command.is_oneway else (answer.encode_reply(self._limits),)
 
     def _denial_reply(self, guard: Guard, command: Command, connection: Connection) -> Command | None:
         """Return the answer to a request that access control denies; None if it is permitted."""

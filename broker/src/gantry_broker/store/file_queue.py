@@ -172,7 +172,9 @@ class FileQueue:
         """Return the file that holds ``offset``, with a view that is safe to touch: see ``regrow_if_shortened``."""
         file = self.at(offset)
         if file is not None:
-            self.regrow_if_shortened(file)
+            end = file.file.regrow()
+            if end is not None:
+                self._report_shortened(file, end)
         return file
 
     def regrow_if_shortened(self, file: MappedFile) -> None:
@@ -181,8 +183,10 @@ class FileQueue:
         Touching the lost part of its map would end this process (SIGBUS). The lost part is zeros afterwards.
         """
         end = file.file.regrow()
-        if end is None:
-            return
+        if end is not None:
+            self._report_shortened(file, end)
+
+    def _report_shortened(self, file: MappedFile, end: int) -> None:
         extra = {"path": file.path, "bytes": end, "expected_bytes": file.size}
         log.error("derived file was shortened by another process; rebuilding it from the commit log", extra=extra)
         self._on_shortened(file.base_offset + end)

@@ -122,6 +122,10 @@ class MappedFile:
         """Hint that ``[start, end)`` of the log is read next from the file, and nothing before it."""
         self.file.advise(start - self.base_offset, end - self.base_offset)
 
+    def map_ahead(self, start: int, end: int) -> None:
+        """Map ``[start, end)`` of the log from the file before it is read. A hint, never an error."""
+        self.file.map_ahead(start - self.base_offset, end - self.base_offset)
+
     def set_read_ahead(self, is_useful: bool) -> None:
         """Set whether the kernel should read ahead in this file. A hint, never an error."""
         self.file.set_read_ahead(is_useful)
@@ -163,7 +167,9 @@ CHUNK_BYTES: Final = 64 * 1024
 """How much is compared with zeros at a time."""
 REWRITE_BYTES: Final = 1 << 20
 """How much ``rewrite`` reads and writes at a time."""
-_ZEROS: Final = bytes(CHUNK_BYTES)
+WRITEBACK_BYTES: Final = 32 << 20
+"""After how much ``rewrite`` lets the disk begin to write."""
+_ZEROS: Final = bytes(max(CHUNK_BYTES, REWRITE_BYTES))
 
 
 def zero_range(file: DiskFile, start: int, end: int) -> int:
@@ -174,7 +180,7 @@ def zero_range(file: DiskFile, start: int, end: int) -> int:
     """
     overwritten = 0
     for position, data in _written_chunks(file, start, end, CHUNK_BYTES):
-        if data.count(0) != len(data):
+        if data != _ZEROS[: len(data)]:
             first = len(data) - len(data.lstrip(b"\0"))
             length = len(data.rstrip(b"\0")) - first
             write_fully(file, _ZEROS[:length], position + first)
@@ -184,20 +190,38 @@ def zero_range(file: DiskFile, start: int, end: int) -> int:
 
 def _written_chunks(file: DiskFile, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield chunks of ``[start, end)`` with their positions, without long ranges that are known to be zeros."""
+    for begin, stop in _written_ranges(file, start, end):
+        position = begin
+        while position < stop:
+            data = file.pread(min(chunk_bytes, stop - position), position)
+            if not data:
+                return  # Another process has shortened the file.
+            yield position, data
+            position += len(data)
+
+
+def _written_ranges(file: DiskFile, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the ranges of ``[start, end)`` that may have bytes other than zero.
+
+    They are found before any of them is read: reading lets the kernel read ahead, and what it has in the page cache
+    counts as written, so that the end of the ranges would always be ahead.
+    """
+    ranges: list[tuple[int, int]] = []
     position = start
     while (position := max(position, file.next_data(position))) < end:
-        data = file.pread(min(chunk_bytes, end - position), position)
-        if not data:
-            return  # Another process has shortened the file.
-        yield position, data
-        position += len(data)
+        hole = max(file.next_hole(position), position + 1)
+        if ranges and position - ranges[-1][1] < CHUNK_BYTES:  # also bounds the number of ranges
+            position = ranges.pop()[0]
+        ranges.append((position, min(hole, end)))
+        position = hole
+    return ranges
 
 
 def find_used_end(file: DiskFile, start: int) -> int:
     """Return the exclusive end of the bytes in ``[start, size)`` that are not zero; ``start`` if all are zero."""
     last = start
     for position, chunk in _written_chunks(file, start, file.size, REWRITE_BYTES):
-        if chunk.count(0) != len(chunk):
+        if chunk != _ZEROS[: len(chunk)]:
             last = position + len(chunk.rstrip(b"\0"))
     return last
 
@@ -206,3 +230,5 @@ def rewrite(file: DiskFile, start: int, end: int) -> None:
     """Write ``[start, end)`` again with its present bytes, so that the next sync brings them to the disk."""
     for position in range(start, end, REWRITE_BYTES):
         write_fully(file, file.pread(min(REWRITE_BYTES, end - position), position), position)
+        if (position - start) % WRITEBACK_BYTES == 0:
+            file.start_writeback()

@@ -14,7 +14,7 @@ reading stops before it, with ``QueueRebuilding`` if it is the first message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -162,10 +162,10 @@ def read_messages(
     units, and ``guard`` verifies what is served. At most ``units_max`` units are examined, by default
     ``UNITS_SCANNED_MIN``, or ``count_max`` if that is more.
     """
-    refusal = offset_fault(queue, offset)
-    if refusal is not None or queue is None:
-        assert refusal is not None
-        return refusal
+    if queue is None or not queue.min_offset <= offset < queue.readable_end:
+        fault = offset_fault(queue, offset)
+        assert fault is not None
+        return fault
     accepts = accept.__contains__ if isinstance(accept, frozenset) else accept
     at = commit_log.at
     is_verifying = guard.is_verifying
@@ -176,21 +176,26 @@ def read_messages(
     is_waiting = False
     last_bytes = 0
     body: bytes | None = None
+    is_copied = False
     file: Extent | None = None
     base = file_end = run_start = run_end = 0
     units_end = offset + (units_max or max(UNITS_SCANNED_MIN, count_max))
     if native is not None and accepts is None and want is None:
-        raw = queue.raw(offset, min(units_end, offset + count_max))
+        copied_end = min(units_end, offset + count_max, queue.readable_end)
+        raw = queue.raw(offset, copied_end)
         extent = at(UNIT.unpack_from(raw)[0]) if raw else None
         if extent is not None:
-            copied, count, last_bytes = native.copy_records(
+            body, count, last_bytes = native.copy_records(
                 raw, extent.view, extent.base_offset, queue.queue_id, offset, count_max, bytes_max
             )
-            if count:
-                body = copied
-                parts.append(memoryview(copied))
-                total, next_offset = len(copied), offset + count
-    if accepts is None:
+            total, next_offset = len(body), offset + count
+            is_copied = next_offset == copied_end or _is_full(raw, count, total, bytes_max)
+            if not is_copied:
+                parts.append(memoryview(body))
+    units: Iterable[tuple[int, int, int]]
+    if is_copied:
+        units = ()  # the usual case: one piece, all that was asked for
+    elif accepts is None:
         units = queue.units(next_offset, units_end)
     else:
         units = _known_units(queue, offset, units_end, known_end)
@@ -264,7 +269,7 @@ def read_messages(
         if is_waiting and next_offset == offset:
             status = ReadStatus.OFFSET_OVERFLOW_ONE  # nothing new yet: a pull is held, or repeated
         return ReadResult(status, next_offset, queue.min_offset, queue.readable_end, is_waiting=is_waiting)
-    if body is None or len(parts) > 1:
+    if body is None or not is_copied:
         body = b"".join(parts)
     is_known = False
     if is_verifying:
@@ -284,6 +289,12 @@ def read_messages(
             check_lost_or_repair(queue, number, physical)
             raise QueueRebuilding(queue.topic, queue.queue_id, number)
     return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, body, count)
+
+
+def _is_full(units: bytes, count: int, total: int, bytes_max: int) -> bool:
+    """Return whether the next of the ``units`` after the first ``count``, which have ``total`` bytes, is too large."""
+    position = count * CONSUME_UNIT_BYTES
+    return count > 0 and position < len(units) and total + UNIT.unpack_from(units, position)[1] > bytes_max
 
 
 def _result_before_damage(guard: LogGuard, queue: ConsumeQueue, offset: int, body: bytes, end: int) -> ReadResult:

@@ -11,20 +11,20 @@ may have bytes that are not on the disk. Only then does ``flushed`` count, and a
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, DiskFile
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import CHUNK_BYTES, MappedFile, find_used_end, rewrite
 from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.read_ahead import MappableFile, ReadAhead
 from gantry_broker.store.recovery import (
     INFINITE,
-    LogFile,
     ScanResult,
     Seals,
     StartFacts,
@@ -93,6 +93,7 @@ class Recovery:
         self._disk: Final = disk
         self._log: Final = commit_log
         self._queues: Final = queues
+        self._index: Final = index
         self._scan_dispatcher: Final = ScanDispatcher(
             commit_log, queues, None if index is None else index.put_batch, settings.delay_levels_ms, progress
         )
@@ -176,16 +177,25 @@ class Recovery:
 
     # -- reading the log -----------------------------------------------------------------------------------------------
 
-    def _scan(self, files: Sequence[LogFile], start: int, complete_mark: int, found: FoundStore) -> ScanResult:
+    def _scan(self, files: Sequence[MappableFile], start: int, complete_mark: int, found: FoundStore) -> ScanResult:
         scan_dispatcher = self._scan_dispatcher
-        return scan_log(
-            files,
-            start,
-            complete_mark,
-            scan_dispatcher.dispatch_record,
-            on_plain_records=scan_dispatcher.dispatch_plain_records,
-            seals=found.seals,
-        )
+        with ReadAhead(self._built_files) as ahead:
+            return scan_log(
+                ahead.wrap(files),
+                start,
+                complete_mark,
+                scan_dispatcher.dispatch_record,
+                on_plain_records=scan_dispatcher.dispatch_plain_records,
+                seals=found.seals,
+            )
+
+    def _built_files(self) -> Iterator[DiskFile]:
+        """Yield the files of queues and index. The thread ``gantry-ahead`` calls it."""
+        for queue in self._queues:
+            for mapped in queue.files.files:
+                yield mapped.file
+        for file in () if self._index is None else self._index.files:
+            yield file.file
 
     def _read_before_start(self, plan: StartPlan, found: FoundStore) -> list[tuple[int, int]]:
         """Read the log before the start for queues and an index that must be rebuilt. Return its damaged ranges."""
@@ -290,10 +300,11 @@ class Recovery:
 class _FilePrefix:
     """The part of a log file that lies before an offset."""
 
-    __slots__ = ("advise", "base_offset", "end_offset", "view")
+    __slots__ = ("advise", "base_offset", "end_offset", "map_ahead", "view")
 
     def __init__(self, file: MappedFile, end: int) -> None:
         self.advise = file.advise
+        self.map_ahead = file.map_ahead
         self.base_offset = file.base_offset
         self.end_offset = min(end, file.end_offset)
         self.view = file.view[: self.end_offset - self.base_offset]

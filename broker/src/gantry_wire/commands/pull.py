@@ -2,7 +2,11 @@
 
 from typing import Final
 
+from gantry_wire.codes import RequestCode
 from gantry_wire.commands.fields import Fields, Int32, Int64
+
+PULL_PREFIX: Final = b'{"code":%d,' % RequestCode.PULL_MESSAGE
+"""How the JSON header of a pull (code 11) begins in its usual form."""
 
 PULL_COMMIT_OFFSET: Final = 0x1
 """The bit of ``sys_flag`` if the pull also commits ``commit_offset``."""

@@ -91,6 +91,9 @@ class ClientRegistry:
         """The connected members of each producer group."""
         self.consumers: dict[str, ConsumerGroupState] = {}
         """The consumer groups with connected members."""
+        self.change_count = 0
+        """The number of changes of consumer groups and subscriptions: what was derived from them holds for one count.
+        """
         self.producers_by_id: Final[dict[str, Connection]] = {}
         """For each client id in any producer group, the connection of its last heartbeat.
 
@@ -135,11 +138,13 @@ class ClientRegistry:
         if group is None:
             group = ConsumerGroupState(data.consume_type, data.message_model, data.consume_from_where)
             self.consumers[data.group_name] = group
+            self.change_count += 1
+        self.change_count += group.message_model != data.message_model
         group.consume_type, group.message_model = data.consume_type, data.message_model
         group.consume_from_where = data.consume_from_where
         is_new = member.connection not in group.members
         group.members[member.connection] = member
-        changed = not is_without_subscriptions and _update_subscriptions(group, data.subscription_data_set)
+        changed = not is_without_subscriptions and self._update_subscriptions(group, data.subscription_data_set)
         if is_new or changed:
             self.notify(data.group_name)
         return is_new or changed
@@ -212,21 +217,23 @@ class ClientRegistry:
             self.notify(name)
         else:
             del self.consumers[name]
+            self.change_count += 1
 
-
-def _update_subscriptions(group: ConsumerGroupState, subscriptions: list[SubscriptionData]) -> bool:
-    """Replace older subscriptions and remove those that are missing. True if a topic or an expression changed."""
-    changed = False
-    for data in subscriptions:
-        known = group.subscriptions.get(data.topic)
-        if known is None or data.sub_version > known.data.sub_version:
-            group.subscriptions[data.topic] = _parse_subscription(data)
-            changed = changed or known is None or _expression_of(known.data) != _expression_of(data)
-    topics = {data.topic for data in subscriptions}
-    for topic in [topic for topic in group.subscriptions if topic not in topics]:
-        del group.subscriptions[topic]
-        changed = True
-    return changed
+    def _update_subscriptions(self, group: ConsumerGroupState, subscriptions: list[SubscriptionData]) -> bool:
+        """Replace older subscriptions and remove those that are missing. True if a topic or an expression changed."""
+        changed = False
+        for data in subscriptions:
+            known = group.subscriptions.get(data.topic)
+            if known is None or data.sub_version > known.data.sub_version:
+                group.subscriptions[data.topic] = _parse_subscription(data)
+                self.change_count += 1
+                changed = changed or known is None or _expression_of(known.data) != _expression_of(data)
+        topics = {data.topic for data in subscriptions}
+        for topic in [topic for topic in group.subscriptions if topic not in topics]:
+            del group.subscriptions[topic]
+            self.change_count += 1
+            changed = True
+        return changed
 
 
 def _expression_of(data: SubscriptionData) -> tuple[str | None, str | None]:

@@ -39,6 +39,8 @@ class GroupTable:
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion(timestamp=clock.wall_ms())
+        self.change_count = 0
+        """The number of changes of the table since this start: what was derived from it holds for one count."""
         for group in SYSTEM_GROUPS:
             self._groups[group] = SubscriptionGroupConfig(group_name=group)
 
@@ -94,6 +96,7 @@ class GroupTable:
         )
 
     def load(self, document: GroupDocument) -> None:
+        self.change_count += 1
         self.version = document.data_version
         self._forbidden = document.forbidden_table
         for name, config in document.subscription_group_table.items():
@@ -116,4 +119,5 @@ class GroupTable:
 
     def _record_change(self, group: str) -> None:
         self.version = self.version.next(self._clock.wall_ms())
+        self.change_count += 1
         self._on_change(group)

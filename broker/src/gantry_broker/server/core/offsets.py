@@ -98,26 +98,26 @@ class OffsetResets:
     def __init__(self, on_done: Callable[[], None] = lambda: None) -> None:
         """``on_done`` is called when a reader has received a reset, which then is complete."""
         self._on_done: Final = on_done
-        self._table: dict[str, dict[int, _Reset]] = {}
+        self.by_key: dict[str, dict[int, _Reset]] = {}
         self._is_enabled = True
 
     def __repr__(self) -> str:
-        return f"<OffsetResets pending={sum(map(len, self._table.values()))}>"
+        return f"<OffsetResets pending={sum(map(len, self.by_key.values()))}>"
 
     def set_enabled(self, is_enabled: bool) -> None:
         """Set useServerSideResetOffset: whether resets are kept here. Switching it off drops the pending ones."""
         self._is_enabled = is_enabled
         if not is_enabled:
-            self._table = {}
+            self.by_key = {}
 
     def assign(self, key: str, queue_id: int, offset: int) -> None:
         """Redirect the readers of this queue in this group to ``offset``."""
         if self._is_enabled:
-            self._table.setdefault(key, {})[queue_id] = _Reset(offset)
+            self.by_key.setdefault(key, {})[queue_id] = _Reset(offset)
 
     def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether commits of the group for this queue are ignored, because no reader has received its reset yet."""
-        return queue_id in self._table.get(f"{topic}{SEPARATOR}{group}", ())
+        return queue_id in self.by_key.get(f"{topic}{SEPARATOR}{group}", ())
 
     def redirect_offset(
         self, group: str, topic: str, queue_id: int, reader: Connection, *, was_held: bool
@@ -126,10 +126,10 @@ class OffsetResets:
 
         ``was_held``: the pull was held, and may be older than the reset.
         """
-        if not self._table:
+        if not self.by_key:
             return None
         key = f"{topic}{SEPARATOR}{group}"
-        reset = self._table.get(key, {}).get(queue_id)
+        reset = self.by_key.get(key, {}).get(queue_id)
         if reset is None:
             return None
         if reset.is_known_to(reader) and not was_held:
@@ -147,30 +147,30 @@ class OffsetResets:
         return reset.offset
 
     def clamp(self, key: str, queue_id: int, end: int) -> None:
-        reset = self._table.get(key, {}).get(queue_id)
+        reset = self.by_key.get(key, {}).get(queue_id)
         if reset is not None:
             reset.clamp(end)
 
     def forget(self, matches: Callable[[str], bool]) -> None:
-        for key in [key for key in self._table if matches(key)]:
-            del self._table[key]
+        for key in [key for key in self.by_key if matches(key)]:
+            del self.by_key[key]
 
     def pending(self) -> dict[str, dict[int, int]]:
         """Return the pending resets as they are stored: topic@group -> queue -> offset."""
-        return {key: {queue: reset.offset for queue, reset in queues.items()} for key, queues in self._table.items()}
+        return {key: {queue: reset.offset for queue, reset in queues.items()} for key, queues in self.by_key.items()}
 
     def load(self, pending: Mapping[str, Mapping[int, int]]) -> None:
         """Load stored resets. The readers that were redirected are forgotten."""
-        self._table = {}
+        self.by_key = {}
         for key, queues in pending.items():
             for queue_id, offset in queues.items():
                 self.assign(key, queue_id, offset)
 
     def _complete(self, key: str, queue_id: int) -> None:
-        queues = self._table[key]
+        queues = self.by_key[key]
         del queues[queue_id]
         if not queues:
-            del self._table[key]
+            del self.by_key[key]
         self._on_done()
 
 
@@ -179,19 +179,19 @@ class EpochStartOffsets:
     """The queue offsets where the epoch started, for groups that have not pulled there yet. Owned by the event loop."""
 
     def __init__(self) -> None:
-        self._table: dict[str, dict[int, int]] = {}
+        self.by_key: dict[str, dict[int, int]] = {}
 
     def start_epoch(self, starts: dict[str, dict[int, int]]) -> None:
         """Start an epoch with this broker as the master; ``starts`` holds the ends of queues by topic@group."""
-        self._table = starts
+        self.by_key = starts
 
     def limit_commit(self, key: str, queue_id: int, offset: int) -> int:
         """Return ``offset``, limited to the start of the epoch if the group has not pulled there yet."""
-        return min(offset, self._table[key].get(queue_id, offset)) if key in self._table else offset
+        return min(offset, self.by_key[key].get(queue_id, offset)) if key in self.by_key else offset
 
     def forget(self, key: str, queue_id: int) -> None:
         """Lift the limit: the group was reset, and its offset is not in a lost part of the log."""
-        self._table.get(key, {}).pop(queue_id, None)
+        self.by_key.get(key, {}).pop(queue_id, None)
 
     def redirect_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, committed: int | None
@@ -202,7 +202,7 @@ class EpochStartOffsets:
         what its group has ``committed``: a RocketMQ client that is redirected drops its messages of the queue,
         including messages that failed and wait for their retry.
         """
-        starts = self._table.get(f"{topic}{SEPARATOR}{group}")
+        starts = self.by_key.get(f"{topic}{SEPARATOR}{group}")
         start = None if starts is None else starts.get(queue_id)
         if starts is None or start is None:
             return None
@@ -219,9 +219,12 @@ class PulledOffsets:
     def __init__(self) -> None:
         self._table: dict[str, dict[int, int]] = {}
 
-    def record(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """Record that a reader has received all messages before ``next_offset``."""
-        self._table.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = next_offset
+    def record(self, key: str, queue_id: int, next_offset: int) -> None:
+        """Record that a reader of this topic@group has received all messages before ``next_offset``."""
+        try:
+            self._table[key][queue_id] = next_offset
+        except KeyError:
+            self._table[key] = {queue_id: next_offset}
 
     def find(self, group: str, topic: str, queue_id: int) -> int:
         """Return the offset up to which readers have pulled; 0 if none has."""
@@ -268,6 +271,10 @@ class ConsumerOffsets:
         """Return the committed offset; None if the group has none there."""
         queues = self._table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
+
+    def may_redirect(self, key: str) -> bool:
+        """Whether a reader of this topic@group may have to be redirected; usually there is no reason to."""
+        return bool(self.resets.by_key) or key in self.epoch_starts.by_key
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         key = f"{topic}{SEPARATOR}{group}"

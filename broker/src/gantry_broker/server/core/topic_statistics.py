@@ -8,9 +8,9 @@
 The sum of a window is the difference between its newest and its oldest reading. So a counter is empty until the first
 reading after it began to count: at most ten seconds, as in RocketMQ.
 
-No work is done for a single message. Stored messages are read from the store's tallies when a reading is due; pulled
-messages are counted once for each answer. A counter without a count for 25 hours is empty in every window, and is
-removed, unless it is one of the whole broker: names come from clients, and must not accumulate for ever.
+No work is done for a single message. Stored messages are read from the store's tallies when a reading is due, and
+pulled ones from those of `PullTally`, which an answer adds to. A counter without a count for 25 hours is empty in every
+window, and is removed, unless it is one of the whole broker: names come from clients, and must not accumulate for ever.
 
 Left out are counters that no tool reads and that cost something for each queue or message (QUEUE_*,
 TOPIC_PUT_LATENCY), and those of pop consumption and of RocketMQ's commercial edition. They are answered as counters
@@ -122,6 +122,37 @@ PERMANENT_TABLES: Final = frozenset({"broker put", "broker get", "user put", "us
 
 
 @final
+class PullTally:
+    """The answers with messages to pulls of one queue by one group since the last reading. Owned by the event loop."""
+
+    __slots__ = ("_unread", "calls", "count", "group", "queue_id", "size", "took_ms", "topic")
+
+    def __init__(self, group: str, topic: str, queue_id: int, unread: list[PullTally]) -> None:
+        """``unread`` gets the tally at its first answer after each reading."""
+        self.group: Final = group
+        self.topic: Final = topic
+        self.queue_id: Final = queue_id
+        self._unread: Final = unread
+        self.reset()
+
+    def __repr__(self) -> str:
+        return f"<PullTally {self.queue_id}@{self.topic}@{self.group} calls={self.calls} count={self.count}>"
+
+    def reset(self) -> None:
+        """Drop all counts, after they were added to the counters."""
+        self.calls = self.count = self.size = self.took_ms = 0
+
+    def add(self, count: int, size: int, took_ms: int) -> None:
+        """Count an answer, and the time of its read."""
+        if not self.calls:
+            self._unread.append(self)
+        self.calls += 1
+        self.count += count
+        self.size += size
+        self.took_ms += took_ms
+
+
+@final
 class TopicStatistics:
     """The counters of one broker. Owned by the event loop; ``tick`` is called about once a second."""
 
@@ -144,6 +175,7 @@ class TopicStatistics:
         self._batched: Final[dict[str, int]] = {}
         """The messages of each topic, without the first of each batch, that came in batches since the last reading."""
 
+        self._unread_pulls: Final[list[PullTally]] = []
         self._due_ms: list[int] | None = None
 
     def __repr__(self) -> str:
@@ -151,14 +183,9 @@ class TopicStatistics:
 
     # ------- counting
 
-    def count_pull(self, group: str, topic: str, queue_id: int, *, count: int, size: int, took_ms: int) -> None:
-        """Count a pull that was answered with messages."""
-        now_ms = self._clock.monotonic_ms()
-        self._counter("get", f"{topic}@{group}", now_ms).add(count, size, 1, now_ms)
-        self._counter("latency", f"{queue_id}@{topic}@{group}", now_ms).add(took_ms, 0, 1, now_ms)
-        self._counter("broker get", self._cluster, now_ms).add(count, 0, 0, now_ms)
-        if not self._is_system(topic):
-            self._counter("user get", self._cluster, now_ms).add(count, 0, 0, now_ms)
+    def new_pull_tally(self, group: str, topic: str, queue_id: int) -> PullTally:
+        """Return a tally for the pulls of a queue by a group; there may be several, and they add up."""
+        return PullTally(group, topic, queue_id, self._unread_pulls)
 
     def count_send_back(self, group: str, topic: str) -> None:
         """Count a message of ``topic`` that a consumer has sent back."""
@@ -171,6 +198,7 @@ class TopicStatistics:
 
     def forget_topic(self, topic: str) -> None:
         """Remove the counters of a deleted topic."""
+        self._collect_pulls()
         self._last_tallies.pop(topic, None)
         self._batched.pop(topic, None)
         self._tables["put"].pop(topic, None)
@@ -180,6 +208,7 @@ class TopicStatistics:
 
     def forget_group(self, group: str) -> None:
         """Remove the counters of a deleted group."""
+        self._collect_pulls()
         for table in ("get", "back", "latency"):
             self._drop(table, lambda key: key.endswith(f"@{group}"))
 
@@ -232,8 +261,9 @@ class TopicStatistics:
                 yield
 
     def collect(self) -> None:
-        """Add the messages that the store has counted since the last call."""
+        """Add the messages that the store and pulls have counted since the last call."""
         now_ms = self._clock.monotonic_ms()
+        self._collect_pulls()
         tallies = dict(self._tallies())
         for topic, tally in tallies.items():
             before, count, size = self._last_tallies.get(topic, (tally, 0, 0))
@@ -253,6 +283,19 @@ class TopicStatistics:
         self._counter("broker put", self._cluster, now_ms).add(count, 0, 0, now_ms)
         if not self._is_system(topic):
             self._counter("user put", self._cluster, now_ms).add(count, 0, 0, now_ms)
+
+    def _collect_pulls(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for tally in self._unread_pulls:
+            group, topic = tally.group, tally.topic
+            self._counter("get", f"{topic}@{group}", now_ms).add(tally.count, tally.size, tally.calls, now_ms)
+            latency = self._counter("latency", f"{tally.queue_id}@{topic}@{group}", now_ms)
+            latency.add(tally.took_ms, 0, tally.calls, now_ms)
+            self._counter("broker get", self._cluster, now_ms).add(tally.count, 0, 0, now_ms)
+            if not self._is_system(topic):
+                self._counter("user get", self._cluster, now_ms).add(tally.count, 0, 0, now_ms)
+            tally.reset()
+        self._unread_pulls.clear()
 
     def _counter(self, table: str, key: str, now_ms: int) -> Counter:
         counters = self._tables[table]

@@ -63,6 +63,8 @@ class TopicTable:
         """Whether the first message to an unknown topic creates it."""
 
         self.version = DataVersion(timestamp=clock.wall_ms())
+        self.change_count = 0
+        """The number of changes of the table since this start: what was derived from it holds for one count."""
 
     def __repr__(self) -> str:
         return f"<TopicTable topics={len(self._topics)} version={self.version.counter}>"
@@ -92,6 +94,7 @@ class TopicTable:
 
     def seed(self, configs: list[TopicConfig]) -> None:
         """Add missing system topics; those that exist keep their configuration."""
+        self.change_count += 1
         for config in configs:
             self._system.add(config.topic_name)
             self._topics.setdefault(config.topic_name, config)
@@ -169,6 +172,7 @@ class TopicTable:
 
     def load(self, document: TopicConfigTable) -> None:
         """Load topics.json, except for topics with invalid names."""
+        self.change_count += 1
         self.version = document.data_version
         for name, config in document.topic_config_table.items():
             if names.topic_fault(name) is None:
@@ -176,6 +180,7 @@ class TopicTable:
 
     def replace_from_master(self, document: TopicConfigTable) -> list[str]:
         """Replace configurations by those of the master; return the topics that it lacks, which the caller deletes."""
+        self.change_count += 1
         for name, config in document.topic_config_table.items():
             if names.topic_fault(name) is None and self._topics.get(name) != config:
                 self._topics[name] = config
@@ -185,6 +190,7 @@ class TopicTable:
 
     def _record_change(self, topic: str) -> None:
         self.version = self.version.next(self._clock.wall_ms())
+        self.change_count += 1
         self._on_change(topic)
 
 

@@ -13,7 +13,7 @@ from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused, check_group_name, check_topic_name
 from gantry_broker.server.core.topic_attributes import GROUP_ATTRIBUTES, changed_attributes
 from gantry_broker.server.core.topics import QUEUES_MAX
-from gantry_broker.server.pull.handlers import check_filter_type
+from gantry_broker.server.pull.pull_plans import check_filter_type
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.admin import (

@@ -10,17 +10,17 @@ from gantry_broker.errors import BrokerError, QueueRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refusal, Refused, store_refusal
-from gantry_broker.server.core.topic_attributes import BATCH_QUEUES, QUEUE_TYPE
 from gantry_broker.server.pull.cold_reads import HOLD_S, ColdReads
+from gantry_broker.server.pull.pull_frames import FOUND_HEAD_BYTES_MAX, PullRequest, encode_found
 from gantry_broker.server.pull.pull_hold import FilterBudget, HeldPull, PullHold
+from gantry_broker.server.pull.pull_plans import PullPlan, PullPlans
 from gantry_broker.store.inner_batches import find_inner_batch
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
 from gantry_status import RefusalReason
-from gantry_wire import Command, RequestCode, ResponseCode, names
-from gantry_wire.commands.nameserver import PERMISSION_READ
-from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
-from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
+from gantry_wire import Command, RequestCode, ResponseCode, WireLimits
+from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage
+from gantry_wire.filters import MessageFilter, TagFilter
 
 SUSPEND_MS_MAX: Final = 60_000
 """The longest time for which a pull is held, even if the client requests more."""
@@ -71,6 +71,7 @@ class PullHandlers:
         self._core = core
         self._loop = loop
         self._suggest_broker: Final = suggest_broker
+        self._plans: Final = PullPlans(core)
         self._read_ms = 0
         """The duration of the last read of a queue."""
 
@@ -89,27 +90,34 @@ class PullHandlers:
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, command: Command, connection: Connection) -> Command | None:
         pull = PullMessage.read(command.ext)
-        self._check(pull)
-        message_filter = self._filter(pull)
-        redirect = self._redirect(pull, connection, message_filter, was_held=False)
-        if redirect is not None:
-            return self._reply(command, pull, pull.queue_offset, redirect)
-        if self.cold.is_limited(pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset):
+        plan = self._plans.find(pull)
+        if self._is_limited(pull, plan):
             return self._limit(command, pull, connection)
-        result = self._read(pull, pull.queue_offset, message_filter)
-        committed = _committed(pull)
-        if committed is not None:
-            self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, committed)
-        can_hold = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
-        # A one-way pull is not held: nothing waits for its answer, and held pulls are answered without the dispatcher.
-        if can_hold and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND and not command.is_oneway:
-            if not self.hold.has_room(connection):
-                return self._core.stats.refusals.reply(command, HELD_PULLS_FULL)
-            suspend_ms = min(pull.suspend_timeout_millis, SUSPEND_MS_MAX)
-            deadline = self._loop.time() + suspend_ms / 1000
-            self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
-            return None
-        return self._reply(command, pull, pull.queue_offset, result)
+        return self._answer(command, pull, plan, self._read_first(pull, plan, connection), connection)
+
+    def pull_usual(
+        self, request: PullRequest, connection: Connection, limits: WireLimits
+    ) -> tuple[bytes, ...] | Command | None:
+        """Do the same for a usual request. An answer with messages is returned as the parts of its frame."""
+        pull = request.fields
+        plan = self._plans.find(pull)
+        if self._is_limited(pull, plan):
+            return self._limit(request.to_command(), pull, connection)
+        result = self._read_first(pull, plan, connection)
+        body, next_offset = result.body, result.next_offset
+        body_bytes_max = limits.frame_bytes_max - FOUND_HEAD_BYTES_MAX
+        if result.status is not ReadStatus.FOUND or request.flag or len(body) > body_bytes_max:
+            return self._answer(request.to_command(), pull, plan, result, connection)
+        self._count(pull, plan, result)
+        broker_id = self._suggest_broker(body, plan.slow_broker_id)
+        head = encode_found(broker_id, next_offset, result.min_offset, result.max_offset, request.opaque, len(body))
+        return head, body
+
+    def _is_limited(self, pull: PullMessage, plan: PullPlan) -> bool:
+        """Return whether a pull must wait, because its group has read too much cold data. A redirect never waits."""
+        if not self.cold.is_enabled or self._core.offsets.may_redirect(plan.key):
+            return False
+        return self.cold.is_limited(pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset)
 
     def _limit(self, command: Command, pull: PullMessage, connection: Connection) -> Command | None:
         """Return the answer to a group that has read too much cold data; None for a pull that gets a message later.
@@ -130,12 +138,13 @@ class PullHandlers:
         if held.is_limited and not must_answer:
             return None
         try:
-            self._check(held.pull)  # the group or the topic may have lost its permission meanwhile
-            message_filter = self._filter(held.pull)
-            redirect = self._redirect(held.pull, held.connection, message_filter, was_held=True)
+            plan = self._plans.find(held.pull)  # the group or the topic may have lost its permission meanwhile
+            redirect = None
+            if self._core.offsets.may_redirect(plan.key):
+                redirect = self._redirect(held.pull, plan, held.connection, was_held=True)
             if redirect is not None:
-                return self._reply(held.command, held.pull, held.next_offset, redirect)
-            result = self._read(held.pull, held.next_offset, message_filter)
+                return self._reply(held.command, held.pull, plan, held.next_offset, redirect)
+            result = self._read(held.pull, plan, held.next_offset)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
         except BrokerError as error:
@@ -146,33 +155,38 @@ class PullHandlers:
             if result.next_offset < result.max_offset and not must_answer:
                 self.hold.continue_later(held)
         elif code is not ResponseCode.PULL_NOT_FOUND:
-            return self._reply(held.command, held.pull, held.next_offset, result)
+            return self._reply(held.command, held.pull, plan, held.next_offset, result)
         if not must_answer:
             return None
         if held.next_offset != held.pull.queue_offset:
             result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
-        return self._reply(held.command, held.pull, held.next_offset, result)
+        return self._reply(held.command, held.pull, plan, held.next_offset, result)
 
-    def _read(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
+    # ------- reading
+
+    def _read_first(self, pull: PullMessage, plan: PullPlan, connection: Connection) -> ReadResult:
+        """Read for a pull that has just arrived, and commit the offset that it carries."""
+        redirect = None
+        if self._core.offsets.may_redirect(plan.key):
+            redirect = self._redirect(pull, plan, connection, was_held=False)
+        if redirect is not None:
+            return redirect
+        result = self._read(pull, plan, pull.queue_offset)
+        if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
+            self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
+        return result
+
+    def _read(self, pull: PullMessage, plan: PullPlan, offset: int) -> ReadResult:
         began = self._loop.time()
+        read = self._read_batches if plan.has_inner_batches else self._read_queue
         try:
-            result = self._read_now(pull, offset, message_filter)
+            result = read(pull, offset, plan.filter)
         except QueueRebuilding:
             # Answered like an empty queue: the pull is held, or repeated, and is woken when the queue is rebuilt.
             queue = self._core.store.queues.get_or_create(pull.topic, pull.queue_id)
             result = ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, queue.min_offset, queue.readable_end)
         self._read_ms = int((self._loop.time() - began) * 1000)
         return result
-
-    def _read_now(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
-        if self._has_inner_batches(pull.topic):
-            return self._read_batches(pull, offset, message_filter)
-        return self._read_queue(pull, offset, message_filter)
-
-    def _has_inner_batches(self, topic: str) -> bool:
-        """Whether RocketMQ may have stored batches of this topic as one record each."""
-        config = self._core.topics.find(topic)
-        return config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
     def _read_batches(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
         """Read as `_read_queue`, but a batch in one record is read whole, and the next read begins after it."""
@@ -184,7 +198,7 @@ class PullHandlers:
         return result if batch is None else result._replace(next_offset=batch.end)
 
     def _read_queue(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
-        settings = self._core.settings
+        settings = self._core.live.current
         count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
         bytes_max = settings.pull_bytes_max
         if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
@@ -216,9 +230,7 @@ class PullHandlers:
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
-    def _redirect(
-        self, pull: PullMessage, reader: Connection, message_filter: MessageFilter, *, was_held: bool
-    ) -> ReadResult | None:
+    def _redirect(self, pull: PullMessage, plan: PullPlan, reader: Connection, *, was_held: bool) -> ReadResult | None:
         """Return the result that redirects a reader after a reset, or from an offset in a lost part of the log.
 
         A slave does not redirect: readers return to its master sooner or later. A pull that ``was_held`` may be older
@@ -237,26 +249,34 @@ class PullHandlers:
             target = offsets.epoch_starts.redirect_offset(*queue, pull.queue_offset, committed=committed)
         if target is None:
             return None
-        return self._read(pull, target, message_filter)._replace(status=status, next_offset=target, body=b"", count=0)
+        return self._read(pull, plan, target)._replace(status=status, next_offset=target, body=b"", count=0)
 
-    def _broker_when_slow(self, group: str) -> int:
-        config = self._core.groups.all.get(group)
-        return 1 if config is None else config.which_broker_when_consume_slowly
+    # ------- answering
 
-    def _reply(self, command: Command, pull: PullMessage, offset: int, result: ReadResult) -> Command:
-        code, group = _code(result, offset), pull.consumer_group
-        self._core.offsets.pulled.record(group, pull.topic, pull.queue_id, result.next_offset)
+    def _answer(
+        self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, connection: Connection
+    ) -> Command | None:
+        """Return the answer to a pull that has just arrived, or hold it and return None."""
+        can_hold = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
+        # A one-way pull is not held: nothing waits for its answer, and held pulls are answered without the dispatcher.
+        if can_hold and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND and not command.is_oneway:
+            if not self.hold.has_room(connection):
+                return self._core.stats.refusals.reply(command, HELD_PULLS_FULL)
+            suspend_ms = min(pull.suspend_timeout_millis, SUSPEND_MS_MAX)
+            deadline = self._loop.time() + suspend_ms / 1000
+            self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
+            return None
+        return self._reply(command, pull, plan, pull.queue_offset, result)
+
+    def _reply(self, command: Command, pull: PullMessage, plan: PullPlan, offset: int, result: ReadResult) -> Command:
+        code = _code(result, offset)
         if code is ResponseCode.SUCCESS:
-            size = len(result.body)
-            self.cold.count(group, result.body)
-            self._core.stats.count_found_pull(result.count, size, self._read_ms)
-            self._core.topic_statistics.count_pull(
-                group, pull.topic, pull.queue_id, count=result.count, size=size, took_ms=self._read_ms
-            )
+            self._count(pull, plan, result)
         else:
+            self._core.offsets.pulled.record(plan.key, pull.queue_id, result.next_offset)
             self._core.stats.count_empty_pull()
         ext = {
-            "suggestWhichBrokerId": str(self._suggest_broker(result.body, self._broker_when_slow(group))),
+            "suggestWhichBrokerId": str(self._suggest_broker(result.body, plan.slow_broker_id)),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
@@ -264,75 +284,13 @@ class PullHandlers:
         body = result.body if code is ResponseCode.SUCCESS else b""
         return command.reply(code, result.status.name, ext=ext, body=body)
 
-    # ------- checks, in RocketMQ's order
-
-    def _check(self, pull: PullMessage) -> None:
-        core = self._core
-        group = core.groups.find_or_create(pull.consumer_group)
-        if group is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{pull.consumer_group[:300]}] does not exist",
-            )
-        if not group.consume_enable:
-            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {pull.consumer_group}")
-        config = core.topics.find(pull.topic)
-        if config is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pull.topic[:300]}] not exist, apply first please!")
-        if not config.perm & PERMISSION_READ or pull.topic in names.HIDDEN_TOPICS:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
-        if not 0 <= pull.queue_id < config.read_queue_nums:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}]",
-            )
-        state = core.clients.consumers.get(pull.consumer_group)
-        if state is not None and state.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{pull.consumer_group}] can not consume by broadcast way",
-            )
-        if core.groups.is_forbidden(pull.consumer_group, pull.topic):
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{pull.consumer_group}] is forbidden for topic[{pull.topic}]",
-            )
-
-    def _filter(self, pull: PullMessage) -> MessageFilter:
-        """Return the filter of a pull: its own expression, or that of its group's heartbeat."""
-        if pull.sys_flag & PULL_SUBSCRIPTION:
-            check_filter_type(self._core, pull.consumer_group, pull.topic, pull.expression_type)
-            try:
-                return parse_filter(pull.expression_type, pull.subscription)
-            except ValueError as error:
-                raise Refused(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
-                ) from error
-        state = self._core.clients.consumers.get(pull.consumer_group)
-        if state is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
-        subscription = state.subscriptions.get(pull.topic)
-        if subscription is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
-        if subscription.data.sub_version < pull.sub_version:
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        if subscription.filter is None:
-            raise Refused(
-                ResponseCode.FILTER_DATA_NOT_EXIST,
-                f"The broker's consumer filter data is not exist!Your expression may be wrong! {subscription.fault}",
-            )
-        check_filter_type(self._core, pull.consumer_group, pull.topic, subscription.data.expression_type)
-        return subscription.filter
-
-
-def check_filter_type(core: BrokerCore, group: str, topic: str, expression_type: str | None) -> None:
-    """Raise Refused, with RocketMQ's text, if filters of this type are switched off."""
-    if not is_tag_type(expression_type) and not core.settings.is_property_filter_enabled:
-        kind = expression_type or ""
-        core.stats.refusals.count_property_filter(group, topic, kind)
-        text = f"The broker does not support consumer to filter message by {kind[:64]}"
-        raise Refused(ResponseCode.SYSTEM_ERROR, text)
+    def _count(self, pull: PullMessage, plan: PullPlan, result: ReadResult) -> None:
+        """Count an answer with messages."""
+        core, count, size = self._core, result.count, len(result.body)
+        core.offsets.pulled.record(plan.key, pull.queue_id, result.next_offset)
+        core.stats.count_found_pull(count, size, self._read_ms)
+        self.cold.count(pull.consumer_group, result.body)
+        plan.tally.add(count, size, self._read_ms)
 
 
 def _committed(pull: PullMessage) -> int | None:

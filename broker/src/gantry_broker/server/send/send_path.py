@@ -48,6 +48,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command
+from gantry_wire.commands.pull import PULL_PREFIX
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, HEADER_LENGTH_MASK, Frame, Serialization, check_frame_head
 from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE
@@ -56,13 +57,17 @@ from gantry_wire.message import CLEARED_FLAGS, FLAG_BORN_HOST_V6, encode_host
 
 NEVER_A_PREFIX: Final = b"\0"
 """A prefix that no JSON header has, which switches the fast path off."""
-UNHANDLED: Final = b"not handled yet"
+Parts = tuple[bytes, ...]
+"""A reply: the parts of its frame, which are written one after the other. Large bodies are not copied into a frame."""
+JOINED_BYTES_MAX: Final = 8 * 1024
+"""Replies without a part that is larger are joined: copying them costs less than a part of its own for each."""
+UNHANDLED: Final[Parts] = (b"not handled yet",)
 """The result of a `FrameHandler` for a request that must wait; compared by identity, and never sent."""
 UNKNOWN_KIND: Final = (max(Serialization) + 1) << 24
 """From here on, the second number of a frame has an unknown encoding of the header in its first byte."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
-FrameHandler = Callable[[Frame, Connection], bytes | None]
+FrameHandler = Callable[[Frame, Connection], Parts | None]
 
 
 class Signed(Protocol):
@@ -148,7 +153,8 @@ class SendPath:
         """Handle the complete frames at the start of `data`. Frames that are not plain sends go to `other`.
 
         It stops before a request that must wait (`UNHANDLED`), and after PASS_REPLY_BYTES_MAX of replies. Replies to
-        sends follow when the pass is appended, at the end of this turn of the loop.
+        sends follow when the pass is appended, at the end of this turn of the loop. Large replies are written here, and
+        not returned.
         """
         gate, flow = self._gate, self._flow
         refusal = gate.write_refusal or gate.client_send_refusal
@@ -186,6 +192,9 @@ class SendPath:
                 if not self._is_flush_scheduled:
                     self._is_flush_scheduled = True
                     self._loop.call_soon(self._flush_turn)
+        if len(replies) > 1 and max(map(len, replies)) > JOINED_BYTES_MAX:
+            connection.send(*replies)
+            return position, b""
         return position, b"".join(replies)
 
     def _take_frames(
@@ -199,7 +208,7 @@ class SendPath:
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
         header_bytes_max = self._limits.header_bytes_max
         routes, by_topic = self._routes, self._routes.by_topic
-        host, host_flag = self.host_and_flag(connection)
+        host, host_flag = self._hosts.get(connection) or self.host_and_flag(connection)
         # Refused sends take the slow path, which answers them.
         prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
         is_fast_path_open = prefix is SEND_V2_PREFIX
@@ -281,8 +290,10 @@ class SendPath:
                                 continue
                         if self.put_send(request, route, data[header_end:frame_end], host, host_flag):
                             continue
-            elif is_fast_path_open and self._take_unusual_send(
-                type_and_header >> 24, header, data[header_end:frame_end], host, host_flag
+            elif (
+                is_fast_path_open
+                and not header.startswith(PULL_PREFIX)
+                and self._take_unusual_send(type_and_header >> 24, header, data[header_end:frame_end], host, host_flag)
             ):
                 continue
             body = data[header_end:frame_end]
@@ -291,8 +302,8 @@ class SendPath:
                 if reply is UNHANDLED:  # the connection is paused, and delivers the frame again later
                     position = header_end - header_bytes - _HEAD_BYTES
                     break
-                replies.append(reply)
-                reply_bytes += len(reply)
+                replies += reply
+                reply_bytes += sum(map(len, reply))
                 if reply_bytes > PASS_REPLY_BYTES_MAX:
                     break
             if self.batch is not batch:  # the request had to see the sends before it, which are appended now
@@ -305,7 +316,7 @@ class SendPath:
 
     def _handle_other(
         self, type_and_header: int, header: bytes, body: bytes, connection: Connection, other: FrameHandler
-    ) -> bytes | None:
+    ) -> Parts | None:
         """Handle a frame that is no plain send, or one that must be authenticated first; return its answer."""
         signed = self._signed
         if signed is not None and type_and_header <= PLAIN_HEADER_BYTES_MAX and header.startswith(SEND_V2_PREFIX):
