@@ -152,16 +152,16 @@ async def measure_streams(address: str, pid: int, count: int) -> int:
     return used // count
 
 
-async def measure(name: str, seconds: float, streams: int) -> dict[str, Any]:
+def measure(name: str, seconds: float, streams: int) -> dict[str, Any]:
     process = subprocess.Popen([sys.executable, __file__, "--serve", name], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         address = f"127.0.0.1:{int(process.stdout.readline())}"
-        unary = {str(n): await measure_unary(address, process.pid, n, seconds) for n in OUTSTANDING}
+        unary = {str(n): asyncio.run(measure_unary(address, process.pid, n, seconds)) for n in OUTSTANDING}
         return {
             "server": name,
             "unary": unary,
-            "bytes_per_stream": await measure_streams(address, process.pid, streams),
+            "bytes_per_stream": asyncio.run(measure_streams(address, process.pid, streams)),
         }
     finally:
         process.terminate()
@@ -179,7 +179,7 @@ def main() -> None:
         serve(options.serve)
         return
     for name in options.servers:
-        print(json.dumps(asyncio.run(measure(name, options.seconds, options.streams))), flush=True)
+        print(json.dumps(measure(name, options.seconds, options.streams)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     authorization: MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
     x-mq-date-time: 20260102T030405Z
 
-An SDK signs the time only, not the call. So whoever reads a signature can use it until the time is outside of the window
-of `access.signatureWindowMs`: use TLS. An unknown account and a wrong secret look the same.
+An SDK signs the time only, not the call. So whoever reads a signature can use it until the time is outside of the
+window of `access.signatureWindowMs`: use TLS. An unknown account and a wrong secret look the same.
 """
 
 import hashlib

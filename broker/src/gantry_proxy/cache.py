@@ -1,4 +1,4 @@
-"""A bounded cache of answers of servers: a stale answer is used while it is refreshed, and equal questions share a task.
+"""A bounded cache of answers of servers: a stale answer is used while it is refreshed, equal questions share a task.
 
     absent                              -> every caller waits for one load
     younger than `refresh_ms`           -> returned

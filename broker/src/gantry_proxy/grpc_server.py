@@ -103,6 +103,7 @@ class GrpcServer:
         used = [source.current]
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
+            """Return the files if they changed; gRPC's core keeps the present ones otherwise."""
             current = source.current
             if current is used[0]:
                 return None
@@ -110,7 +111,9 @@ class GrpcServer:
             return current
 
         return grpc.dynamic_ssl_server_credentials(
-            used[0], changed, require_client_authentication=bool(self._tls.client_authority)
+            used[0],
+            changed,  # type: ignore[arg-type]  # the stubs do not know that it may return None
+            require_client_authentication=bool(self._tls.client_authority),
         )
 
 

@@ -1,9 +1,9 @@
 """Open transactions whose producer is silent: brokers ask the proxy, and the proxy asks a connected producer.
 
-A broker asks any member of the producer group of a half message. The group of a message that came through a proxy is its
-topic. So the proxy registers at the brokers of each topic that has a connected producer and accepts transactions, and
-leaves when the last producer of it is gone. A question that reaches no producer is dropped: the broker repeats it, and
-asks another proxy.
+A broker asks any member of the producer group of a half message. The group of a message that came through a proxy is
+its topic. So the proxy registers at the brokers of each topic that has a connected producer and accepts transactions,
+and leaves when the last producer of it is gone. A question that reaches no producer is dropped: the broker repeats it,
+and asks another proxy.
 """
 
 import asyncio

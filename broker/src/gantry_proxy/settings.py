@@ -35,8 +35,8 @@ class ListenSettings:
     """The address of probes and metrics, without TLS and accounts; empty for none. In a pod: `0.0.0.0:8082`."""
 
     drain_delay_ms: int = 2_000
-    """How long the proxy serves as before after SIGTERM, while it reports that it is not ready: load balancers need this
-    time to stop sending new clients."""
+    """How long the proxy serves as before after SIGTERM, while it reports that it is not ready: load balancers need
+    this time to stop sending new clients."""
 
     grace_ms: int = 30_000
     """How long running calls may take after that. Long polls end by then, since they last at most 20 s."""
@@ -263,7 +263,7 @@ def _concern(name: str, kind: type[Any], value: object) -> Any:
         expected = type(known[key].default)
         if type(item) is not expected:
             raise SettingsError(f"{name}.{key}: {item!r}, expected {_KINDS[expected]}")
-        if expected is int and item < 0:
+        if isinstance(item, int) and item < 0:
             raise SettingsError(f"{name}.{key}: {item}, expected 0 or more")
         changes[known[key].name] = item
     return kind(**changes)

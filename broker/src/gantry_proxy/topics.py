@@ -1,4 +1,4 @@
-"""Topics and groups as the proxy knows them: routes, kinds of topics, configurations of groups, and queues for sends."""
+"""Topics and groups as the proxy knows them: routes, kinds, configurations of groups, and queues for sends."""
 
 import itertools
 from collections.abc import Callable

@@ -2,9 +2,9 @@
 
     status | message ... | delivery timestamp
 
-With `auto_renew` the proxy chooses the invisible time and renews it. A message whose tag only collides with a wanted one
-is acknowledged and not delivered. One that was delivered too often goes to the dead letters. A message that the client
-does not read returns to the group.
+With `auto_renew` the proxy chooses the invisible time and renews it. A message whose tag only collides with a wanted
+one is acknowledged and not delivered. One that was delivered too often goes to the dead letters. A message that the
+client does not read returns to the group.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ async def _pop_request(
 ) -> tuple[str, PopRequest]:  # fmt: skip
     """Return the request to a broker, and its address."""
     topic, limits = request.message_queue.topic.name, core.limits
-    if not 0 < request.batch_size:
+    if not request.batch_size > 0:
         raise ProxyError(pb.BAD_REQUEST, f"the batch size is {request.batch_size}, expected 1 or more")
     if len(request.attempt_id) > ATTEMPT_ID_CHARACTERS_MAX:
         raise ProxyError(pb.BAD_REQUEST, f"the attempt id has more than {ATTEMPT_ID_CHARACTERS_MAX} characters")

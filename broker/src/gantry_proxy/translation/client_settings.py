@@ -97,7 +97,8 @@ def retry_delay_ms(config: SubscriptionGroupConfig | None, failures: int) -> int
     policy = GroupRetryPolicy() if config is None else config.group_retry_policy or GroupRetryPolicy()
     if policy.type == EXPONENTIAL:
         exponential = policy.exponential_retry_policy or ExponentialRetryPolicy()
-        return min(exponential.initial * exponential.multiplier ** min(max(failures, 0), 32), exponential.max)
+        factor: int = exponential.multiplier ** min(max(failures, 0), 32)
+        return min(exponential.initial * factor, exponential.max)
     delays = _customized_delays_ms(policy)
     return delays[min(max(failures + 2, 0), len(delays) - 1)]  # RocketMQ skips the two shortest delays
 

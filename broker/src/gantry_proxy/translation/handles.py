@@ -4,8 +4,8 @@
     transaction id  T1. and, in base64, the fields: uniqueId brokerName halfOffset physicalOffset
 
 Both contain all that a later call needs, so any replica of the proxy can serve it. Receipts are those of RocketMQ's
-proxy. Its transactions need the replica that sent the half message; ours do not. Neither text is signed: brokers compare
-them with what they have stored, and the permissions that the call needs are those of the topic and group that it names.
+proxy. Its transactions need the replica that sent the half message; ours do not. Neither text is signed: brokers
+compare them with what they have stored, and a call needs the permissions of the topic and group that it names.
 """
 
 import base64

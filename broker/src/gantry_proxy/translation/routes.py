@@ -20,6 +20,7 @@ ENDPOINTS_MAX: Final = 64
 """How many addresses a client may name."""
 MIXED: Final = "MIXED"
 _MIXED_KINDS: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
+_KINDS: Final = {pb.MessageType.Name(kind): kind for kind in (*_MIXED_KINDS, pb.PRIORITY, pb.LITE)}
 _LCG_FACTOR: Final = 2_862_933_555_777_941_757
 _LONG_MASK: Final = (1 << 64) - 1
 
@@ -78,10 +79,7 @@ def accepted_kinds(topic_kind: str) -> list[pb.MessageType]:
     """Return the kinds of messages that a topic with this `message.type` accepts."""
     if topic_kind == MIXED:
         return list(_MIXED_KINDS)
-    try:
-        return [pb.MessageType.Value(topic_kind)]
-    except ValueError:
-        return [pb.MESSAGE_TYPE_UNSPECIFIED]
+    return [_KINDS.get(topic_kind, pb.MESSAGE_TYPE_UNSPECIFIED)]
 
 
 def bucket_of_group(message_group: str, buckets: int) -> int:
