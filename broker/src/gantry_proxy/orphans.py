@@ -93,7 +93,7 @@ class OrphanedTransactions:
         except (FieldError, RemoteProtocolError) as error:
             log.warning("invalid transaction check request", extra={"broker": address, "reason": str(error)})
             return
-        topic = request.topic or message.topic
+        topic = message.topic  # that of the request may be the topic of half messages
         broker_name = request.bname or self._registered.get(topic, {}).get(address, "")
         transaction = OpenTransaction(
             request.transaction_id or message.message_id, broker_name, request.tran_state_table_offset,

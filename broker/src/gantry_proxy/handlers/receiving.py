@@ -9,7 +9,8 @@ client does not read returns to the group.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -71,8 +72,10 @@ async def receive_message(
         raise ProxyError(pb.MESSAGE_NOT_FOUND, "no new message")
     if request.auto_renew:
         _renew(core, client, delivery)
-    async for response in _responses(core, client, delivery, request.message_queue.topic, pop.invisible_ms):
-        yield response
+    responses = _responses(core, client, delivery, request.message_queue.topic, pop.invisible_ms)
+    async with aclosing(responses):  # if the client goes away, what it did not read returns to the group at once
+        async for response in responses:
+            yield response
 
 
 def end_of_replies(core: ProxyCore) -> pb.ReceiveMessageResponse:
@@ -122,7 +125,7 @@ def _receipt(popped: PoppedMessage) -> MessageReceipt:
 
 async def _responses(
     core: ProxyCore, client: ProxyClient, delivery: Delivery, topic: pb.Resource, invisible_ms: int
-) -> AsyncIterator[pb.ReceiveMessageResponse]:
+) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
     """Yield the replies; messages after one that was not read return to the group."""
     written = 0
     try:
