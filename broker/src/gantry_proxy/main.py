@@ -33,7 +33,7 @@ Examples:
 \b
 A settings file:
   nameServers: [ns1.example:9876, ns2.example:9876]
-  listen: {address: "0.0.0.0:8081", httpAddress: "0.0.0.0:8082"}
+  listen: {address: "0.0.0.0:8081", httpAddress: "0.0.0.0:9081"}
   tls: {certificate: /tls/tls.crt, key: /tls/tls.key}
   access: {accountsFile: /acl/plain_acl.yml, credentialsFile: /acl/proxy.yml}
   limits: {clientsMax: 20000}
@@ -58,7 +58,7 @@ class InvalidSettings(click.ClickException):
     "--listen", metavar="HOST:PORT", help="Address of the gRPC service [default: the file's, else 0.0.0.0:8081]."
 )
 @click.option("--http-listen", metavar="HOST:PORT",
-              help="Address of probes and metrics [default: the file's, else 127.0.0.1:8082].")  # fmt: skip
+              help="Address of probes and metrics [default: the file's, else 127.0.0.1:9081].")  # fmt: skip
 @click.option("--check", is_flag=True, help="Check the settings, print them, and exit.")
 @click.option(
     "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="INFO", show_default=True

@@ -198,7 +198,13 @@ def _client_settings(settings: ProxySettings) -> ClientSettings:
     except AccessFileError as error:
         raise SettingsError(f"access.credentialsFile: {error}") from error
     return ClientSettings(
-        tls=ClientTlsSettings(authority_file=authority) if authority else None,
+        tls=ClientTlsSettings(
+            authority_file=authority,
+            is_host_name_checked=settings.tls.checks_broker_host_name,
+            names=("tls.brokerAuthority", "", ""),
+        )
+        if authority
+        else None,
         credentials=None if account is None else account.credentials,
         signature=SignatureKind(access.signature),
     )

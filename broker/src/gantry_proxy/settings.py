@@ -31,8 +31,8 @@ class ListenSettings:
     address: str = "0.0.0.0:8081"
     """The address of the gRPC service; RocketMQ's port. Port 0 selects a free one."""
 
-    http_address: str = "127.0.0.1:8082"
-    """The address of probes and metrics, without TLS and accounts; empty for none. In a pod: `0.0.0.0:8082`."""
+    http_address: str = "127.0.0.1:9081"
+    """The address of probes and metrics, without TLS and accounts; empty for none. In a pod: `0.0.0.0:9081`."""
 
     drain_delay_ms: int = 2_000
     """How long the proxy serves as before after SIGTERM, while it reports that it is not ready: load balancers need
@@ -58,6 +58,10 @@ class TlsFiles:
 
     broker_authority: str = ""
     """The authority of the certificates of brokers and name servers; with it, the proxy connects to them by TLS."""
+
+    checks_broker_host_name: bool = True
+    """Whether the certificate of a server must be for the host that the proxy connected to. False for clusters in which
+    one certificate is for all brokers."""
 
 
 @final
@@ -215,6 +219,8 @@ def check_settings(settings: ProxySettings) -> None:
         raise SettingsError("tls.certificate and tls.key go together: set both or neither")
     if tls.client_authority and not tls.certificate:
         raise SettingsError("tls.clientAuthority has no effect without tls.certificate: set both, or remove it")
+    if not tls.checks_broker_host_name and not tls.broker_authority:
+        raise SettingsError("tls.checksBrokerHostName=false has no effect without tls.brokerAuthority: set both")
     if access.signature not in ("v1", "strict"):
         raise SettingsError(f"access.signature: {access.signature!r}, expected v1 or strict")
     if access.signature == "strict" and not access.credentials_file:
