@@ -9,7 +9,7 @@ from gantry_proxy.access import ProxyGuard
 from gantry_proxy.brokers import BrokerPort
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.renewal import Renewals
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.topics import Topics
 
 
@@ -23,7 +23,7 @@ class ProxyCore:
     clients: ClientTable
     renewals: Renewals
     guard: ProxyGuard
-    limits: Limits
+    limits: ProxyLimits
     tasks: BackgroundTasks
     """Work that outlives the call that began it."""
 

@@ -15,7 +15,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from gantry_proxy.service import SERVICE, MessagingService
-from gantry_proxy.settings import Limits, TlsFiles
+from gantry_proxy.settings import ProxyLimits, ProxyTlsSettings
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_contexts import server_context
 
@@ -34,7 +34,7 @@ DRAINED: Final = ""
 """The name of the whole server in the health protocol."""
 
 
-def server_options(limits: Limits) -> list[tuple[str, int]]:
+def server_options(limits: ProxyLimits) -> list[tuple[str, int]]:
     """Return the options of the server."""
     return [
         ("grpc.max_receive_message_length", limits.request_bytes_max),
@@ -56,7 +56,7 @@ def server_options(limits: Limits) -> list[tuple[str, int]]:
 class GrpcServer:
     """The gRPC server of one proxy. Owned by its event loop."""
 
-    def __init__(self, service: MessagingService, address: str, tls: TlsFiles, limits: Limits) -> None:
+    def __init__(self, service: MessagingService, address: str, tls: ProxyTlsSettings, limits: ProxyLimits) -> None:
         self._address: Final = address
         self._tls: Final = tls
         self._certificates: Final = _certificate_source(tls)
@@ -117,7 +117,7 @@ class GrpcServer:
         )
 
 
-def _certificate_source(tls: TlsFiles) -> CertificateSource[grpc.ServerCertificateConfiguration] | None:
+def _certificate_source(tls: ProxyTlsSettings) -> CertificateSource[grpc.ServerCertificateConfiguration] | None:
     if not tls.certificate:
         return None
 
@@ -135,7 +135,7 @@ def _certificate_source(tls: TlsFiles) -> CertificateSource[grpc.ServerCertifica
     )  # fmt: skip
 
 
-def _check(tls: TlsFiles) -> None:
+def _check(tls: ProxyTlsSettings) -> None:
     """Raise OSError for files that do not match: gRPC's core would accept them, and refuse every handshake."""
     try:
         server_context(

@@ -2,9 +2,9 @@
 
     nameServers: [ns.example:9876]           or "host:port;host:port"
     listen: {address, httpAddress, ...}       `ListenSettings`
-    tls: {certificate, key, clientAuthority}  `TlsFiles`
-    access: {accountsFile, credentialsFile}   `ProxyAccess`
-    limits: {...}                             `Limits`
+    tls: {certificate, key, clientAuthority}  `ProxyTlsSettings`
+    access: {accountsFile, credentialsFile}   `ProxyAccessSettings`
+    limits: {...}                             `ProxyLimits`
 
 Precedence: defaults < file < options. An unknown or contradictory key is an error that names it and prevents the start.
 """
@@ -44,7 +44,7 @@ class ListenSettings:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
+class ProxyTlsSettings:
     """The certificates of the gRPC port, PEM; reloaded when they change. Without a certificate it has plain text."""
 
     certificate: str = ""
@@ -66,7 +66,7 @@ class TlsFiles:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyAccess:
+class ProxyAccessSettings:
     """The accounts of clients, and the proxy's own account at the brokers."""
 
     accounts_file: str = ""
@@ -86,7 +86,7 @@ class ProxyAccess:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProxyLimits:
     """What clients may cost, and what they may ask for."""
 
     message_bytes_max: int = 4 * 1024 * 1024
@@ -154,13 +154,20 @@ class ProxySettings:
     """The name servers of the cluster. The names of brokers and topics come from them."""
 
     listen: ListenSettings = field(default_factory=ListenSettings)
-    tls: TlsFiles = field(default_factory=TlsFiles)
-    access: ProxyAccess = field(default_factory=ProxyAccess)
-    limits: Limits = field(default_factory=Limits)
+    """The addresses, and how the proxy stops."""
+
+    tls: ProxyTlsSettings = field(default_factory=ProxyTlsSettings)
+    """The certificates of the gRPC port, and the authority of those of brokers."""
+
+    access: ProxyAccessSettings = field(default_factory=ProxyAccessSettings)
+    """The accounts of clients, and the proxy's own account."""
+
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
+    """What clients may cost, and what they may ask for."""
 
 
 _CONCERNS: Final[dict[str, type[Any]]] = {
-    "listen": ListenSettings, "tls": TlsFiles, "access": ProxyAccess, "limits": Limits,
+    "listen": ListenSettings, "tls": ProxyTlsSettings, "access": ProxyAccessSettings, "limits": ProxyLimits,
 }  # fmt: skip
 NAME_SERVERS_KEY: Final = "nameServers"
 

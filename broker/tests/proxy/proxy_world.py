@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import InFlight, Renewals
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.topics import Topics
 from gantry_proxy.translation.client_settings import retry_delay_ms
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -163,7 +162,7 @@ class World:
     """One proxy, its brokers, and its clock."""
 
     brokers: FakeBrokers = field(default_factory=FakeBrokers)
-    limits: Limits = field(default_factory=Limits)
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
     accounts: Path | None = None
     now_ms: int = NOW_MS
 
@@ -251,4 +250,3 @@ def receipt_of(number: int = 1, *, pop_time_ms: int = NOW_MS, invisible_ms: int 
 
 REFUSED = BrokerRefused(ResponseCode.SYSTEM_ERROR, "no", ADDRESS)
 UNAVAILABLE = Unavailable("no broker")
-

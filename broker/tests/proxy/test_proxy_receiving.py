@@ -14,7 +14,7 @@ from gantry_proxy.handlers.acknowledging import ack_message, change_invisible_du
 from gantry_proxy.handlers.receiving import receive_message
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RENEWED_MS, RETURN_MS, WORK_MS_MAX
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
@@ -215,7 +215,7 @@ async def test_messages_for_a_client_that_went_away_return_to_the_group() -> Non
 
 async def test_waiting_receives_of_a_client_are_limited() -> None:
     """Receives that a client gave up still wait at the broker, so they count."""
-    one = World(FakeBrokers(), limits=Limits(calls_per_client_max=2))
+    one = World(FakeBrokers(), limits=ProxyLimits(calls_per_client_max=2))
     one.join_consumer()
     one.clients.find("client-1").pops = 2  # type: ignore[union-attr]
 
@@ -391,7 +391,7 @@ async def test_failed_renewal_is_repeated_and_a_refused_one_is_not() -> None:
 
 async def test_messages_beyond_the_limit_are_not_renewed() -> None:
     """The memory for one client is bounded; such messages return when their time ends."""
-    one = World(FakeBrokers(), limits=Limits(in_flight_messages_per_client_max=1))
+    one = World(FakeBrokers(), limits=ProxyLimits(in_flight_messages_per_client_max=1))
     one.join_consumer()
     one.brokers.popped = [popped(1), popped(2)]
 

@@ -13,7 +13,7 @@ from gantry_client.errors import NoRoute, Unavailable
 from gantry_proxy.handlers.sending import recall_message, send_message
 from gantry_proxy.handlers.transactions import end_transaction
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
 from gantry_proxy.translation.outgoing import COMPRESSED, PREPARED
 from gantry_proxy.translation.routes import bucket_of_group
@@ -55,7 +55,12 @@ async def test_message_is_stored_with_the_properties_of_rocketmq() -> None:
         "TRACE_CONTEXT": "trace", "__BORNHOST": "host-1", "BORN_TIMESTAMP": "5000",
     }  # fmt: skip
     header: Any = one.brokers.requests[0].header
-    assert (header.producer_group, header.topic, header.born_timestamp, header.sys_flag) == ("orders", "orders", 5000, 0)
+    assert (header.producer_group, header.topic, header.born_timestamp, header.sys_flag) == (
+        "orders",
+        "orders",
+        5000,
+        0,
+    )
     assert reply.status.code == pb.OK
     assert [(one.message_id, one.offset, one.status.code) for one in reply.entries] == [("01ABC", 7, pb.OK)]
 
@@ -103,8 +108,15 @@ async def test_messages_without_a_group_use_all_queues() -> None:
 
 @pytest.mark.parametrize(
     ("group", "buckets", "expected"),
-    [("", 5, 0), ("a", 1, 0), ("order-1", 8, 3), ("customer-7", 4, 2), ("customer-7", 16, 12), ("größe", 100, 73),
-     ("order-99999", 1000, 873)],
+    [
+        ("", 5, 0),
+        ("a", 1, 0),
+        ("order-1", 8, 3),
+        ("customer-7", 4, 2),
+        ("customer-7", 16, 12),
+        ("größe", 100, 73),
+        ("order-99999", 1000, 873),
+    ],
 )
 def test_group_hash_is_that_of_rocketmq(group: str, buckets: int, expected: int) -> None:
     """The values were made by RocketMQ's library: another queue would reorder the messages of running groups."""
@@ -312,7 +324,7 @@ async def test_kind_of_message_must_be_that_of_its_topic(kind: str, sent: pb.Mes
         assert (await send(one, sent)).status.code == pb.OK
     else:
         assert await refusal(one, sent) == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-        relaxed = World(one.brokers, limits=Limits(checks_message_types=False))
+        relaxed = World(one.brokers, limits=ProxyLimits(checks_message_types=False))
         assert (await send(relaxed, sent)).status.code == pb.OK
 
 

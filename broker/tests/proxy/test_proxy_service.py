@@ -12,14 +12,24 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from proxy_world import BROKER, ENDPOINTS, FakeBrokers, World, consumer_settings, message, popped, receipt_of, send_reply
+from proxy_world import (
+    BROKER,
+    ENDPOINTS,
+    FakeBrokers,
+    World,
+    consumer_settings,
+    message,
+    popped,
+    receipt_of,
+    send_reply,
+)
 
 from gantry_proxy.grpc_server import GrpcServer
 from gantry_proxy.metrics import ProxyMetrics, metrics_text
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RETURN_MS
 from gantry_proxy.service import SERVICE, STREAMING, TELEMETRY, UNARY, MessagingService
-from gantry_proxy.settings import Limits, TlsFiles
+from gantry_proxy.settings import ProxyLimits, ProxyTlsSettings
 
 HEADERS = (("x-mq-client-id", "client-1"), ("x-mq-language", "PYTHON"))
 ORDERS = pb.Resource(name="orders")
@@ -57,10 +67,10 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(limits: Limits | None = None, brokers: FakeBrokers | None = None) -> AsyncIterator[Served]:
-    one = World(brokers or FakeBrokers(), limits=limits or Limits())
+async def serving(limits: ProxyLimits | None = None, brokers: FakeBrokers | None = None) -> AsyncIterator[Served]:
+    one = World(brokers or FakeBrokers(), limits=limits or ProxyLimits())
     metrics = ProxyMetrics()
-    server = GrpcServer(MessagingService(one.core, metrics), "127.0.0.1:0", TlsFiles(), one.limits)
+    server = GrpcServer(MessagingService(one.core, metrics), "127.0.0.1:0", ProxyTlsSettings(), one.limits)
     await server.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=[("grpc.max_metadata_size", 1 << 20)])
     try:
@@ -183,7 +193,7 @@ async def test_calls_of_one_client_are_limited() -> None:
         return send_reply()
 
     brokers.request = held_request  # type: ignore[method-assign]
-    async with serving(Limits(calls_per_client_max=2), brokers) as one:
+    async with serving(ProxyLimits(calls_per_client_max=2), brokers) as one:
         send, request = one.call("SendMessage"), pb.SendMessageRequest(messages=[message()])
         running = [asyncio.ensure_future(send(request, metadata=HEADERS)) for _ in range(2)]
         await wait_for_event(lambda: one.metrics.running == 2)
@@ -200,7 +210,7 @@ async def test_calls_of_one_client_are_limited() -> None:
 
 async def test_large_request_is_refused_by_its_size() -> None:
     """A request beyond the limit is not read into memory."""
-    async with serving(Limits(request_bytes_max=100_000, message_bytes_max=50_000)) as one:
+    async with serving(ProxyLimits(request_bytes_max=100_000, message_bytes_max=50_000)) as one:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await one.call("SendMessage")(pb.SendMessageRequest(messages=[message(body=bytes(200_000))]))
 
@@ -311,5 +321,3 @@ async def test_running_call_ends_before_the_server() -> None:
 
 async def wait_for_reply(call: Any) -> Any:
     return await call
-
-

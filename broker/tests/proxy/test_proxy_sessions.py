@@ -30,7 +30,7 @@ from gantry_proxy.handlers.sessions import (
 )
 from gantry_proxy.orphans import OrphanedTransactions
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
 from gantry_proxy.translation.handles import OpenTransaction, read_transaction_id
 from gantry_proxy.translation.times import duration_ms
@@ -158,7 +158,7 @@ async def test_call_without_client_id_is_refused() -> None:
 
 async def test_number_of_clients_is_limited() -> None:
     """A client beyond the limit is refused; those that are known may send settings again."""
-    one = World(FakeBrokers(), limits=Limits(clients_max=1))
+    one = World(FakeBrokers(), limits=ProxyLimits(clients_max=1))
     one.join_producer(client_id="a")
 
     one.join_producer(client_id="a")

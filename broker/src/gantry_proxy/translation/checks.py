@@ -9,7 +9,7 @@ from typing import Final
 from gantry_client.errors import InvalidMessage
 from gantry_client.subscriptions import Sql, make_filter
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
 from gantry_wire import names
 from gantry_wire.filters import MessageFilter, TagFilter
@@ -60,7 +60,7 @@ def check_key(key: str) -> None:
     _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "a message key")
 
 
-def check_message_group(group: str, limits: Limits) -> None:
+def check_message_group(group: str, limits: ProxyLimits) -> None:
     """Raise ProxyError for a message group that cannot be stored."""
     if group and not group.strip():
         raise ProxyError(pb.ILLEGAL_MESSAGE_GROUP, "the message group consists of white space only")
@@ -83,7 +83,7 @@ def check_user_property(name: str, value: str, reserved: frozenset[str]) -> None
     _check_text(value, pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the value of property {name[:64]!r}")
 
 
-def check_invisible_ms(invisible_ms: int, limits: Limits, *, least_ms: int = 0) -> int:
+def check_invisible_ms(invisible_ms: int, limits: ProxyLimits, *, least_ms: int = 0) -> int:
     """Return an invisible time. Raises ProxyError if it is not allowed."""
     if invisible_ms < least_ms or invisible_ms > limits.invisible_ms_max:
         raise ProxyError(

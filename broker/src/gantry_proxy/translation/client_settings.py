@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
 from gantry_proxy.translation.times import to_duration
 from gantry_wire.commands.admin import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
@@ -68,7 +68,7 @@ def _check_client_properties(properties: Iterable[tuple[str, str]]) -> None:
             )
 
 
-def merge_settings(client: pb.Settings, group: SubscriptionGroupConfig | None, limits: Limits) -> pb.Settings:
+def merge_settings(client: pb.Settings, group: SubscriptionGroupConfig | None, limits: ProxyLimits) -> pb.Settings:
     """Return the settings for a client. ``group`` is the configuration of its consumer group, if it has one."""
     merged = pb.Settings()
     merged.CopyFrom(client)

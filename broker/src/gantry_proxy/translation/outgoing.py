@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.settings import Limits
+from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
 from gantry_proxy.translation import property_names as own
 from gantry_proxy.translation.checks import check_key, check_message_group, check_tag, check_user_property, topic_name
@@ -51,7 +51,7 @@ class OutgoingMessage:
         return len(self.message_ids) > 1
 
 
-def read_messages(messages: Sequence[pb.Message], born_host: str, now_ms: int, limits: Limits) -> OutgoingMessage:
+def read_messages(messages: Sequence[pb.Message], born_host: str, now_ms: int, limits: ProxyLimits) -> OutgoingMessage:
     """Return the messages of a request. Raises ProxyError for messages that must not be sent."""
     if not messages:
         raise ProxyError(pb.MESSAGE_CORRUPTED, "the request has no message")
@@ -119,7 +119,7 @@ def check_kind(topic_kind: str, kind: pb.MessageType, topic: str) -> None:
         )
 
 
-def _properties(message: pb.Message, topic: str, born_host: str, now_ms: int, limits: Limits) -> dict[str, str]:
+def _properties(message: pb.Message, topic: str, born_host: str, now_ms: int, limits: ProxyLimits) -> dict[str, str]:
     system = message.system_properties
     pairs = _user_properties(message, limits)
     if system.tag:
@@ -152,7 +152,7 @@ def _properties(message: pb.Message, topic: str, born_host: str, now_ms: int, li
     return pairs
 
 
-def _user_properties(message: pb.Message, limits: Limits) -> dict[str, str]:
+def _user_properties(message: pb.Message, limits: ProxyLimits) -> dict[str, str]:
     """Return the properties of the application; its tag and keys count towards their limit."""
     pairs, system = dict(message.user_properties), message.system_properties
     if len(pairs) > limits.user_properties_max:
@@ -175,7 +175,7 @@ def _user_properties(message: pb.Message, limits: Limits) -> dict[str, str]:
     return pairs
 
 
-def _transaction_properties(system: pb.SystemProperties, limits: Limits) -> dict[str, str]:
+def _transaction_properties(system: pb.SystemProperties, limits: ProxyLimits) -> dict[str, str]:
     pairs = {wire.TRANSACTION_PREPARED: "true"}
     if system.HasField("orphaned_transaction_recovery_duration"):
         seconds = duration_ms(system.orphaned_transaction_recovery_duration) // 1000
@@ -189,7 +189,7 @@ def _transaction_properties(system: pb.SystemProperties, limits: Limits) -> dict
     return pairs
 
 
-def _deliver_ms(system: pb.SystemProperties, now_ms: int, limits: Limits) -> int:
+def _deliver_ms(system: pb.SystemProperties, now_ms: int, limits: ProxyLimits) -> int:
     deliver_ms = timestamp_ms(system.delivery_timestamp)
     if deliver_ms - now_ms > limits.delay_ms_max or deliver_ms < 0:
         raise ProxyError(
@@ -200,7 +200,7 @@ def _deliver_ms(system: pb.SystemProperties, now_ms: int, limits: Limits) -> int
     return deliver_ms
 
 
-def _check_body(body: bytes, limits: Limits) -> None:
+def _check_body(body: bytes, limits: ProxyLimits) -> None:
     if not body:
         raise ProxyError(pb.MESSAGE_BODY_EMPTY, "the message has no body")
     if len(body) > limits.message_bytes_max:
