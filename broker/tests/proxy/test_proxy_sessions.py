@@ -211,7 +211,7 @@ async def test_disconnected_client_is_gone_sooner() -> None:
 
 
 async def test_unknown_client_must_send_settings_first() -> None:
-    """SDKs take this answer to a heartbeat as the request to send their settings again, to a new replica for example."""
+    """A new replica knows no client; SDKs send their settings again when their stream ends."""
     one = world()
 
     for call in (
