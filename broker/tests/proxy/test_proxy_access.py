@@ -130,7 +130,7 @@ async def outcomes(accounts: Path, key: str, secret: str) -> list[pb.Code]:
         ack_message(one.core, context, ack),
     ):
         try:
-            found.append((await call).status.code)  # type: ignore[attr-defined]
+            found.append((await call).status.code)
         except ProxyError as error:
             found.append(error.code)
     return found

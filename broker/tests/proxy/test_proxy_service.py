@@ -30,6 +30,7 @@ from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RETURN_MS
 from gantry_proxy.service import SERVICE, STREAMING, TELEMETRY, UNARY, MessagingService
 from gantry_proxy.settings import ProxyLimits, ProxyTlsSettings
+from gantry_testing.local import wait_until
 
 HEADERS = (("x-mq-client-id", "client-1"), ("x-mq-language", "PYTHON"))
 ORDERS = pb.Resource(name="orders")
@@ -165,19 +166,12 @@ async def test_cut_receive_returns_its_messages() -> None:
         await waiting.wait()
         call.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        await wait_for_event(lambda: one.metrics.running == 0)
+        await wait_until(lambda: one.metrics.running == 0)
         go_on.set()
-        await wait_for_event(lambda: bool(one.world.brokers.changed))
+        await wait_until(lambda: bool(one.world.brokers.changed))
         stream.cancel()
 
     assert one.world.brokers.changed == [(receipt_of(1), RETURN_MS)]
-
-
-async def wait_for_event(condition: Any) -> None:
-    """Let the loop run until a condition holds."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  grpcio has no event for it
-            await asyncio.sleep(0.01)
 
 
 # ------- limits
@@ -196,10 +190,10 @@ async def test_calls_of_one_client_are_limited() -> None:
     async with serving(ProxyLimits(calls_per_client_max=2), brokers) as one:
         send, request = one.call("SendMessage"), pb.SendMessageRequest(messages=[message()])
         running = [asyncio.ensure_future(send(request, metadata=HEADERS)) for _ in range(2)]
-        await wait_for_event(lambda: one.metrics.running == 2)
+        await wait_until(lambda: one.metrics.running == 2)
         refused = await send(request, metadata=HEADERS)
         other = asyncio.ensure_future(send(request, metadata=(("x-mq-client-id", "client-2"),)))
-        await wait_for_event(lambda: one.metrics.running == 3)
+        await wait_until(lambda: one.metrics.running == 3)
         go_on.set()
         served = await asyncio.gather(*running, other)
 
@@ -262,7 +256,7 @@ async def test_cut_stream_disconnects_its_client() -> None:
         stream = await one.connect()
         assert one.world.clients.stream_count == 1
         stream.cancel()
-        await wait_for_event(lambda: one.world.clients.stream_count == 0)
+        await wait_until(lambda: one.world.clients.stream_count == 0)
 
     assert len(one.world.clients) == 1
 
@@ -309,7 +303,7 @@ async def test_running_call_ends_before_the_server() -> None:
     async with serving(brokers=brokers) as one:
         call = one.call("SendMessage")(pb.SendMessageRequest(messages=[message()]), metadata=HEADERS)
         sending = asyncio.ensure_future(wait_for_reply(call))
-        await wait_for_event(lambda: one.metrics.running == 1)
+        await wait_until(lambda: one.metrics.running == 1)
         stopping = asyncio.ensure_future(one.server.stop(20))
         await asyncio.sleep(0)
         go_on.set()
