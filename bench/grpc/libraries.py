@@ -40,7 +40,7 @@ async def serve_grpcio(is_uvloop: bool) -> None:
         async for request in requests:
             yield request
 
-    handlers = {
+    handlers: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(unary),
         "Stream": grpc.stream_stream_rpc_method_handler(stream),
     }
@@ -57,7 +57,7 @@ async def serve_grpclib(is_uvloop: bool) -> None:
     from grpclib.encoding.base import CodecBase
     from grpclib.server import Server
 
-    class Raw(CodecBase):
+    class Raw(CodecBase):  # type: ignore[misc]  # grpclib has no types
         __content_subtype__ = "proto"
 
         def encode(self, message: Any, message_type: Any) -> bytes:
@@ -116,7 +116,7 @@ async def measure_unary(address: str, pid: int, outstanding: int, seconds: float
     import grpc
 
     async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.unary_unary(ECHO)
+        call: Any = channel.unary_unary(ECHO)
         await call(BODY)
         count, started, cpu = 0, time.monotonic(), cpu_s(pid)
         ends = started + seconds
@@ -140,7 +140,7 @@ async def measure_streams(address: str, pid: int, count: int) -> int:
     for index in range(count):
         options = [("grpc.use_local_subchannel_pool", 1), ("gantry.index", index)]
         channel = grpc.aio.insecure_channel(address, options=options)
-        call = channel.stream_stream(STREAM)()
+        call: Any = channel.stream_stream(STREAM)()
         await call.write(BODY)
         await call.read()
         channels.append(channel)

@@ -61,7 +61,7 @@ class HttpEndpoint:
         self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; answers in progress are completed."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -30,7 +30,7 @@ class ProxyMetrics:
     """Calls that were refused because too many were running."""
 
     def record(self, method: str, code: pb.Code, seconds: float) -> None:
-        """Count an ended call."""
+        """Count an ended call with its code and its duration."""
         self.calls[method, pb.Code.Name(code) if code in _CODES else str(code)] += 1
         self.seconds[method] += seconds  # type: ignore[assignment]  # a Counter of floats
         bucket = next((bound for bound in DURATION_BOUNDS_S if seconds <= bound), float("inf"))
@@ -54,7 +54,7 @@ class Gauge:
 
 
 def metrics_text(metrics: ProxyMetrics, gauges: list[Gauge]) -> str:
-    """Return all metrics."""
+    """Return all metrics in the text format of Prometheus."""
     return "\n".join([*_call_lines(metrics), *(line for gauge in gauges for line in _gauge_lines(gauge)), ""])
 
 

@@ -7,7 +7,7 @@ gone its messages return at once.
 
 A renewal gives a message a new receipt. The client keeps the first one, and this module the newest: an ack that comes
 to this replica is made with the newest. If the replica is gone, an ack with the first receipt is accepted by the broker
-without effect after a renewal, so the message is delivered once more.
+without effect after a renewal, so the message is delivered a second time.
 """
 
 import asyncio

@@ -173,7 +173,7 @@ class MessagingService:
             self._core.clients.disconnect(client_id, stream)
 
     async def _on_command(self, context: CallContext, stream: TelemetryStream, command: pb.TelemetryCommand) -> None:
-        """Handle what a client sends. Reports that nobody has asked for are ignored."""
+        """Handle what a client sends. Reports that this proxy has not requested are ignored."""
         if command.WhichOneof("command") != "settings":
             return
         reply = await sessions.accept_settings(self._core, context, command.settings, stream)

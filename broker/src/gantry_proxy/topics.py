@@ -114,7 +114,7 @@ class Topics:
             cache.forget_unused()
 
     async def close(self) -> None:
-        """Cancel all queries."""
+        """Cancel all queries that are in progress."""
         for cache in (self._routes, self._kinds, self._groups):
             await cache.close()
 

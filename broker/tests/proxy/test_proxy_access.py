@@ -65,7 +65,7 @@ def test_signed_call_has_its_account(accounts: Path) -> None:
     assert account.access_key == "producer-1"
 
 
-def test_without_accounts_nobody_is_asked() -> None:
+def test_without_accounts_every_call_is_allowed() -> None:
     """A proxy without accounts allows every call."""
     open_guard = ProxyGuard(None, lambda: NOW_MS, 0)
 

@@ -143,7 +143,7 @@ async def test_invalid_receive_is_refused_before_any_broker(fields: dict[str, An
 
 
 async def test_client_without_settings_is_refused() -> None:
-    """Only a client with a Telemetry stream receives: nobody else could be told about its messages."""
+    """Only a client with a Telemetry stream receives: the messages of any other client could not be renewed."""
     one = World(FakeBrokers())
 
     assert await refusal(one) == pb.UNRECOGNIZED_CLIENT_TYPE

@@ -96,7 +96,7 @@ async def test_messages_of_a_group_go_to_one_queue() -> None:
 
 
 async def test_messages_without_a_group_use_all_queues() -> None:
-    """Queues take turns."""
+    """Queues take turns, so that all consumers get messages."""
     one = world()
 
     for _ in range(8):

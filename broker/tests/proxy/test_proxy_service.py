@@ -178,7 +178,7 @@ async def test_cut_receive_returns_its_messages() -> None:
 
 
 async def test_calls_of_one_client_are_limited() -> None:
-    """A client beyond its limit is told to slow down; others are served."""
+    """A client beyond its limit gets a refusal; others are served."""
     go_on = asyncio.Event()
     brokers = FakeBrokers()
 

@@ -149,7 +149,7 @@ async def test_invalid_settings_register_no_client(settings: pb.Settings, code: 
 
 
 async def test_call_without_client_id_is_refused() -> None:
-    """A client without an id could not be told from others."""
+    """A client without an id could not be distinguished from others."""
     one = world()
     for client_id in ("", " ", "x" * 300):
         with pytest.raises(ProxyError):
@@ -313,7 +313,7 @@ async def test_assignment_is_every_broker_or_every_queue_in_order() -> None:
 
 
 async def test_unreadable_topic_has_no_assignment() -> None:
-    """A consumer of such a topic is told, instead of waiting for ever."""
+    """A consumer of such a topic gets a refusal, instead of waiting for ever."""
     one = World(FakeBrokers(perm=2))
     request = pb.QueryAssignmentRequest(topic=ORDERS, group=pb.Resource(name="billing"), endpoints=ENDPOINTS)
 
@@ -403,7 +403,7 @@ async def test_proxy_is_a_producer_of_topics_with_transactions(kind: str, is_reg
 
 
 async def test_proxy_leaves_when_the_last_producer_is_gone() -> None:
-    """Otherwise brokers would ask a proxy that can ask nobody."""
+    """Otherwise brokers would ask a proxy that has no producer to ask."""
     one, orphans = transactions()
     stream = one.join_producer()
     await orphans.register()

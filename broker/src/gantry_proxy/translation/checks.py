@@ -1,7 +1,7 @@
 """What a call may name: topics, groups, tags, keys, properties and times. Each refusal has RocketMQ's code.
 
 Clients read and write topics and groups of applications only: system topics, and the topics in which brokers keep
-messages of others, are refused here, whatever an account may do.
+messages of others, are refused here for every account.
 """
 
 from typing import Final

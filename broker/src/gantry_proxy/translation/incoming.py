@@ -1,6 +1,6 @@
 """Messages for consumers: from a stored record to protocol buffers.
 
-A compressed body is decompressed here if it can be, whatever codec its producer chose, since the SDKs of other
+A compressed body is decompressed here if it can be, with any codec that is installed, since the SDKs of other
 languages read fewer codecs than Java's. A body that cannot be, such as a gzip file of an SDK, is passed on as it is
 stored, with its encoding: then the SDK decompresses it.
 """

@@ -222,7 +222,9 @@ def delay(run: Run) -> dict[str, Any]:
         producer.send(message)
         sent.add(digest(message.body))
         due[digest(message.body)] = at
-    early, found, deadline = [], [], time.monotonic() + PATIENCE_S
+    early: list[str] = []
+    found: list[str] = []
+    deadline = time.monotonic() + PATIENCE_S
     while not sent <= set(found) and time.monotonic() < deadline:
         for message in consumer.receive(32, INVISIBLE_S) or []:
             consumer.ack(message)

@@ -33,7 +33,7 @@ def is_proxy_installed() -> bool:
 
 
 def proxy_document(record: ProxyRecord, name_servers: list[str], access: Access) -> dict[str, Any]:
-    """Return the proxy's settings."""
+    """Return the content of the proxy's settings file."""
     document: dict[str, Any] = {
         "nameServers": name_servers,
         "listen": {
