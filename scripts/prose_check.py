@@ -196,8 +196,8 @@ def tracked_files(root: Path) -> list[str]:
     return [
         name
         for name in listed
-        if name.endswith((".py", *PROSE_FILES)) and not name.endswith(GENERATED) and not name.startswith(SKIPPED) and name not in OWN
-        and (root / name).is_file()
+        if name.endswith((".py", *PROSE_FILES)) and not name.endswith(GENERATED)
+        and not name.startswith(SKIPPED) and name not in OWN and (root / name).is_file()
     ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class CommandStream(Protocol):
 @final
 @dataclass(slots=True, eq=False)
 class ProxyClient:
-    """One connected client."""
+    """One client with its settings and its Telemetry stream."""
 
     client_id: str
     settings: pb.Settings

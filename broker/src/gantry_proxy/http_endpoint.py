@@ -56,7 +56,7 @@ class HttpEndpoint:
         return port
 
     async def start(self) -> None:
-        """Listen. Raises OSError."""
+        """Listen on the address. Raises OSError if that is not possible."""
         host, port = split_address(self._address, port_min=0)
         self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
 

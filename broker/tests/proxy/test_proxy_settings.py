@@ -32,7 +32,7 @@ def test_every_concern_of_the_file_is_read(tmp_path: Path) -> None:
 
 
 def test_empty_file_has_the_defaults() -> None:
-    """Nothing is required."""
+    """No key is required in a settings file."""
     assert parse_settings(None) == ProxySettings()
 
 
