@@ -3,7 +3,7 @@
     authorization: MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
     x-mq-date-time: 20260102T030405Z
 
-An SDK signs the time only, not the call. So whoever reads a signature can use it until the time is outside of the
+An SDK signs the time only, not the call. So a person who reads a signature can use it until the time is outside of the
 window of `access.signatureWindowMs`: use TLS. An unknown account and a wrong secret look the same.
 """
 

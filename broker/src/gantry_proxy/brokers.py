@@ -43,10 +43,10 @@ class BrokerPort(Protocol):
         """Return the reply of a broker, with any response code."""
 
     async def pop(self, address: str, request: PopRequest) -> PopReply:
-        """Pop messages."""
+        """Pop messages at a broker, which may wait for some."""
 
     async def ack(self, address: str, topic: str, group: str, receipt: str) -> None:
-        """Acknowledge a message."""
+        """Acknowledge a message by its receipt."""
 
     async def change_invisible(self, address: str, topic: str, group: str, receipt: str, invisible_ms: int) -> str:
         """Change the invisible time of a message, and return its new receipt."""

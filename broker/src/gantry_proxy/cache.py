@@ -26,7 +26,7 @@ MISSING_MS: Final = 1_000
 REFRESH_MS: Final = 20_000
 """The age from which an answer is refreshed; RocketMQ's proxy has the same."""
 EXPIRE_MS: Final = 300_000
-"""How long an answer that nobody uses is kept."""
+"""How long an answer that no client uses is kept."""
 ENTRIES_MAX: Final = 20_000
 """The limit of entries; RocketMQ's proxy has the same."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -24,6 +24,7 @@ from proxy_world import (
     send_reply,
 )
 
+from gantry_proxy import service
 from gantry_proxy.grpc_server import GrpcServer
 from gantry_proxy.metrics import ProxyMetrics, metrics_text
 from gantry_proxy.protocol import rocketmq_pb2 as pb
@@ -172,6 +173,25 @@ async def test_cut_receive_returns_its_messages() -> None:
         stream.cancel()
 
     assert one.world.brokers.changed == [(receipt_of(1), RETURN_MS)]
+
+
+async def test_unread_receive_ends_and_returns_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for messages and does not read them costs a bounded time and memory, and no message."""
+    monkeypatch.setattr(service, "READ_TIMEOUT_S", 0.5)
+    large = [replace(one, message=replace(one.message, stored_body=bytes(1 << 20))) for one in map(popped, range(32))]
+    async with serving(brokers=FakeBrokers(popped=large)) as one:
+        stream = await one.connect()
+        queue = pb.MessageQueue(topic=ORDERS, id=-1, broker=pb.Broker(name=BROKER))
+        request = pb.ReceiveMessageRequest(group=pb.Resource(name="billing"), message_queue=queue, batch_size=32)
+        request.auto_renew = True
+        call = one.call("ReceiveMessage")(request, metadata=HEADERS, timeout=60)
+        await wait_until(lambda: bool(one.world.brokers.pops) and one.metrics.running == 0)
+        returned, kept = len(one.world.brokers.changed), one.world.renewals.message_count
+        call.cancel()
+        stream.cancel()
+
+    assert returned > 16
+    assert returned + kept == 32
 
 
 # ------- limits
