@@ -32,6 +32,7 @@ COMPONENTS: Final = {
     "Name server": ("gantry_nameserver",),
     "Connections, certificates and accounts": ("gantry_remoting", "gantry_access", "gantry_wire", "gantry_status"),
     "Client": ("gantry_client",),
+    "gRPC proxy": ("gantry_proxy",),
     "Sidecar": ("gantry_admin",),
     "Operator": ("gantry_operator", "gantry_spec"),
     "Command line": ("gantry_cli",),

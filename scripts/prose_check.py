@@ -63,6 +63,8 @@ VAGUE_WORDS: Final = (
 PROSE_FILES: Final = (".md", ".yaml", ".yml", ".tpl", ".js", ".html", ".sh", ".go", ".java", ".txt")
 """The suffixes of files whose whole text is checked."""
 
+GENERATED: Final = "_pb2.py"
+"""The end of the names of files that a compiler has made."""
 SKIPPED: Final = ("requirements/", "broker/tests/golden/", "CHANGELOG.md", "LICENSE", "scripts/prose_allowed.toml")
 """What is not our prose, or records the past."""
 
@@ -194,8 +196,8 @@ def tracked_files(root: Path) -> list[str]:
     return [
         name
         for name in listed
-        if name.endswith((".py", *PROSE_FILES)) and not name.startswith(SKIPPED) and name not in OWN
-        and (root / name).is_file()
+        if name.endswith((".py", *PROSE_FILES)) and not name.endswith(GENERATED)
+        and not name.startswith(SKIPPED) and name not in OWN and (root / name).is_file()
     ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, final
 
 from gantry_client.calls import parse_header, require_success
+from gantry_client.clock import wall_ms
 from gantry_client.errors import BadReply, BrokerRefused
 from gantry_client.messages import ReceivedMessage, to_received_message
 from gantry_client.session import Session
@@ -132,6 +133,7 @@ class PopClient:
             invisible_time=request.invisible_ms,
             poll_time=request.poll_ms,
             init_mode=START_AT_MAX if request.is_from_newest else START_AT_MIN,
+            born_time=wall_ms(),
             exp_type=expression_type(request.filter),
             exp=request.filter.expression,
             order=request.is_order,

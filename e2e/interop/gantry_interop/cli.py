@@ -30,6 +30,7 @@ from gantry_interop import (
     peers,
     record,
     report,
+    sdk,
     tls,
 )
 from gantry_interop.admin.command import admin_command
@@ -125,6 +126,7 @@ Examples:
   run.py flows                                 delays, retries, ordered consumption while brokers die
   run.py ipv6                                  servers with only an IPv6 address
   run.py tls                                   over TLS, while certificates are replaced
+  run.py sdk                                   RocketMQ 5 SDKs through the gRPC proxy
   run.py config                                change settings of running servers
   run.py acl                                   access control with accounts
   run.py admin                                 mqadmin's commands against Apache's servers and Gantry's
@@ -341,6 +343,27 @@ def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> 
     chosen_scenarios = _parse_choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
     options = drivers.DriverOptions("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     sys.exit(_run_scenarios(replace(_read_target(target), host="::1"), chosen, chosen_scenarios, options))
+
+
+@main.command("sdk")
+@click.option(
+    "--peers", "kinds", default="gantry,apache", show_default=True, help="Whose brokers are behind the proxy."
+)
+@click.option("--languages", default=",".join(sdk.LANGUAGES), show_default=True, help="Which SDKs run.")
+@click.option("--messages", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Messages of a flow.")
+@click.argument("flows", nargs=-1)
+def sdk_command(kinds: str, languages: str, messages: int, flows: tuple[str, ...]) -> None:
+    """Run RocketMQ 5 SDKs through the gRPC proxy, and verify every message."""
+    directory, is_ok = new_run_directory("sdk"), True
+    with harness_errors(Console(stderr=True)):
+        if "apache" in kinds.split(","):
+            java.build()
+        for kind in kinds.split(","):
+            with Nursery(directory / kind / "logs") as nursery:
+                for one in sdk.run_sdk(nursery, kind, languages.split(","), flows, messages, directory / kind):
+                    click.echo(f"{'ok    ' if one.is_ok else 'FAILED'} {one.peer} {one.language} {one.text}")
+                    is_ok &= one.is_ok
+    sys.exit(0 if is_ok else 1)
 
 
 @main.command("tls")

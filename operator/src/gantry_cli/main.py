@@ -45,6 +45,7 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
         "nameserver": CommandEntry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": CommandEntry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
         "sidecar": CommandEntry("gantry_cli.serve", "sidecar", "Run a broker's admin sidecar in the foreground."),
+        "proxy": CommandEntry("gantry_cli.serve", "proxy", "Run a gRPC proxy for RocketMQ 5 SDKs in the foreground."),
         "ha": CommandEntry("gantry_cli.ha.commands", "ha", "Show a replicated group and move its master role."),
         "migrate": CommandEntry("gantry_cli.migrate.commands", "migrate", "Migrate from a running RocketMQ broker."),
     },

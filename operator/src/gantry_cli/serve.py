@@ -1,4 +1,4 @@
-"""The commands `gantry nameserver`, `gantry broker` and `gantry sidecar`: run a server with its own options.
+"""The commands `gantry nameserver`, `broker`, `sidecar` and `proxy`: run a server with its own options.
 
 The server replaces this process, so that it receives the signals and its exit code is the exit code of the command.
 """
@@ -73,6 +73,22 @@ def sidecar(arguments: tuple[str, ...]) -> None:
     if importlib.util.find_spec("fastapi") is None:
         raise CliError("the packages of the sidecar are not installed", "pip install 'gantry-mq[admin]'")
     _exec_module("gantry_admin", arguments)
+
+
+@passthrough_command(
+    ("gantry proxy -n ns.example:9876", "in front of a cluster, on port 8081"),
+    ("gantry proxy --config proxy.yaml", "with TLS, accounts and limits"),
+    ("gantry proxy --help", "show all options"),
+)
+def proxy(arguments: tuple[str, ...]) -> None:
+    """Run a gRPC proxy for RocketMQ 5 SDKs in the foreground.
+
+    It prints `proxy listening on ...` when it is ready, logs to standard error, and moves its clients to other replicas
+    on SIGTERM or Ctrl-C. It needs the packages of the extra `proxy`. ARGUMENTS are passed to the server.
+    """
+    if importlib.util.find_spec("grpc") is None:
+        raise CliError("the packages of the proxy are not installed", "pip install 'gantry-mq[proxy]'")
+    _exec_module("gantry_proxy", arguments)
 
 
 def _exec_module(module: str, arguments: tuple[str, ...]) -> None:

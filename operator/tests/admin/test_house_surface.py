@@ -102,7 +102,12 @@ def test_every_option_is_in_the_docs() -> None:
 @pytest.mark.parametrize("words", SERVERS)
 def test_every_option_of_a_server_is_in_the_docs(words: str) -> None:
     """Options are taken from the help of the server or job itself, since `gantry` only passes them on."""
-    modules = {"nameserver": "gantry_nameserver", "broker": "gantry_broker", "sidecar": "gantry_admin"}
+    modules = {
+        "nameserver": "gantry_nameserver",
+        "broker": "gantry_broker",
+        "sidecar": "gantry_admin",
+        "proxy": "gantry_proxy",
+    }
     module = (modules | {"pipeline": "gantry_pipelines"})[words.split()[1]]
     text = (DOCS / SERVERS[words]).read_text()
     help_text = subprocess.run(

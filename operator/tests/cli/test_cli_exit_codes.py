@@ -22,7 +22,7 @@ from gantry_cli.store import options as store_options
 from gantry_testing.tree import PYTHON_PATH, ROOT
 
 PAGE = ROOT / "docs/exit-codes.md"
-SERVERS = {"gantry nameserver", "gantry broker", "gantry sidecar"}
+SERVERS = {"gantry nameserver", "gantry broker", "gantry sidecar", "gantry proxy"}
 COMMANDS = {words: command for words, command in leaves(cli) if words not in SERVERS}
 
 TOLERANT = ("gantry pod broker", "gantry pod nameserver", "gantry pod sidecar")

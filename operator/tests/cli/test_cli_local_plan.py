@@ -15,7 +15,7 @@ from gantry_cli.local import buffers
 from gantry_cli.local.access import make_replication_secret, read_access
 from gantry_cli.local.buffers import Mount
 from gantry_cli.local.plan import DEFAULT_MANIFEST, LaunchOptions, Planner, notes_of, require_room
-from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
+from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, PROXY, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupState, member_name, parse_member
 from gantry_spec.manifest import Spec, read_group
 
@@ -94,14 +94,28 @@ def test_forbidden_port_or_address_is_named_with_its_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "port", "words"),
-    [(BROKER, 65_535, "replication port would be 65536"), (SIDECAR, 65_535, "log range port would be 65536")],
-    ids=["broker", "sidecar"],
+    ("kind", "words", "most"),
+    [
+        (BROKER, "replication port would be 65536", 65_534),
+        (SIDECAR, "log range port would be 66535", 64_535),
+        (PROXY, "port of probes and metrics would be 66535", 64_535),
+    ],
+    ids=["broker", "sidecar", "proxy"],
 )
-def test_port_without_room_for_the_next_ports_is_refused(kind: Kind, port: int, words: str) -> None:
+def test_port_without_room_for_the_next_ports_is_refused(kind: Kind, words: str, most: int) -> None:
     """There is no port 65536; the error names the option that chooses another."""
-    with pytest.raises(CliError, match=rf"{words}.* -- choose at most 65534 with {kind.option}"):
+    port = 65_535
+    with pytest.raises(CliError, match=rf"{words}.* -- choose at most {most} with {kind.option}"):
         PortPlan(is_free=lambda port: True).allocate_first(kind, port, "it")
+
+
+def test_proxy_gets_the_port_of_rocketmq_beside_the_console() -> None:
+    """The console keeps 8080 and the proxy 8081: their second ports are out of the way."""
+    plan = PortPlan(is_free=lambda port: True)
+
+    sidecars = [plan.allocate_first(SIDECAR, 8080, "sidecar"), plan.allocate_next(SIDECAR, 8080)]
+
+    assert (sidecars, plan.allocate_first(PROXY, 8081, "proxy")) == ([8080, 8082], 8081)
 
 
 def test_broker_without_slaves_starts_without_its_replication_port() -> None:

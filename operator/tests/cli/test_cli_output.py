@@ -26,6 +26,7 @@ COMMANDS_WITHOUT_DOCUMENTS = {
     "gantry bundle": "writes a file",
     "gantry console": "prints an address that works once",
     "gantry nameserver": "is the server itself",
+    "gantry proxy": "is the server itself",
     "gantry broker": "is the server itself",
     "gantry sidecar": "is the server itself",
     "gantry pipeline": "runs a job, which has its own output formats",

@@ -186,7 +186,8 @@ def _processes_by_name(record: GroupRecord) -> dict[str, tuple[int | None, str]]
     """Return the process id and boot id of every process of the group, by its name."""
     brokers = {one.name: (one.pid, one.boot_id) for one in record.members}
     sidecars = {f"sidecar-{one.name}": (one.sidecar_pid, one.sidecar_boot_id) for one in record.members}
-    return brokers | sidecars | {one.name: (one.pid, one.boot_id) for one in record.name_servers}
+    proxies = {} if record.proxy is None else {"proxy": (record.proxy.pid, record.proxy.boot_id)}
+    return brokers | sidecars | proxies | {one.name: (one.pid, one.boot_id) for one in record.name_servers}
 
 
 def _down_ms(state: GroupState, chosen_ms: int | None) -> int:

@@ -30,6 +30,7 @@ from gantry_cli.local.plan import (
     settings_of,
     single_group,
 )
+from gantry_cli.local.proxy import WITHOUT_PROXY, is_proxy_installed, proxy_process
 from gantry_cli.local.publishing import Publisher
 from gantry_cli.local.running import RunOutput, claim, first_error, is_listening, program_name, run_until_stopped
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, now_ms
@@ -130,10 +131,15 @@ class GroupRun:
         self._is_single: Final = options.launch.single is not None
         has_admin = importlib.util.find_spec("fastapi") is not None
         has_sidecars = has_admin and not self._is_single
-        planner = Planner(self.state, group, options.launch, before, has_sidecars=has_sidecars)
+        has_proxy = options.launch.has_proxy and not self._is_single
+        planner = Planner(
+            self.state, group, options.launch, before, has_sidecars=has_sidecars,
+            has_proxy=has_proxy and is_proxy_installed(),
+        )  # fmt: skip
         self.record: Final = planner.record
         choice = place_buffers(self.state, group.spec, self.record)
-        self.record.begin(notes_of(group.spec, choice) + ([] if has_admin or self._is_single else [WITHOUT_ADMIN]))
+        notes = notes_of(group.spec, choice) + ([] if has_admin or self._is_single else [WITHOUT_ADMIN])
+        self.record.begin(notes + ([WITHOUT_PROXY] if has_proxy and self.record.proxy is None else []))
         self._access: Final = read_access(group.spec, self.state)
         make_replication_secret(self._access)
         settings = settings_of(group, self.record, choice.root, self._access, has_sidecars=has_sidecars)
@@ -145,7 +151,8 @@ class GroupRun:
         )  # fmt: skip
         self._has_sidecars: Final = has_sidecars
         self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
-        self._publisher: Final = Publisher(self.supervisor, self._name_servers)
+        self._proxy: Final = proxy_process(self.state, self.record, self._access, self._report_event)
+        self._publisher: Final = Publisher(self.supervisor, self._name_servers, self._proxy)
         self._manifest_watcher: Final = ManifestWatcher(self.supervisor, group, has_sidecars=has_sidecars)
         self._topics: Final = LocalTopicReconciler(";".join(self.record.addresses), self._access)
         self._is_ready = asyncio.Event()
@@ -181,7 +188,8 @@ class GroupRun:
     async def _work(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.supervisor.run(self._name_servers), name="supervise")
+                children = [*self._name_servers, *([] if self._proxy is None else [self._proxy])]
+                group.create_task(self.supervisor.run(children), name="supervise")
                 group.create_task(self._reconcile_topics(), name="reconcile topics")
                 await self._start()
                 if not self._output.is_detached:
@@ -204,6 +212,7 @@ class GroupRun:
         except ClientError as error:
             raise error_for_client(error, name_server) from error
         await self._wait_for_sidecars(deadline)
+        await self._wait_for_proxy(deadline)
         self._is_quiet = False
         self._directory.write(self._stack_record())
         self._output.ready(await asyncio.to_thread(self._summary, trip))
@@ -217,6 +226,15 @@ class GroupRun:
                     self._output.report(f"{sidecar.name} does not answer: {sidecar.failure or f'see {sidecar.log}'}")
                     break
                 await asyncio.sleep(READY_POLL_S)
+
+    async def _wait_for_proxy(self, deadline: float) -> None:
+        """Wait until the proxy listens. One that cannot start is only reported: brokers work without it."""
+        proxy, record = self._proxy, self.record.proxy
+        while proxy is not None and record is not None and not await is_listening(self.record.host, record.port):
+            if proxy.starts >= STARTS_MAX or time.monotonic() > deadline:
+                self._output.report(f"the proxy does not answer: {proxy.failure or f'see {proxy.log}'}")
+                return
+            await asyncio.sleep(READY_POLL_S)
 
     def _check_failures(self) -> None:
         """Raise CliError for a broker or name server that has failed and has been started STARTS_MAX times."""
@@ -266,8 +284,9 @@ class GroupRun:
 
     async def _stop(self) -> list[str]:
         # The tasks that watched the processes have ended by now, and the processes have not: each is stopped here.
+        results = [] if self._proxy is None else [(self._proxy.name, await self._proxy.stop())]
         killed = await self.supervisor.stop()
-        results = [(child.name, await child.stop()) for child in self._name_servers]
+        results += [(child.name, await child.stop()) for child in self._name_servers]
         self._publisher.publish_end()
         return killed + [name for name, is_graceful in results if not is_graceful]
 
@@ -292,6 +311,8 @@ class GroupRun:
         for member in record.members:
             sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
             lines.append(f"  {member.name:<13} {join_address(record.host, member.port)}{sidecar}")
+        if record.proxy is not None:
+            lines.append(f"  gRPC proxy    {record.proxy.address}")
         if self._has_sidecars:
             lines.append(f"  console       {self._console_address()}")
         lines.append(f"  data, logs    {self._directory.path}")
@@ -339,6 +360,8 @@ POLL_S: Final = 0.05
 
 def _leftover_processes(record: GroupRecord) -> Iterator[tuple[str, int]]:
     processes: list[tuple[str, int | None, str]] = [(one.name, one.pid, one.boot_id) for one in record.name_servers]
+    if record.proxy is not None:
+        processes.append(("proxy", record.proxy.pid, record.proxy.boot_id))
     for member in record.members:
         processes.append((member.name, member.pid, member.boot_id))
         processes.append((f"sidecar of {member.name}", member.sidecar_pid, member.sidecar_boot_id))

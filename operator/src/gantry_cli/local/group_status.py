@@ -71,6 +71,20 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @final
+class LocalProxyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The gRPC proxy of the group."""
+
+    process: str
+    """The state of its process: `running` or `stopped`."""
+    pid: int | None
+    starts: int
+    """How often this supervisor has started it, with failed attempts."""
+    address: str
+    """The address for RocketMQ 5 SDKs."""
+    metrics_url: str
+
+
+@final
 class LocalGroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a group after one round of its supervisor, and what was decided."""
 
@@ -82,6 +96,8 @@ class LocalGroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int
     name_servers: list[str]
     members: list[LocalMemberStatus]
+    proxy: LocalProxyStatus | None = None
+    """The gRPC proxy; null without one."""
     conditions: tuple[Condition, ...]
     ledgers: tuple[Ledger, ...]
     decision: tuple[str, ...]
@@ -191,6 +207,9 @@ def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Ite
         yield f"the supervisor has not updated its status for {age}: the following is outdated"
     columns = ("member", "role", "epoch", "address", "wrote", "confirmed", "flushed", "lag", "sidecar", "remarks")
     yield table("Members", columns, map(_row, status.members), right=columns[4:8])
+    if status.proxy is not None:
+        restarts = f", started {status.proxy.starts} times" if status.proxy.starts > 1 else ""
+        yield f"gRPC proxy: {status.proxy.address}, {status.proxy.process}{restarts}"
     yield from (risk_line(ledger, member_name) for ledger in status.ledgers)
     for one in status.conditions:
         if is_shown_in_status(one.type, one.is_true, one.message):

@@ -14,6 +14,7 @@ from typing import Final, final
 
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
+from gantry_cli.local.ports import SIDECAR
 from gantry_cli.local.state import GroupState, MemberRecord, machine_boot
 from gantry_cli.processes import RestartPolicy, ServerProcess
 from gantry_remoting.durable_files import replace_file
@@ -162,7 +163,7 @@ class LocalMember:
     def _sidecar_arguments(self) -> Sequence[str]:
         record, store = self.record, Path(self.record.store)
         self._sidecar_peers = self._peers()
-        listen, ranges = (f"127.0.0.1:{record.sidecar_port + offset}" for offset in (0, 1))
+        listen, ranges = (f"127.0.0.1:{record.sidecar_port + offset}" for offset in SIDECAR.port_offsets)
         arguments = ["--page", str(store / "status"), "--control", self.control, "--store", str(store)]
         arguments += ["--broker-log", record.log, "--listen", listen, "--log-listen", ranges]
         arguments += ["--token-file", str(self._state.token_file), "--openapi"]

@@ -18,8 +18,25 @@ from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.buffers import BufferPlacement
 from gantry_cli.local.member import MemberSettings
-from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan, port_probe
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, member_name
+from gantry_cli.local.ports import (
+    ANY_PORT_RANGE,
+    BROKER,
+    NAME_SERVER,
+    PROXY,
+    SECOND_PORT_OFFSET,
+    SIDECAR,
+    Kind,
+    PortPlan,
+    port_probe,
+)
+from gantry_cli.local.state import (
+    GroupRecord,
+    GroupState,
+    MemberRecord,
+    NameServerRecord,
+    ProxyRecord,
+    member_name,
+)
 from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
@@ -47,7 +64,7 @@ spec:
 """
 SINGLE_CONF: Final = {"brokerClusterName": "DefaultCluster", "brokerName": "broker-a"}
 """The names in the broker.conf that RocketMQ ships."""
-WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: BROKER_PORT, SIDECAR: 8080}
+WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: BROKER_PORT, SIDECAR: 8080, PROXY: 8081}
 """RocketMQ's port of the first process of each kind."""
 SIDECAR_HOST: Final = "127.0.0.1"
 """The address of all sidecars, also if brokers listen elsewhere: sidecars show internals only to this machine."""
@@ -61,6 +78,9 @@ class LaunchOptions:
     host: str = "127.0.0.1"
     ports: tuple[tuple[Kind, int | None], ...] = ()
     """The first port of each kind: None keeps the previous one, 0 takes any free one."""
+
+    has_proxy: bool = True
+    """Whether a gRPC proxy runs, if its packages are installed."""
 
     single: Mapping[str, str] | None = None
     """The settings of the broker of `gantry up --single`; None for a group."""
@@ -102,24 +122,31 @@ class Planner:
 
     def __init__(
         self, state: GroupState, group: BrokerGroup, launch: LaunchOptions, previous: GroupRecord | None, *,
-        has_sidecars: bool = True,
+        has_sidecars: bool = True, has_proxy: bool = False,
     ) -> None:  # fmt: skip
         """Plan all present members. Raises CliError when a port is not available."""
         self._state: Final = state
         self._has_sidecars: Final = has_sidecars
+        self._has_proxy: Final = has_proxy
         self._is_single: Final = launch.single is not None
         self._single_store: Final = Path(group.spec.broker.get("storePathRootDir", state.path / "broker")).absolute()
         self._launch: Final = launch
         self._previous: Final = previous
-        self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR)}
+        self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR, PROXY)}
         self._ports: Final = PortPlan(is_free=port_probe(launch.host), has_slaves=not self._is_single)
         self.record: Final = self._plan_all(group.metadata.name, group.spec)
 
     def _base(self, kind: Kind) -> int:
-        chosen = dict(self._launch.ports).get(kind)
+        chosen = self._chosen(kind)
         if chosen == 0:
             return random.choice(ANY_PORT_RANGE)
         return WELL_KNOWN[kind] if chosen is None else chosen
+
+    def _chosen(self, kind: Kind) -> int | None:
+        """Return the chosen port of a kind. A group with free ports for its brokers takes a free one for its proxy."""
+        ports = dict(self._launch.ports)
+        is_free_chosen = kind is PROXY and ports.get(PROXY) is None and ports.get(BROKER) == 0
+        return 0 if is_free_chosen else ports.get(kind)
 
     def _is_kept(self, kind: Kind) -> bool:
         """Return whether processes of this kind keep their ports: on the same host, unless other ports are chosen."""
@@ -161,13 +188,29 @@ class Planner:
             name_servers=servers,
             addresses=[one.address for one in servers] or list(spec.name_servers.addresses),
             members=members,
+            proxy=self._proxy() if self._has_proxy else None,
             console_url=f"{members[0].sidecar_url}/console/" if self._has_sidecars else "",
         )
 
     def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
-        if is_first and dict(self._launch.ports).get(kind) != 0:
+        if is_first and self._chosen(kind) != 0:
             return self._ports.allocate_first(kind, self._bases[kind], name)
         return self._ports.allocate_next(kind, self._bases[kind])
+
+    def _proxy(self) -> ProxyRecord:
+        """Return the record of the proxy; it keeps its port like the other processes."""
+        before = None if self._previous is None or not self._is_kept(PROXY) else self._previous.proxy
+        port = (
+            self._port(PROXY, "proxy", is_first=True)
+            if before is None
+            else self._ports.allocate(PROXY, before.port, "proxy")
+        )
+        return ProxyRecord(
+            address=join_address(self._launch.host, port),
+            port=port,
+            http_port=port + SECOND_PORT_OFFSET,
+            log=str(self._state.log("proxy")),
+        )
 
     def _name_server(self, name: str, port: int) -> NameServerRecord:
         return NameServerRecord(

@@ -2,7 +2,8 @@
 
     name servers   9876   9877 ...
     brokers        10911  10921 ...    each with its fast port two below, and its replication port one above
-    sidecars       8080   8082 ...     each with its log range port one above
+    sidecars       8080   8082 ...     each with its log range port 1000 above
+    proxy          8081                with its port of probes and metrics 1000 above
 
 A process keeps its port between starts. The first of each kind gets the well-known port, since clients expect it there;
 if that is busy the start is refused, and no other port is taken silently. The others take free ports above.
@@ -25,6 +26,10 @@ ANY_PORT_RANGE: Final = range(20_000, 31_000)
 connections while the servers start."""
 
 
+SECOND_PORT_OFFSET: Final = 1_000
+"""The distance of the second port of sidecars and proxies, so that RocketMQ's port of the proxy, 8081, stays free."""
+
+
 class Kind(NamedTuple):
     """One kind of process, and the ports that it needs."""
 
@@ -43,7 +48,8 @@ class Kind(NamedTuple):
 
 NAME_SERVER: Final = Kind("name server", "--namesrv-port", 1, (0,))
 BROKER: Final = Kind("broker", "--broker-port", 10, (fast_port_of(0), 0, replication_port_of(0)))
-SIDECAR: Final = Kind("sidecar", "--console-port", 2, (0, 1))
+SIDECAR: Final = Kind("sidecar", "--console-port", 2, (0, SECOND_PORT_OFFSET))
+PROXY: Final = Kind("proxy", "--proxy-port", 2, (0, SECOND_PORT_OFFSET))
 
 
 @final
@@ -117,6 +123,8 @@ class PortPlan:
 def _part(kind: Kind, offset: int) -> str:
     if kind is BROKER and offset:
         return "fast port" if offset < 0 else "replication port"
+    if offset and kind is PROXY:
+        return "port of probes and metrics"
     return "log range port" if offset else kind.what
 
 

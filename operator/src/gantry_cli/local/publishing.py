@@ -13,7 +13,8 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_cli.local.group_status import LocalGroupStatus, LocalMemberStatus
+from gantry_cli.local.group_status import LocalGroupStatus, LocalMemberStatus, LocalProxyStatus
+from gantry_cli.local.proxy import HTTP_HOST
 from gantry_cli.local.state import member_name, now_ms
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.processes import ServerProcess
@@ -30,9 +31,12 @@ from gantry_status.text import bytes_text
 class Publisher:
     """Writes the files by which other processes see the group. Owned by one supervisor."""
 
-    def __init__(self, supervisor: Supervisor, name_servers: Sequence[ServerProcess]) -> None:
+    def __init__(
+        self, supervisor: Supervisor, name_servers: Sequence[ServerProcess], proxy: ServerProcess | None = None
+    ) -> None:
         self._supervisor: Final = supervisor
         self._name_servers: Final = name_servers
+        self._proxy: Final = proxy
         self._written_group = b""
         self._last_failure = ""
 
@@ -61,6 +65,8 @@ class Publisher:
         record = supervisor.record
         for server, child in zip(record.name_servers, self._name_servers, strict=True):
             server.note_process(child)
+        if record.proxy is not None and self._proxy is not None:
+            record.proxy.note_process(self._proxy)
         for member in supervisor.members.values():
             member.record.note_processes(member.broker, member.sidecar)
         written = msgspec.json.encode(record)
@@ -78,12 +84,25 @@ class Publisher:
             pid=os.getpid(),
             started_at_ms=record.started_at_ms,
             name_servers=record.addresses,
+            proxy=self._proxy_status(),
             members=[view for shard in supervisor.observed.shards for view in self._members(shard)],
             conditions=supervisor.decision.conditions,
             ledgers=supervisor.decision.ledgers,
             decision=supervisor.decision.explanation,
             outlook=explain(supervisor.spec, supervisor.observed, now_ms()),
             events=list(supervisor.events)[-100:],
+        )
+
+    def _proxy_status(self) -> LocalProxyStatus | None:
+        record, child = self._supervisor.record.proxy, self._proxy
+        if record is None or child is None:
+            return None
+        return LocalProxyStatus(
+            process="running" if child.is_running else "stopped",
+            pid=child.pid,
+            starts=child.starts,
+            address=record.address,
+            metrics_url=f"http://{HTTP_HOST}:{record.http_port}/metrics",
         )
 
     def _members(self, shard: ObservedShard) -> list[LocalMemberStatus]:

@@ -109,6 +109,23 @@ class NameServerRecord(msgspec.Struct, kw_only=True):
 
 
 @final
+class ProxyRecord(msgspec.Struct, kw_only=True):
+    """The gRPC proxy of the group."""
+
+    address: str
+    port: int
+    http_port: int
+    """The port of its probes and metrics."""
+    log: str
+    pid: int | None = None
+    boot_id: str = ""
+
+    def note_process(self, process: ServerProcess) -> None:
+        """Record which process runs now."""
+        self.pid, self.boot_id = process.pid, process.boot_id
+
+
+@final
 class GroupRecord(msgspec.Struct, kw_only=True):
     """The members and processes of a group."""
 
@@ -121,6 +138,8 @@ class GroupRecord(msgspec.Struct, kw_only=True):
     addresses: list[str] = []
     """The addresses of all name servers, also of external ones."""
     members: list[MemberRecord] = []
+    proxy: ProxyRecord | None = None
+    """The gRPC proxy; None without one."""
     console_url: str = ""
     """The address of the console; empty without sidecars."""
     pid: int | None = None

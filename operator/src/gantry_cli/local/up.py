@@ -18,7 +18,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.local.group_run import UpOptions, run_group
 from gantry_cli.local.plan import LaunchOptions
-from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
+from gantry_cli.local.ports import BROKER, NAME_SERVER, PROXY, SIDECAR
 from gantry_cli.local.running import DetachedOutput, ForegroundOutput, RunOutput
 from gantry_cli.options import data_option, read_settings, refuse_ignored
 from gantry_cli.progress import spinner
@@ -52,6 +52,10 @@ SUPERVISED: Final = frozenset({"brokerId", "brokerRole", "controlSocketPath", "r
 @click.option("--console-port", type=PORT,
               help="Port of the first sidecar, with the console; 0 takes a free one"
               " [default: as before, else 8080].")  # fmt: skip
+@click.option("--proxy-port", type=PORT,
+              help="Port of the gRPC proxy for RocketMQ 5 SDKs; 0 takes a free one"
+              " [default: as before, else 8081, or a free one if --broker-port is 0].")  # fmt: skip
+@click.option("--no-proxy", "without_proxy", is_flag=True, help="Run no gRPC proxy.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -66,7 +70,8 @@ SUPERVISED: Final = frozenset({"brokerId", "brokerRole", "controlSocketPath", "r
 @click.option("--report-fd", type=int, hidden=True, help="For --detach: write the outcome to this descriptor.")
 def up(
     data: Path, manifest: Path | None, single: bool, name_server_port: int | None, broker_port: int | None,
-    console_port: int | None, host: str, options: dict[str, str], is_detached: bool, report_fd: int | None,
+    console_port: int | None, proxy_port: int | None, without_proxy: bool, host: str, options: dict[str, str],
+    is_detached: bool, report_fd: int | None,
 ) -> None:  # fmt: skip
     """Start a group of brokers on this machine, and check that it works.
 
@@ -86,11 +91,14 @@ def up(
         raise click.UsageError(f"-o {supervised[0]} is set by the supervisor of the broker: remove it")
     if single:
         refuse_ignored("with --single, which runs no sidecar", ignored={"console_port"})
+        refuse_ignored("with --single, which runs no proxy", ignored={"proxy_port", "without_proxy"})
+    if without_proxy and proxy_port is not None:
+        raise click.UsageError("--no-proxy and --proxy-port contradict each other: give one of them")
     if is_detached:
         context = click.get_current_context()
-        arguments = ["--host", host] + (["--single"] if single else [])
+        arguments = ["--host", host] + (["--single"] if single else []) + (["--no-proxy"] if without_proxy else [])
         arguments += [] if manifest is None else ["-f", str(manifest.absolute())]
-        for name in ("name_server_port", "broker_port", "console_port"):
+        for name in ("name_server_port", "broker_port", "console_port", "proxy_port"):
             if context.params[name] is not None:
                 option = f"--{name.replace('name_server', 'namesrv').replace('_', '-')}"
                 arguments += [option, str(context.params[name])]
@@ -100,8 +108,10 @@ def up(
         return
 
     def run(output: RunOutput) -> None:
-        ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port))
-        launch = LaunchOptions(host=host, ports=ports, single=options if single else None)
+        ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port), (PROXY, proxy_port))
+        launch = LaunchOptions(
+            host=host, ports=ports, single=options if single else None, has_proxy=not without_proxy and not single
+        )
         asyncio.run(run_group(UpOptions(data=data, manifest=manifest, launch=launch), output))
 
     if report_fd is None:

@@ -1,0 +1,203 @@
+"""The connected clients: their settings, their Telemetry streams, and when a client counts as gone.
+
+    Telemetry stream with settings   -> the client is known
+    heartbeats, receives             -> it stays known, for `SILENT_MS` after the last sign
+    its stream ends                  -> it must show another sign within `DISCONNECTED_MS`
+    NotifyClientTermination          -> it is gone at once
+
+When a client is gone, its messages in flight return to the group, and brokers do not ask it about transactions.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, final
+
+from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.statuses import ProxyError
+
+log = logging.getLogger(__name__)
+
+SILENT_MS: Final = 120_000
+"""How long a client without any sign of life stays known; RocketMQ's proxy has the same. SDKs send a heartbeat every
+10 s."""
+DISCONNECTED_MS: Final = 30_000
+"""The same for a client whose stream has ended: enough to connect again."""
+WRITE_TIMEOUT_S: Final = 10.0
+"""How long a client may take to read a command before its stream is closed."""
+WAITING_WRITES_MAX: Final = 16
+"""How many commands may wait for a client that does not read; beyond it the stream is closed."""
+
+
+class CommandStream(Protocol):
+    """The writing side of one Telemetry stream."""
+
+    async def write(self, command: pb.TelemetryCommand) -> None:
+        """Send a command; returns when the transport has accepted it."""
+
+    def close(self) -> None:
+        """End the stream, so that the SDK opens another one."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class ProxyClient:
+    """One client with its settings and its Telemetry stream."""
+
+    client_id: str
+    settings: pb.Settings
+    """The settings that the client has sent last, without those of the server."""
+
+    last_seen_ms: int
+    stream: CommandStream | None = None
+    waiting_writes: int = 0
+    pops: int = 0
+    """How many of its receives are waiting at brokers."""
+
+    write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __repr__(self) -> str:
+        return f"<ProxyClient {self.client_id} {'connected' if self.stream is not None else 'disconnected'}>"
+
+    @property
+    def is_producer(self) -> bool:
+        return self.settings.HasField("publishing")
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics to which a producer sends."""
+        return [topic.name for topic in self.settings.publishing.topics]
+
+    @property
+    def group(self) -> str:
+        """The group of a consumer; empty for a producer."""
+        return self.settings.subscription.group.name
+
+    async def send(self, command: pb.TelemetryCommand) -> bool:
+        """Send a command to the client, and return whether its stream accepted it."""
+        stream = self.stream
+        if stream is None:
+            return False
+        if self.waiting_writes >= WAITING_WRITES_MAX:
+            self._give_up(stream, "too many commands wait")
+            return False
+        self.waiting_writes += 1
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S), self.write_lock:
+                await stream.write(command)
+            return True
+        except TimeoutError:
+            self._give_up(stream, "the client does not read")
+        except Exception as error:  # noqa: BLE001  the transport's errors have no common class but this
+            log.info("failed to write to client stream", extra={"client": self.client_id, "reason": str(error)})
+        finally:
+            self.waiting_writes -= 1
+        return False
+
+    def _give_up(self, stream: CommandStream, reason: str) -> None:
+        log.warning("closing client stream", extra={"client": self.client_id, "reason": reason})
+        stream.close()
+
+
+@final
+class ClientTable:
+    """All clients of this replica. Owned by one event loop."""
+
+    def __init__(self, now_ms: Callable[[], int], clients_max: int) -> None:
+        """``now_ms`` is a monotonic clock."""
+        self._now_ms: Final = now_ms
+        self._clients_max: Final = clients_max
+        self._clients: Final[dict[str, ProxyClient]] = {}
+        self._producers: Final[dict[str, dict[str, ProxyClient]]] = {}
+        """The producers of each topic, by client id."""
+        self._turn: Final = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"<ClientTable clients={len(self._clients)}>"
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @property
+    def stream_count(self) -> int:
+        return sum(client.stream is not None for client in self._clients.values())
+
+    def register(self, client_id: str, settings: pb.Settings, stream: CommandStream) -> ProxyClient:
+        """Add a client, or replace its settings and stream. Raises ProxyError when there are too many clients."""
+        client = self._clients.get(client_id)
+        if client is None and len(self._clients) >= self._clients_max:
+            raise ProxyError(pb.TOO_MANY_REQUESTS, f"the proxy has {self._clients_max} clients: connect to another one")
+        if client is None:
+            client = self._clients[client_id] = ProxyClient(client_id, settings, self._now_ms())
+        self._leave_topics(client)
+        client.settings, client.last_seen_ms = settings, self._now_ms()
+        for topic in client.topics:
+            self._producers.setdefault(topic, {})[client_id] = client
+        if client.stream is not stream:
+            if client.stream is not None:
+                client.stream.close()  # the client has opened another one, since it lost this one
+            client.stream = stream
+        return client
+
+    def find(self, client_id: str) -> ProxyClient | None:
+        """Return a client that is known; None otherwise."""
+        return self._clients.get(client_id)
+
+    def touch(self, client_id: str) -> ProxyClient | None:
+        """Record a sign of life of a client; None if it is unknown."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.last_seen_ms = self._now_ms()
+        return client
+
+    def disconnect(self, client_id: str, stream: CommandStream) -> None:
+        """Record that a stream has ended."""
+        client = self._clients.get(client_id)
+        if client is not None and client.stream is stream:
+            client.stream, client.last_seen_ms = None, self._now_ms()
+
+    def remove(self, client_id: str) -> ProxyClient | None:
+        """Forget a client, and close its stream. None if it is unknown."""
+        client = self._clients.pop(client_id, None)
+        if client is not None:
+            self._leave_topics(client)
+            if client.stream is not None:
+                client.stream.close()
+        return client
+
+    def producer_of(self, topic: str) -> ProxyClient | None:
+        """Return a connected producer of a topic, another one each time; None if there is none."""
+        connected = [one for one in self._producers.get(topic, {}).values() if one.stream is not None]
+        return connected[next(self._turn) % len(connected)] if connected else None
+
+    def produced_topics(self) -> list[str]:
+        """Return the topics that have a connected producer."""
+        return [topic for topic in self._producers if self.producer_of(topic) is not None]
+
+    def remove_silent(self) -> list[ProxyClient]:
+        """Remove and return the clients that are gone. Called periodically."""
+        now_ms = self._now_ms()
+        gone = [
+            client
+            for client in self._clients.values()
+            if now_ms - client.last_seen_ms > (SILENT_MS if client.stream is not None else DISCONNECTED_MS)
+        ]
+        for client in gone:
+            log.info("client is gone", extra={"client": client.client_id, "group": client.group})
+            self.remove(client.client_id)
+        return gone
+
+    def close_streams(self) -> None:
+        """End all streams: the SDKs connect to another replica."""
+        for client in self._clients.values():
+            if client.stream is not None:
+                client.stream.close()
+
+    def _leave_topics(self, client: ProxyClient) -> None:
+        for topic in client.topics:
+            producers = self._producers.get(topic, {})
+            producers.pop(client.client_id, None)
+            if not producers:
+                self._producers.pop(topic, None)

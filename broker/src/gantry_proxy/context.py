@@ -1,0 +1,69 @@
+"""What a call has beside its request: the client, its deadline, and the headers that SDKs send."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+from urllib.parse import unquote
+
+from gantry_access import Account
+from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.statuses import ProxyError
+
+CLIENT_ID: Final = "x-mq-client-id"
+LANGUAGE: Final = "x-mq-language"
+CLIENT_VERSION: Final = "x-mq-client-version"
+DATE_TIME: Final = "x-mq-date-time"
+AUTHORIZATION: Final = "authorization"
+CLIENT_ID_CHARACTERS_MAX: Final = 255
+"""The limit of a client id; SDKs make them of host name, process id and a counter."""
+NO_DEADLINE_MS: Final = 30_000
+"""How long a call without a deadline may take; SDKs set a deadline of 3 s, and of more for long polls."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """One call from the view of a handler. It belongs to the task of the call."""
+
+    client_id: str
+    peer: str
+    """The IP address of the client, or of the load balancer in front of the proxy."""
+
+    remaining_ms: int
+    """How long the client waits, at the beginning of the call."""
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    account: Account | None = None
+    """The account of the client; None without access control."""
+
+    @property
+    def language(self) -> str:
+        return self.headers.get(LANGUAGE, "")
+
+    @property
+    def client_version(self) -> str:
+        return self.headers.get(CLIENT_VERSION, "")
+
+
+def require_client_id(context: CallContext) -> str:
+    """Return the client id. Raises ProxyError for a call without a usable one."""
+    if not context.client_id.strip():
+        raise ProxyError(pb.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
+    if len(context.client_id) > CLIENT_ID_CHARACTERS_MAX:
+        raise ProxyError(pb.BAD_REQUEST, f"the header {CLIENT_ID} is longer than {CLIENT_ID_CHARACTERS_MAX} characters")
+    return context.client_id
+
+
+def peer_address(peer: str) -> str:
+    """Return the IP address of a gRPC peer, such as `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`; else its text."""
+    scheme, _, rest = peer.partition(":")
+    if scheme not in ("ipv4", "ipv6"):
+        return peer
+    host = unquote(rest).rpartition(":")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

@@ -1,0 +1,111 @@
+"""Calls that settle received messages: acks, changes of the invisible time, and dead letters."""
+
+import asyncio
+from typing import Final
+
+from gantry_access.permissions import consume_need, read_need
+from gantry_client.errors import ClientError
+from gantry_proxy.brokers import require_ok
+from gantry_proxy.context import CallContext, require_client_id
+from gantry_proxy.core import ProxyCore
+from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.statuses import OK, ProxyError, joint_status, status_of
+from gantry_proxy.translation.checks import check_invisible_ms, group_name, topic_name
+from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_physical_offset
+from gantry_proxy.translation.times import duration_ms
+from gantry_wire.codes import RequestCode
+from gantry_wire.commands.send import SendBack
+
+ENTRIES_MAX: Final = 1_024
+"""How many messages one call may acknowledge."""
+DEAD_LETTER_LEVEL: Final = -1
+"""The delay level that sends a message to the dead letters."""
+
+
+async def ack_message(core: ProxyCore, context: CallContext, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
+    """Acknowledge messages. Each has a status of its own."""
+    client_id = require_client_id(context)
+    topic, group = topic_name(request.topic), group_name(request.group)
+    core.guard.require(context, read_need(topic), consume_need(group))
+    if len(request.entries) > ENTRIES_MAX:
+        raise ProxyError(pb.PAYLOAD_TOO_LARGE, f"{len(request.entries)} entries, at most {ENTRIES_MAX} are allowed")
+    core.clients.touch(client_id)
+    statuses = await asyncio.gather(*(_ack(core, client_id, topic, group, one) for one in request.entries))
+    entries = [
+        pb.AckMessageResultEntry(message_id=one.message_id, receipt_handle=one.receipt_handle, status=result)
+        for one, result in zip(request.entries, statuses, strict=True)
+    ]
+    return pb.AckMessageResponse(status=joint_status(list(statuses), "the call has no entry"), entries=entries)
+
+
+async def _ack(core: ProxyCore, client_id: str, topic: str, group: str, entry: pb.AckMessageEntry) -> pb.Status:
+    try:
+        if entry.HasField("lite_topic"):
+            raise ProxyError(pb.UNSUPPORTED, "lite topics are not supported")
+        text = core.renewals.take(client_id, entry.receipt_handle)
+        receipt = read_receipt(text, core.wall_ms())
+        address = await _address(core, topic, receipt)
+        await core.brokers.ack(address, topic, group, receipt.text)
+    except (ProxyError, ClientError, ValueError) as error:
+        return status_of(error)
+    return OK
+
+
+async def change_invisible_duration(
+    core: ProxyCore, context: CallContext, request: pb.ChangeInvisibleDurationRequest
+) -> pb.ChangeInvisibleDurationResponse:
+    """Change when a message is delivered again, and return its new receipt. The proxy stops renewing it."""
+    client_id = require_client_id(context)
+    topic, group = topic_name(request.topic), group_name(request.group)
+    core.guard.require(context, read_need(topic), consume_need(group))
+    invisible_ms = check_invisible_ms(duration_ms(request.invisible_duration), core.limits)
+    core.clients.touch(client_id)
+    receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
+    address = await _address(core, topic, receipt)
+    new = await core.brokers.change_invisible(address, topic, group, receipt.text, invisible_ms)
+    return pb.ChangeInvisibleDurationResponse(
+        status=OK, receipt_handle=with_physical_offset(new, receipt.physical_offset)
+    )
+
+
+async def forward_to_dead_letters(
+    core: ProxyCore, context: CallContext, request: pb.ForwardMessageToDeadLetterQueueRequest
+) -> pb.ForwardMessageToDeadLetterQueueResponse:
+    """Move a message to the dead letters of its group."""
+    client_id = require_client_id(context)
+    topic, group = topic_name(request.topic), group_name(request.group)
+    core.guard.require(context, read_need(topic), consume_need(group))
+    core.clients.touch(client_id)
+    receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
+    await send_to_dead_letters(core, topic, group, request.message_id, receipt)
+    return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+async def send_to_dead_letters(
+    core: ProxyCore, topic: str, group: str, message_id: str, receipt: MessageReceipt
+) -> None:
+    """Copy a message to the dead letters of a group, then acknowledge it. A failure between them leaves both copies."""
+    if receipt.physical_offset < 0:
+        raise ProxyError(pb.INVALID_RECEIPT_HANDLE, "the receipt does not have the offset of the message")
+    address = await _address(core, topic, receipt)
+    header = SendBack(
+        offset=receipt.physical_offset,
+        group=group,
+        delay_level=DEAD_LETTER_LEVEL,
+        origin_msg_id=message_id,
+        origin_topic=receipt.receipt.queue_topic(topic, group),
+        max_reconsume_times=0,
+    )
+    require_ok(await core.brokers.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, header), address)
+    await core.brokers.ack(address, topic, group, receipt.text)
+
+
+async def _address(core: ProxyCore, topic: str, receipt: MessageReceipt) -> str:
+    """Return the address of the broker that issued a receipt. Raises ProxyError if the topic has no such broker."""
+    known = await core.topics.get(topic)
+    broker_name = receipt.receipt.broker_name
+    if broker_name not in known.route.brokers:
+        raise ProxyError(
+            pb.INVALID_RECEIPT_HANDLE, f"the receipt is of broker {broker_name[:64]!r}, which does not have {topic!r}"
+        )
+    return await core.topics.master(topic, broker_name)

@@ -1,0 +1,210 @@
+"""A proxy as one object: how it is built, and the order in which it starts and stops.
+
+    start   accounts and certificates -> connections to servers -> periodic tasks -> ports
+    drain   not ready -> `drainDelayMs` -> no new calls; Telemetry streams end -> running calls, at most `graceMs`
+    close   leave producer groups -> close the connections
+
+Messages in flight are left as they are: their consumers acknowledge them through another replica.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Final, final
+
+from gantry_access import AccessFileError, AccessMode, AccountFile, OwnAccount, SignatureKind
+from gantry_client.background import BackgroundTasks
+from gantry_client.errors import ClientError
+from gantry_client.session import Session
+from gantry_client.settings import ClientSettings
+from gantry_proxy.access import ProxyGuard
+from gantry_proxy.brokers import RemotingBrokers
+from gantry_proxy.clients import ClientTable
+from gantry_proxy.core import ProxyCore
+from gantry_proxy.grpc_server import GrpcServer
+from gantry_proxy.http_endpoint import HttpEndpoint
+from gantry_proxy.metrics import Gauge, ProxyMetrics, metrics_text, own_gauges
+from gantry_proxy.orphans import OrphanedTransactions
+from gantry_proxy.renewal import InFlight, Renewals
+from gantry_proxy.service import MessagingService
+from gantry_proxy.settings import ProxySettings
+from gantry_proxy.topics import Topics
+from gantry_proxy.translation.client_settings import retry_delay_ms
+from gantry_remoting.setting_kinds import SettingsError
+from gantry_remoting.settings import ClientTlsSettings
+
+log = logging.getLogger(__name__)
+
+RENEW_INTERVAL_MS: Final = 2_000
+"""How often messages in flight are examined; well below the time for which they are renewed ahead."""
+REGISTER_INTERVAL_MS: Final = 10_000
+"""How often the proxy registers as a producer; brokers forget it after 120 s."""
+CLEAN_INTERVAL_MS: Final = 5_000
+"""How often clients that are gone and unused answers are removed."""
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@final
+class Proxy:
+    """One replica of the proxy. Owned by the event loop that creates it."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        """Build all parts. Blocking: reads accounts. Raises SettingsError and AccessFileError."""
+        self.settings: Final = settings
+        self._accounts: Final = _accounts(settings)
+        self._session: Final = Session(settings.name_servers, _client_settings(settings))
+        limits = settings.limits
+        brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
+        self._topics: Final = Topics(brokers, monotonic_ms)
+        self._clients: Final = ClientTable(monotonic_ms, limits.clients_max)
+        self._renewals: Final = Renewals(
+            brokers, self._topics, monotonic_ms, limits.in_flight_messages_per_client_max, self._retry_delay
+        )
+        self._orphans: Final = OrphanedTransactions(brokers, self._topics, self._clients, limits.message_bytes_max)
+        brokers.on_transaction_check(self._orphans.on_check)
+        self._tasks: Final = BackgroundTasks("proxy")
+        self._metrics: Final = ProxyMetrics()
+        guard = ProxyGuard(self._accounts, wall_ms, settings.access.signature_window_ms)
+        core = ProxyCore(
+            brokers=brokers, topics=self._topics, clients=self._clients, renewals=self._renewals, guard=guard,
+            limits=limits, tasks=self._tasks, wall_ms=wall_ms, monotonic_s=time.monotonic,
+        )  # fmt: skip
+        self.server: Final = GrpcServer(
+            MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits
+        )
+        self._http: Final = (
+            HttpEndpoint(settings.listen.http_address, self._not_ready_reason, self.metrics_text)
+            if settings.listen.http_address
+            else None
+        )
+        self._is_draining = False
+        self._has_route = False
+        """Whether a name server has answered since the start."""
+
+    def __repr__(self) -> str:
+        return f"<Proxy {self.server!r} {self._clients!r}>"
+
+    @property
+    def http_port(self) -> int:
+        return 0 if self._http is None else self._http.port
+
+    async def start(self) -> None:
+        """Start serving. Raises OSError. Brokers and name servers need not be reachable yet."""
+        await self._session.start()
+        if self._accounts is not None:
+            self._tasks.start(self._accounts.watch(), "accounts")
+        self._tasks.repeat(RENEW_INTERVAL_MS, self._renewals.renew_due, "renewals")
+        self._tasks.repeat(REGISTER_INTERVAL_MS, self._orphans.register, "producers")
+        self._tasks.repeat(CLEAN_INTERVAL_MS, self._clean, "clean-up")
+        self._tasks.start(self._find_name_server(), "name-server")
+        try:
+            if self._http is not None:
+                await self._http.start()
+            await self.server.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def drain(self) -> None:
+        """Stop serving without a failed call: clients move to other replicas."""
+        listen = self.settings.listen
+        self._is_draining = True
+        log.info("draining", extra={"clients": len(self._clients), "delay_ms": listen.drain_delay_ms})
+        await self.server.report_draining()
+        await asyncio.sleep(listen.drain_delay_ms / 1000)
+        stopping = asyncio.ensure_future(self.server.stop(listen.grace_ms / 1000))
+        self._clients.close_streams()
+        await stopping
+
+    async def close(self) -> None:
+        """Leave the brokers and close all connections; running calls fail."""
+        await self.server.stop(0)
+        if self._http is not None:
+            await self._http.close()
+        await self._orphans.unregister()
+        await self._tasks.close()
+        await self._topics.close()
+        await self._session.close()
+
+    def metrics_text(self) -> str:
+        """Return all metrics in the format of Prometheus."""
+        return metrics_text(self._metrics, [*own_gauges(self._metrics), *self._gauges()])
+
+    def _gauges(self) -> list[Gauge]:
+        clients, renewals, orphans = self._clients, self._renewals, self._orphans
+        return [
+            Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
+                  lambda: float(not self._not_ready_reason())),
+            Gauge("gantry_proxy_clients", "gauge", "Connected clients.", lambda: len(clients)),
+            Gauge("gantry_proxy_telemetry_streams", "gauge", "Open Telemetry streams.", lambda: clients.stream_count),
+            Gauge("gantry_proxy_messages_in_flight", "gauge", "Messages whose invisible time is renewed.",
+                  lambda: renewals.message_count),
+            Gauge("gantry_proxy_renewals_total", "counter", "Renewals of invisible times.", lambda: renewals.renewed),
+            Gauge("gantry_proxy_renewals_failed_total", "counter", "Renewals that failed.", lambda: renewals.failed),
+            Gauge("gantry_proxy_transaction_checks_total", "counter",
+                  "Questions about transactions that were passed on to a producer.", lambda: orphans.asked),
+            Gauge("gantry_proxy_transaction_checks_dropped_total", "counter",
+                  "Questions about transactions without a connected producer.", lambda: orphans.dropped),
+        ]  # fmt: skip
+
+    def _not_ready_reason(self) -> str:
+        if self._is_draining:
+            return "the proxy is stopping"
+        return "" if self._has_route else "no name server has answered yet"
+
+    async def _clean(self) -> None:
+        self._topics.forget_unused()
+        for client in self._clients.remove_silent():
+            await self._renewals.return_messages(client.client_id)
+
+    async def _find_name_server(self) -> None:
+        """Wait until a name server answers: without one, no client could be served."""
+        while True:
+            try:
+                await self._session.name_servers.cluster()
+                break
+            except ClientError as error:
+                log.info("waiting for a name server", extra={"reason": str(error)})
+            await asyncio.sleep(1)
+        self._has_route = True
+
+    async def _retry_delay(self, message: InFlight) -> int:
+        return retry_delay_ms(await self._topics.group(message.group, message.topic), message.reconsume_times)
+
+
+def _accounts(settings: ProxySettings) -> AccountFile | None:
+    path = settings.access.accounts_file
+    if not path:
+        return None
+    file = AccountFile(path, AccessMode.V1)
+    try:
+        file.load()
+    except AccessFileError as error:
+        raise SettingsError(f"access.accountsFile: {error}") from error
+    return file
+
+
+def _client_settings(settings: ProxySettings) -> ClientSettings:
+    access, authority = settings.access, settings.tls.broker_authority
+    try:
+        account = OwnAccount(access.credentials_file) if access.credentials_file else None
+    except AccessFileError as error:
+        raise SettingsError(f"access.credentialsFile: {error}") from error
+    return ClientSettings(
+        tls=ClientTlsSettings(
+            authority_file=authority,
+            is_host_name_checked=settings.tls.checks_broker_host_name,
+            names=("tls.brokerAuthority", "", ""),
+        )
+        if authority
+        else None,
+        credentials=None if account is None else account.credentials,
+        signature=SignatureKind(access.signature),
+    )

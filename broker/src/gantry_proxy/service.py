@@ -1,0 +1,241 @@
+"""The service of RocketMQ 5 over gRPC: each method of the protocol with its handler, and what all calls have in common.
+
+    admission      a call beyond the limits of the proxy or of its client is refused
+    identity       headers, account, deadline
+    handler        the reply, or an error
+    status         a refusal is written into the reply; an unexpected error is logged, and reported as internal
+
+Unary calls and both kinds of streams of messages have a reply for every outcome. The Telemetry stream has none for its
+end, so refused settings end it with a gRPC status.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, Final, final
+
+import grpc
+import grpc.aio
+
+from gantry_client.errors import ClientError
+from gantry_proxy.context import CLIENT_ID, NO_DEADLINE_MS, CallContext, peer_address
+from gantry_proxy.core import ProxyCore
+from gantry_proxy.handlers import acknowledging, offsets, receiving, routing, sending, sessions, transactions
+from gantry_proxy.metrics import ProxyMetrics
+from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.statuses import ProxyError, status, status_of
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+READ_TIMEOUT_S: Final = 20.0
+"""How long a client may take to read one message of a stream; beyond it the stream ends."""
+
+Unary = Callable[[ProxyCore, CallContext, Any], Awaitable[Any]]
+Streaming = Callable[[ProxyCore, CallContext, Any], AsyncIterator[Any]]
+
+UNARY: Final[dict[str, Unary]] = {
+    "QueryRoute": routing.query_route,
+    "QueryAssignment": routing.query_assignment,
+    "Heartbeat": sessions.heartbeat,
+    "NotifyClientTermination": sessions.notify_client_termination,
+    "SendMessage": sending.send_message,
+    "RecallMessage": sending.recall_message,
+    "EndTransaction": transactions.end_transaction,
+    "AckMessage": acknowledging.ack_message,
+    "ChangeInvisibleDuration": acknowledging.change_invisible_duration,
+    "ForwardMessageToDeadLetterQueue": acknowledging.forward_to_dead_letters,
+    "UpdateOffset": offsets.update_offset,
+    "GetOffset": offsets.get_offset,
+    "QueryOffset": offsets.query_offset,
+    "SyncLiteSubscription": sessions.sync_lite_subscription,
+}
+STREAMING: Final[dict[str, Streaming]] = {
+    "ReceiveMessage": receiving.receive_message,
+    "PullMessage": offsets.pull_message,
+}
+TELEMETRY: Final = "Telemetry"
+
+
+@final
+class TelemetryStream:
+    """The writing side of one Telemetry stream. Owned by the task of its call."""
+
+    def __init__(self, context: "grpc.aio.ServicerContext[Any, Any]", task: "asyncio.Task[Any] | None") -> None:
+        self._context: Final = context
+        self._task: Final = task
+        self.is_closing = False
+
+    async def write(self, command: pb.TelemetryCommand) -> None:
+        await self._context.write(command)
+
+    def close(self) -> None:
+        """End the stream: its task stops reading, and ends the call."""
+        if not self.is_closing and self._task is not None:
+            self.is_closing = True
+            self._task.cancel()
+
+
+@final
+class MessagingService:
+    """The handlers of all methods. Owned by the event loop of the server."""
+
+    def __init__(self, core: ProxyCore, metrics: ProxyMetrics) -> None:
+        self._core: Final = core
+        self._metrics: Final = metrics
+        self._running: Final[Counter[str]] = Counter()
+        """Running calls by client id."""
+
+    def __repr__(self) -> str:
+        return f"<MessagingService running={self._metrics.running}>"
+
+    def rpc_handler(self) -> grpc.GenericRpcHandler:
+        """Return the methods of the service for a server."""
+        methods: dict[str, Any] = {}
+        for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods:
+            request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
+            codecs = {"request_deserializer": request.FromString, "response_serializer": reply.SerializeToString}
+            if method.name in UNARY:
+                methods[method.name] = grpc.unary_unary_rpc_method_handler(self._unary(method.name, reply), **codecs)
+            elif method.name in STREAMING:
+                streaming = self._streaming(method.name, reply)
+                methods[method.name] = grpc.unary_stream_rpc_method_handler(streaming, **codecs)
+            else:
+                assert method.name == TELEMETRY, f"method {method.name} has no handler"
+                methods[method.name] = grpc.stream_stream_rpc_method_handler(self._telemetry, **codecs)
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    # ------- calls with replies
+
+    def _unary(self, method: str, reply_type: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+        handle = UNARY[method]
+
+        async def call(request: Any, grpc_context: Any) -> Any:
+            started = time.monotonic()
+            try:
+                context = self._context(grpc_context)
+                with self._admitted(context.client_id):
+                    reply = await handle(self._core, context, request)
+            except Exception as error:  # noqa: BLE001  every call has a reply
+                reply = reply_type(status=self._status(method, error))
+            self._metrics.record(method, reply.status.code, time.monotonic() - started)
+            return reply
+
+        return call
+
+    def _streaming(self, method: str, reply_type: Any) -> Callable[[Any, Any], Awaitable[None]]:
+        handle = STREAMING[method]
+
+        async def call(request: Any, grpc_context: Any) -> None:
+            started, code = time.monotonic(), pb.OK
+            try:
+                context = self._context(grpc_context)
+                with self._admitted(context.client_id):
+                    async with aclosing(handle(self._core, context, request)) as replies:  # type: ignore[type-var]
+                        async for reply in replies:
+                            await _write(grpc_context, reply)
+            except _NotReading:
+                await grpc_context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its messages")
+            except Exception as error:  # noqa: BLE001  every call has a reply
+                refusal = self._status(method, error)
+                code = refusal.code
+                await _write(grpc_context, reply_type(status=refusal))
+            finally:
+                self._metrics.record(method, code, time.monotonic() - started)
+            if method == "ReceiveMessage":
+                await _write(grpc_context, receiving.end_of_replies(self._core))
+
+        return call
+
+    # ------- Telemetry
+
+    async def _telemetry(self, _requests: Any, grpc_context: Any) -> None:
+        stream = TelemetryStream(grpc_context, asyncio.current_task())
+        client_id = ""
+        try:
+            context = self._context(grpc_context)
+            client_id = context.client_id
+            while (command := await grpc_context.read()) is not grpc.aio.EOF:
+                await self._on_command(context, stream, command)
+        except asyncio.CancelledError:
+            if not stream.is_closing:
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            await grpc_context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy closed the stream: connect again")
+        except ProxyError as error:
+            await grpc_context.abort(_grpc_code(error), error.text)
+        finally:
+            self._core.clients.disconnect(client_id, stream)
+
+    async def _on_command(self, context: CallContext, stream: TelemetryStream, command: pb.TelemetryCommand) -> None:
+        """Handle what a client sends. Reports that this proxy has not requested are ignored."""
+        if command.WhichOneof("command") != "settings":
+            return
+        reply = await sessions.accept_settings(self._core, context, command.settings, stream)
+        client = self._core.clients.find(context.client_id)
+        if client is not None:
+            await client.send(reply)
+
+    # ------- common
+
+    def _context(self, grpc_context: Any) -> CallContext:
+        headers = {key: value for key, value in grpc_context.invocation_metadata() or () if isinstance(value, str)}
+        remaining_s, peer = grpc_context.time_remaining(), peer_address(grpc_context.peer())
+        return CallContext(
+            client_id=headers.get(CLIENT_ID, ""),
+            peer=peer,
+            remaining_ms=NO_DEADLINE_MS if remaining_s is None else max(0, int(remaining_s * 1000)),
+            headers=headers,
+            account=self._core.guard.authenticate(headers, peer),
+        )
+
+    @contextmanager
+    def _admitted(self, client_id: str) -> Iterator[None]:
+        limits = self._core.limits
+        if self._metrics.running >= limits.calls_max or self._running[client_id] >= limits.calls_per_client_max:
+            self._metrics.refused += 1
+            if not self._running[client_id]:
+                del self._running[client_id]
+            raise ProxyError(pb.TOO_MANY_REQUESTS, "too many calls are running: wait for replies before calling again")
+        self._metrics.running += 1
+        self._running[client_id] += 1
+        try:
+            yield
+        finally:
+            self._metrics.running -= 1
+            self._running[client_id] -= 1
+            if not self._running[client_id]:
+                del self._running[client_id]
+
+    def _status(self, method: str, error: Exception) -> pb.Status:
+        if isinstance(error, ProxyError | ClientError):
+            return status_of(error)
+        log.error("unexpected error in call", extra={"method": method}, exc_info=error)
+        return status(pb.INTERNAL_SERVER_ERROR, f"unexpected error in the proxy: {type(error).__name__}")
+
+
+class _NotReading(Exception):
+    """The client does not read its stream."""
+
+
+async def _write(context: Any, reply: Any) -> None:
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            await context.write(reply)
+    except TimeoutError as error:
+        raise _NotReading from error
+
+
+def _grpc_code(error: ProxyError) -> grpc.StatusCode:
+    if error.code == pb.UNAUTHORIZED:
+        return grpc.StatusCode.UNAUTHENTICATED
+    if error.code == pb.FORBIDDEN:
+        return grpc.StatusCode.PERMISSION_DENIED
+    if error.code == pb.TOO_MANY_REQUESTS:
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
+    return grpc.StatusCode.INVALID_ARGUMENT

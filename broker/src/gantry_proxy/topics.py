@@ -1,0 +1,141 @@
+"""Topics and groups as the proxy knows them: routes, kinds, configurations of groups, and queues for sends."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from gantry_client.errors import NoMaster, NoRoute
+from gantry_client.routes import Route, build_route
+from gantry_client.selection import QueueSelector
+from gantry_proxy.brokers import BrokerPort
+from gantry_proxy.cache import AnswerCache
+from gantry_proxy.translation.routes import bucket_of_group
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.nameserver import TopicRoute
+
+AVOID_FAILED_BROKER_MS: Final = 5_000
+"""How long other brokers are preferred for sends after a connection to a broker failed."""
+NORMAL: Final = "NORMAL"
+"""The kind of a topic without a `message.type`."""
+KIND_ATTRIBUTE: Final = "message.type"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """The route of one topic, as the name server returned it and as it is used."""
+
+    data: TopicRoute
+    route: Route
+
+
+@final
+class Topics:
+    """The topics and groups that clients use. Owned by one event loop."""
+
+    def __init__(self, brokers: BrokerPort, now_ms: Callable[[], int]) -> None:
+        """``now_ms`` is a monotonic clock."""
+        self._brokers: Final = brokers
+        self._now_ms: Final = now_ms
+        self._selector: Final = QueueSelector(AVOID_FAILED_BROKER_MS)
+        self._turn: Final = itertools.count()
+        self._routes: Final = AnswerCache("route", self._load_route, now_ms)
+        self._kinds: Final = AnswerCache("topic config", self._load_kind, now_ms)
+        self._groups: Final = AnswerCache("group config", self._load_group, now_ms)
+        """By group and topic, since any broker of the topic has the group."""
+
+    def __repr__(self) -> str:
+        return f"<Topics routes={len(self._routes)} groups={len(self._groups)}>"
+
+    async def get(self, topic: str) -> KnownTopic:
+        """Return the route of a topic. Raises NoRoute, or a RequestFailed if no name server answers."""
+        known = await self._routes.get(topic)
+        if known is None:
+            raise NoRoute(topic, "no broker has registered it; create the topic")
+        return known
+
+    async def refresh(self, topic: str) -> None:
+        """Query the route of a topic again, after a broker of it has failed."""
+        await self._routes.refresh(topic)
+
+    async def kind(self, topic: str) -> str:
+        """Return the `message.type` of a topic, such as NORMAL or MIXED."""
+        return await self._kinds.get(topic) or NORMAL
+
+    async def group(self, group: str, topic: str) -> SubscriptionGroupConfig | None:
+        """Return the configuration of a group that consumes ``topic``; None if it has none yet."""
+        return await self._groups.get(f"{group} {topic}")
+
+    # ------- addresses and queues
+
+    async def queue_for_send(self, topic: str, message_group: str, now_s: float) -> tuple[MessageQueue, str]:
+        """Return the queue for a message, and the address of its broker. Raises NoRoute and NoMaster."""
+        route = (await self.get(topic)).route
+        queues = route.write_queues
+        if not queues:
+            without = tuple(sorted(name for name in route.brokers if route.master_address(name) is None))
+            raise NoMaster(topic, without) if without else NoRoute(topic, "no broker grants write permission")
+        if message_group:
+            queue = queues[bucket_of_group(message_group, len(queues))]
+        else:
+            queue = self._selector.next(route, (), now_s)
+        return queue, route.require_master(queue.broker_name)
+
+    def record_send(self, broker_name: str, now_s: float, *, is_connected: bool) -> None:
+        """Record whether a broker could be reached, for the choice of later queues."""
+        if is_connected:
+            self._selector.record_success(broker_name)
+        else:
+            self._selector.record_failure(broker_name, now_s)
+
+    async def master(self, topic: str, broker_name: str) -> str:
+        """Return the address of the master of a broker. Raises NoRoute if it does not have the topic, and NoMaster."""
+        route = (await self.get(topic)).route
+        if broker_name not in route.brokers:
+            refreshed = await self._routes.refresh(topic)
+            route = route if refreshed is None else refreshed.route
+        if broker_name not in route.brokers:
+            raise NoRoute(topic, f"broker {broker_name[:64]!r} does not have it")
+        return route.require_master(broker_name)
+
+    async def any_read_broker(self, topic: str) -> str:
+        """Return the name of a broker from which messages of a topic can be read, another one each time."""
+        route = (await self.get(topic)).route
+        names = sorted({queue.broker_name for queue in route.read_queues if route.master_address(queue.broker_name)})
+        if not names:
+            raise NoMaster(topic, tuple(sorted(route.brokers)))
+        return names[next(self._turn) % len(names)]
+
+    def forget_unused(self) -> None:
+        """Forget what was not used for long. Called periodically."""
+        for cache in (self._routes, self._kinds, self._groups):
+            cache.forget_unused()
+
+    async def close(self) -> None:
+        """Cancel all queries that are in progress."""
+        for cache in (self._routes, self._kinds, self._groups):
+            await cache.close()
+
+    # ------- loading
+
+    async def _load_route(self, topic: str) -> KnownTopic | None:
+        data = await self._brokers.topic_route(topic)
+        return None if data is None else KnownTopic(data, build_route(topic, data))
+
+    async def _load_kind(self, topic: str) -> str | None:
+        address = await self._any_broker(topic)
+        config = await self._brokers.topic_config(address, topic)
+        return NORMAL if config is None else config.attributes.get(KIND_ATTRIBUTE) or NORMAL
+
+    async def _load_group(self, group_and_topic: str) -> SubscriptionGroupConfig | None:
+        group, _, topic = group_and_topic.partition(" ")
+        return await self._brokers.group_config(await self._any_broker(topic), group)
+
+    async def _any_broker(self, topic: str) -> str:
+        route = (await self.get(topic)).route
+        addresses = route.read_addresses()
+        if not addresses:
+            raise NoMaster(topic, tuple(sorted(route.brokers)))
+        return addresses[0][1]

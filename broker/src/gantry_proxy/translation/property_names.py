@@ -1,0 +1,33 @@
+"""The properties of a message that belong to the system: applications neither set nor see them."""
+
+from typing import Final
+
+from gantry_wire import properties as wire
+
+SHARDING_KEY: Final = "__SHARDINGKEY"
+"""The message group."""
+TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+"""The priority of a message, from RocketMQ 5.4 on."""
+
+RESERVED: Final = frozenset(
+    {
+        wire.KEYS, wire.TAGS, wire.WAIT_STORE, wire.DELAY_LEVEL, wire.RETRY_TOPIC, wire.REAL_TOPIC, wire.REAL_QUEUE_ID,
+        wire.TRANSACTION_PREPARED, wire.PRODUCER_GROUP, wire.MIN_OFFSET, wire.MAX_OFFSET, "BUYER_ID",
+        wire.ORIGIN_MESSAGE_ID, "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", wire.RECONSUME_TIME,
+        wire.MESSAGE_REGION, wire.TRACE_ON, wire.UNIQUE_KEY, "EXTEND_UNIQ_INFO", wire.MAX_RECONSUME_TIMES,
+        "CONSUME_START_TIME", wire.INNER_NUM, wire.INNER_BASE, "DUP_INFO", wire.CHECK_IMMUNITY_SECONDS,
+        wire.TRANSACTION_PREPARED_QUEUE_OFFSET, wire.TRANSACTION_ID, wire.TRANSACTION_CHECK_TIMES, wire.INSTANCE_ID,
+        wire.CORRELATION_ID, wire.REPLY_TO_CLIENT, wire.TIME_TO_LIVE, "ARRIVE_TIME", wire.PUSH_REPLY_TIME,
+        wire.CLUSTER, wire.MESSAGE_TYPE, wire.POP_CHECKPOINT, "POP_CK_OFFSET", wire.FIRST_POP_TIME, SHARDING_KEY,
+        "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", TRACE_CONTEXT,
+        wire.TIMER_DELAY_SECONDS, wire.TIMER_DELIVER_MS, wire.TIMER_DELAY_MS, wire.BORN_HOST, BORN_TIMESTAMP,
+        "__RMQ.TRANSIENT.TOPIC_SYS_FLAG", "__RMQ.TRANSIENT.GROUP_SYS_FLAG", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", wire.RECORD_CRC,
+        DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, PRIORITY, "__LITE_TOPIC",
+    }
+)  # fmt: skip
+"""RocketMQ's list of reserved properties."""

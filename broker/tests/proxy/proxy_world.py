@@ -1,0 +1,252 @@
+"""A proxy over brokers in memory: the core that handlers get, and brokers that tests can look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gantry_access import AccessMode, AccountFile
+from gantry_client.background import BackgroundTasks
+from gantry_client.errors import BrokerRefused, Unavailable
+from gantry_client.messages import ReceivedMessage
+from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
+from gantry_proxy.access import ProxyGuard
+from gantry_proxy.clients import ClientTable
+from gantry_proxy.context import CallContext
+from gantry_proxy.core import ProxyCore
+from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.renewal import InFlight, Renewals
+from gantry_proxy.settings import ProxyLimits
+from gantry_proxy.topics import Topics
+from gantry_proxy.translation.client_settings import retry_delay_ms
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.command import Command
+from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.fields import Fields
+from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
+from gantry_wire.message import encode_host, offset_message_id
+from gantry_wire.pop_receipts import parse_receipt
+from gantry_wire.properties import parse_properties
+
+BROKER = "broker-a"
+ADDRESS = "10.0.0.1:10911"
+ENDPOINTS = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="proxy.example", port=8081)])
+NOW_MS = 1_800_000_000_000
+
+
+@dataclass
+class Request:
+    """One request that a broker received."""
+
+    address: str
+    code: RequestCode
+    header: Fields
+    body: bytes
+
+
+@dataclass
+class FakeBrokers:
+    """Brokers in memory. Sends are stored, pops return them; `failure` makes every request fail."""
+
+    kinds: dict[str, str] = field(default_factory=lambda: {"orders": "NORMAL"})
+    groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    masters: dict[str, str] = field(default_factory=lambda: {BROKER: ADDRESS})
+    requests: list[Request] = field(default_factory=list)
+    answers: dict[RequestCode, Command | Exception] = field(default_factory=dict)
+    failure: Exception | None = None
+    popped: list[PoppedMessage] = field(default_factory=list)
+    pops: list[PopRequest] = field(default_factory=list)
+    acked: list[tuple[str, str, str]] = field(default_factory=list)
+    changed: list[tuple[str, int]] = field(default_factory=list)
+    registered: dict[str, list[str]] = field(default_factory=dict)
+    unregistered: list[tuple[str, str]] = field(default_factory=list)
+    before_pop: Callable[[], Any] | None = None
+    """Awaited before a pop is answered."""
+
+    perm: int = 6
+    queries: int = 0
+
+    async def topic_route(self, topic: str) -> TopicRoute | None:
+        self.queries += 1
+        self._fail()
+        if topic not in self.kinds:
+            return None
+        return TopicRoute(
+            queue_datas=[
+                QueueData(broker_name=name, read_queue_nums=4, write_queue_nums=4, perm=self.perm)
+                for name in self.masters
+            ],
+            broker_datas=[
+                BrokerData(cluster="c", broker_name=name, broker_addrs={0: address} if address else {1: "10.0.0.9:1"})
+                for name, address in self.masters.items()
+            ],
+        )
+
+    async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
+        self._fail()
+        return TopicConfig(topic_name=topic, attributes={"message.type": self.kinds[topic]})
+
+    async def group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
+        self._fail()
+        return self.groups.get(group)
+
+    async def request(
+        self, address: str, code: RequestCode, header: Fields, body: bytes = b"", *, timeout_ms: int = 3000
+    ) -> Command:
+        self._fail()
+        self.requests.append(Request(address, code, header, body))
+        answer = self.answers.get(code, Command(code=ResponseCode.SUCCESS))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def pop(self, address: str, request: PopRequest) -> PopReply:
+        self.pops.append(request)
+        if self.before_pop is not None:
+            await self.before_pop()
+        self._fail()
+        found, self.popped = self.popped[: request.messages_max], self.popped[request.messages_max :]
+        return PopReply(status=PopStatus.FOUND if found else PopStatus.NO_NEW, messages=tuple(found))
+
+    async def ack(self, address: str, topic: str, group: str, receipt: str) -> None:
+        self._fail()
+        self.acked.append((topic, group, receipt))
+
+    async def change_invisible(self, address: str, topic: str, group: str, receipt: str, invisible_ms: int) -> str:
+        self._fail()
+        self.changed.append((receipt, invisible_ms))
+        old = parse_receipt(receipt)
+        return old._replace(pop_time_ms=old.pop_time_ms + 1, invisible_ms=invisible_ms).text
+
+    async def register_producers(self, address: str, groups: list[str]) -> None:
+        self._fail()
+        self.registered[address] = groups
+
+    async def unregister_producer(self, address: str, group: str) -> None:
+        self._fail()
+        self.unregistered.append((address, group))
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def sent_properties(self) -> dict[str, str]:
+        """The properties of the last message that was sent."""
+        properties: str = self.requests[-1].header.properties  # type: ignore[attr-defined]
+        return parse_properties(properties)
+
+
+@dataclass
+class FakeStream:
+    """The writing side of a Telemetry stream."""
+
+    written: list[pb.TelemetryCommand] = field(default_factory=list)
+    is_closed: bool = False
+    failure: Exception | None = None
+
+    async def write(self, command: pb.TelemetryCommand) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.written.append(command)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@dataclass
+class World:
+    """One proxy, its brokers, and its clock."""
+
+    brokers: FakeBrokers = field(default_factory=FakeBrokers)
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
+    accounts: Path | None = None
+    now_ms: int = NOW_MS
+
+    def __post_init__(self) -> None:
+        self.tasks = BackgroundTasks("test")
+        self.topics = Topics(self.brokers, self.clock)
+        self.clients = ClientTable(self.clock, self.limits.clients_max)
+        self.renewals = Renewals(
+            self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self._retry_delay
+        )
+        file = None
+        if self.accounts is not None:
+            file = AccountFile(str(self.accounts), AccessMode.V1)
+            file.load()
+        self.guard = ProxyGuard(file, self.clock, window_ms=60_000)
+        self.core = ProxyCore(
+            brokers=self.brokers, topics=self.topics, clients=self.clients, renewals=self.renewals, guard=self.guard,
+            limits=self.limits, tasks=self.tasks, wall_ms=self.clock, monotonic_s=lambda: self.now_ms / 1000,
+        )  # fmt: skip
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    async def _retry_delay(self, message: InFlight) -> int:
+        return retry_delay_ms(None, message.reconsume_times)
+
+    def context(self, client_id: str = "client-1", *, remaining_ms: int = 30_000) -> CallContext:
+        return CallContext(client_id=client_id, peer="192.0.2.7", remaining_ms=remaining_ms)
+
+    def join_consumer(self, group: str = "billing", client_id: str = "client-1") -> FakeStream:
+        """Register a consumer, and return its stream."""
+        stream = FakeStream()
+        self.clients.register(client_id, consumer_settings(group), stream)
+        return stream
+
+    def join_producer(self, topic: str = "orders", client_id: str = "producer-1") -> FakeStream:
+        """Register a producer, and return its stream."""
+        stream = FakeStream()
+        self.clients.register(client_id, producer_settings(topic), stream)
+        return stream
+
+
+def consumer_settings(group: str = "billing", topic: str = "orders") -> pb.Settings:
+    entry = pb.SubscriptionEntry(topic=pb.Resource(name=topic), expression=pb.FilterExpression(expression="*"))
+    subscription = pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry])
+    return pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription)
+
+
+def producer_settings(topic: str = "orders") -> pb.Settings:
+    publishing = pb.Publishing(topics=[pb.Resource(name=topic)])
+    return pb.Settings(client_type=pb.PRODUCER, publishing=publishing)
+
+
+def message(topic: str = "orders", body: bytes = b"body", **system: Any) -> pb.Message:
+    """Return a message of a producer."""
+    fields = {"message_id": "01ABC", "body_encoding": pb.IDENTITY, "message_type": pb.NORMAL, **system}
+    return pb.Message(topic=pb.Resource(name=topic), body=body, system_properties=pb.SystemProperties(**fields))
+
+
+def send_reply(code: int = ResponseCode.SUCCESS, **more: str) -> Command:
+    """Return a broker's reply to a send."""
+    message_id = offset_message_id(encode_host("10.0.0.1", 10911), 4711)
+    return Command(code=code, ext={"msgId": message_id, "queueId": "1", "queueOffset": "7", **more})
+
+
+def popped(number: int = 1, *, reconsume_times: int = 0, pop_time_ms: int = NOW_MS, **properties: str) -> PoppedMessage:
+    """Return a message that a broker popped."""
+    received = ReceivedMessage(
+        topic="orders",
+        queue=MessageQueue(topic="orders", broker_name=BROKER, queue_id=1),
+        queue_offset=number,
+        stored_body=f"body {number}".encode(),
+        properties={"UNIQ_KEY": f"id-{number}", **properties},
+        reconsume_times=reconsume_times,
+        physical_offset=1000 + number,
+    )
+    receipt = f"{number} {pop_time_ms} 60000 3 0 {BROKER} 1 {number}"
+    return PoppedMessage(received, receipt)
+
+
+def receipt_of(number: int = 1, *, pop_time_ms: int = NOW_MS, invisible_ms: int = 60_000, broker: str = BROKER) -> str:
+    """Return the receipt that a client gets for ``popped(number)``."""
+    return f"{number} {pop_time_ms} {invisible_ms} 3 0 {broker} 1 {number} {1000 + number}"
+
+
+REFUSED = BrokerRefused(ResponseCode.SYSTEM_ERROR, "no", ADDRESS)
+UNAVAILABLE = Unavailable("no broker")
