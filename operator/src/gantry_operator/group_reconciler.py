@@ -38,7 +38,7 @@ from gantry_operator.objects import (
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
-from gantry_operator.proxies import proxy_condition, proxy_event, proxy_status
+from gantry_operator.proxy_report import proxy_condition, proxy_event, proxy_status
 from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import StatusFacts, is_worth_a_write, refusal_condition, status_of

@@ -9,8 +9,8 @@
                       have another port for them, and return the brokers' external addresses there
     g-proxy           the gRPC proxies, only those that are ready: see ``proxy``
 
-All Services but that of proxies publish addresses that are not ready. Readiness is for users and rolls. RocketMQ clients use name servers
-instead, and a master that refuses sends must still be reachable to answer.
+All Services but that of proxies publish addresses that are not ready. Readiness is for users and rolls. RocketMQ
+clients use name servers instead, and a master that refuses sends must still be reachable to answer.
 
 The Service of the master selects a pod by name, so one change moves it. A selector by role label would need two
 changes, those of the old and the new master's pod, and between them the Service would have no endpoint: nodes would

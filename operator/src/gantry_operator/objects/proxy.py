@@ -13,11 +13,11 @@
     authority        `access.tlsSecret`       the authority of brokers and name servers
     certificates     the Secret of its port   certificate and key, also the authority of clients
 
-The proxy reloads accounts and certificates while it runs. Only the keys that it needs are mounted, so it cannot read the
-key of the brokers' certificate where it has one of its own.
+The proxy reloads accounts and certificates while it runs. Only the keys that it needs are mounted: where it has a
+certificate of its own, it cannot read the key of the brokers' one.
 
-**Stopping.** After SIGTERM a proxy reports that it is not ready and serves as before, until no node sends new clients to
-it. It then ends the streams of clients, which connect to another proxy, and waits for the running calls. This needs no
+**Stopping.** After SIGTERM a proxy reports that it is not ready, and serves as before until no node sends new clients
+to it. It then ends the streams of clients, which connect to another proxy, and waits for running calls. This needs no
 `preStop` hook; the grace period of the pod is longer than all of it.
 
 Resources that the API server refuses affect only the Deployment: the objects of brokers are applied all the same.

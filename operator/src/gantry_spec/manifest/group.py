@@ -43,7 +43,8 @@ class Spec(Part, frozen=True):
     """The number of slaves of each master."""
 
     image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """The image of brokers, sidecars, name servers and proxies. Empty: the operator's default (`brokerImage` of its chart)."""
+    """The image of brokers, sidecars, name servers and proxies. Empty: the operator's default (`brokerImage` of its
+    chart)."""
 
     name_servers: NameServers = NameServers()
     """The name servers where brokers register and clients get routes."""

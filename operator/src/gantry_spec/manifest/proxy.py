@@ -1,7 +1,7 @@
 """The part of a group's spec about its gRPC proxies, through which the SDKs of RocketMQ 5 reach the brokers.
 
 A proxy keeps no state, so its replicas are interchangeable. The limits have the same defaults as those of the proxy
-itself, except the numbers of clients, calls and connections: those of a pod fit into the memory that it gets by default.
+itself, except the numbers of clients, calls and connections: so many fit into the memory that a pod gets by default.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ DRAIN_DELAY_MS: Final = 5_000
 EXIT_MS: Final = 5_000
 """The part of the grace period after the running calls, in which the process exits."""
 
+Network = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")]
+"""A network of IPv4 or IPv6 addresses, such as `203.0.113.0/24`."""
+
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 """A limit of a number of things, all of which take memory."""
 
@@ -43,15 +46,15 @@ class ProxyService(Part, frozen=True):
     type: ProxyServiceType = ProxyServiceType.CLUSTER_IP
     """The type of the Service. With `ClusterIP` the proxies are reachable only inside the cluster."""
 
-    annotations: dict[str, str] = {}
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
     """The annotations of the Service, for example for the load balancer of your provider."""
 
     load_balancer_class: Annotated[str, msgspec.Meta(max_length=253)] = ""
     """The class of the load balancer. Kubernetes does not let it change while the type is `LoadBalancer`."""
 
-    load_balancer_source_ranges: Annotated[
-        list[Annotated[str, msgspec.Meta(min_length=3, max_length=64)]], msgspec.Meta(max_length=100)
-    ] = []
+    load_balancer_source_ranges: Annotated[list[Network], msgspec.Meta(max_length=100)] = msgspec.field(
+        default_factory=list
+    )
     """The networks from which the load balancer admits clients, such as `203.0.113.0/24`. Empty: all of them."""
 
 

@@ -1,4 +1,4 @@
-"""The state of a group's proxies, from their Deployment: for the status, the condition `ProxiesReady`, and events. Pure.
+"""The state of a group's proxies by their Deployment: the status, the condition `ProxiesReady`, and events. Pure.
 
 The condition exists only in a group that has proxies. It does not count for `Ready` and the phase, which are about
 brokers: clients that use RocketMQ's remoting protocol need no proxy.
