@@ -73,9 +73,9 @@ def test_proxies_admit_clients_and_prometheus() -> None:
     """The port for clients is open; only Prometheus reaches the one for metrics, which has no accounts."""
     proxy = {"proxy": {"replicas": 1}}
 
-    assert {port for port in (8081, 8082, 8080, 10911) if may(CLIENT, "proxy", port, **proxy)} == {8081}
-    assert {port for port in (8081, 8082, 8080, 10911) if may(PROMETHEUS, "proxy", port, **proxy)} == {8081, 8082}
-    assert not may(IMPOSTOR, "proxy", 8082, **proxy)
+    assert {port for port in (8081, 9081, 8080, 10911) if may(CLIENT, "proxy", port, **proxy)} == {8081}
+    assert {port for port in (8081, 9081, 8080, 10911) if may(PROMETHEUS, "proxy", port, **proxy)} == {8081, 9081}
+    assert not may(IMPOSTOR, "proxy", 9081, **proxy)
 
 
 def test_external_listener_is_closed_by_default() -> None:

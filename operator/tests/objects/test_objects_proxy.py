@@ -104,11 +104,11 @@ def test_probes_use_the_port_without_accounts() -> None:
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
 
     assert container["args"] == ["proxy", "--config", "/etc/gantry/proxy/proxy.yaml"]
-    assert ports == {"grpc": 8081, "metrics": 8082}
+    assert ports == {"grpc": 8081, "metrics": 9081}
     paths = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
-    assert {one["port"] for one in paths.values()} == {8082}
+    assert {one["port"] for one in paths.values()} == {9081}
     assert [one["path"] for one in paths.values()] == ["/livez", "/livez", "/readyz"]
-    assert settings(**EVERYTHING)["listen"]["httpAddress"].endswith(":8082")
+    assert settings(**EVERYTHING)["listen"]["httpAddress"].endswith(":9081")
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -153,6 +153,7 @@ def test_group_with_tls_has_no_proxies_with_plain_text() -> None:
         "certificate": "/etc/gantry/certificates/tls.crt",
         "key": "/etc/gantry/certificates/tls.key",
         "brokerAuthority": "/etc/gantry/authority/ca.crt",
+        "checksBrokerHostName": False,
     }
     assert settings(proxy=TWO)["tls"] == {}
     assert "clientAuthority" in settings(**SPECS["own certificate"])["tls"]

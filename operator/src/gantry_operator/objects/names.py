@@ -76,7 +76,7 @@ LOG_PORT: Final = 8081
 PROXY_PORT: Final = 8081
 """The port of a proxy in its pod. Clients use the Service's port, which may be another one."""
 
-PROXY_HTTP_PORT: Final = 8082
+PROXY_HTTP_PORT: Final = 9081
 """The port of a proxy for probes and metrics, without TLS."""
 
 PROXY_PORT_NAME: Final = "grpc"

@@ -103,16 +103,16 @@ def settings_text(group: BrokerGroup) -> str:
     return json_text(document)
 
 
-def _tls_settings(spec: Spec) -> dict[str, str]:
-    """Return the certificates for clients, and the authority of brokers."""
-    found: dict[str, str] = {}
+def _tls_settings(spec: Spec) -> Object:
+    """Return the certificates for clients, and the authority of brokers, whose certificate is not for single hosts."""
+    found: Object = {}
     if spec.proxy_certificate:
         folder = configuration.CERTIFICATES
         found |= {"certificate": f"{folder}/tls.crt", "key": f"{folder}/tls.key"}
         if spec.proxy.tls.requires_client_certificate:
             found["clientAuthority"] = f"{folder}/ca.crt"
     if spec.access.tls_secret:
-        found["brokerAuthority"] = f"{AUTHORITY}/ca.crt"
+        found |= {"brokerAuthority": f"{AUTHORITY}/ca.crt", "checksBrokerHostName": False}
     return found
 
 
