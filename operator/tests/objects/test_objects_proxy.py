@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from charts_scene import ROOT
 from objects_scene import EVERYTHING, containers, facts, group, is_selected, of_kind, pods_of, rendered
 
+from gantry_access import AccessMode, AccountFile
+from gantry_access.permissions import consume_need, metadata_need, publish_need, read_need
 from gantry_operator.objects import ShardFacts, names
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.proxy import endpoint, proxy_resources, settings_text
@@ -178,6 +182,26 @@ def test_service_account_of_proxies_has_no_rights() -> None:
     assert not any("serviceAccountToken" in str(volume) for volume in pod["volumes"])
 
 
+def test_account_in_the_manual_may_act_for_all_clients(tmp_path: Path) -> None:
+    """A proxy with this account can send to, receive from and look up every topic, and is no administrator."""
+    page = (ROOT / "docs/kubernetes-proxy.md").read_text()
+    [block] = re.findall(r"   ```yaml\n(   - accessKey: .*?)   ```", page, re.DOTALL)
+    (tmp_path / "plain_acl.yml").write_text(f"accounts:\n{block}")
+    file = AccountFile(str(tmp_path / "plain_acl.yml"), AccessMode.V1)
+    file.load()
+
+    [account] = file.accounts.by_key.values()
+
+    needs = [
+        publish_need("any"),
+        read_need("any"),
+        metadata_need("any"),
+        consume_need("any"),
+        publish_need("%RETRY%any"),
+    ]
+    assert all(map(account.has_permission, needs)) and not account.is_admin
+
+
 def test_edit_of_a_setting_replaces_the_pods() -> None:
     """A proxy reads its settings only when it starts, so the template has their hash; the Service's port needs none."""
     first, second = (pod_template(proxy=TWO | {"limits": {"connections": count}}) for count in (10, 20))
@@ -203,7 +227,7 @@ def test_service_leads_to_proxies_that_are_ready() -> None:
 
 
 def test_selectors_of_proxies_and_brokers_never_overlap() -> None:
-    """No Service, budget, policy or anti-affinity of brokers selects a proxy, whatever its role, nor vice versa."""
+    """No Service, budget or policy of brokers selects a proxy, and none of proxies a broker, in any role."""
     objects = rendered(group(**EVERYTHING))
     own = pod_template(**EVERYTHING)["metadata"]["labels"]
     others = [labels | {names.ROLE_LABEL: role} for _, labels, _ in pods_of(objects) for role in ("master", "slave")]
