@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
+from charts_scene import ROOT
 from objects_scene import group
 from operator_world.cluster import NAMESPACE
 from operator_world.simulation import SYNC, Simulation, operator_of
@@ -30,6 +32,7 @@ from gantry_operator.errors import InvalidObject
 from gantry_operator.execute import pruner
 from gantry_operator.proxy_report import proxy_condition, proxy_event, proxy_status
 from gantry_operator.status import urgent_part
+from gantry_operator.watched_resources import WATCHED_KINDS
 from gantry_spec.decide.decision import Condition
 from gantry_spec.manifest.status import ProxyStatus
 
@@ -195,6 +198,27 @@ async def test_scaling_proxies_restarts_no_broker() -> None:
 
     assert [pod["metadata"]["uid"] for pod in simulation.cluster.pods()] == before
     assert simulation.is_healthy()
+
+
+VERBS = {"apply": {"create", "patch"}, "delete": {"delete"}, "list": {"list"}, "get": {"get"}, "patch": {"patch"}}
+"""The verbs of Kubernetes that a call of the operator needs."""
+
+
+async def test_role_of_the_operator_has_exactly_the_verbs_that_it_uses() -> None:
+    """It lists, watches, applies and deletes Deployments; it reads none by its name, and scales none."""
+    simulation = await Simulation(SYNC | TWO).run_until_healthy()
+    simulation.cluster.edit(proxy={})
+    await run_rounds(simulation)
+    calls = {verb for verb, ref in simulation.cluster.api.calls if ref.kind is DEPLOYMENTS}
+    manifests = yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text())
+    rules = [rule for one in manifests if one and "rules" in one for rule in one["rules"]]
+
+    [rule] = [rule for rule in rules if any(name.startswith("deployments") for name in rule["resources"])]
+    used = {verb for call in calls for verb in VERBS[call]} | (
+        {"list", "watch"} if DEPLOYMENTS in WATCHED_KINDS else set()
+    )
+    assert (rule["apiGroups"], rule["resources"]) == (["apps"], ["deployments"])
+    assert set(rule["verbs"]) == used
 
 
 # -- pure --------------------------------------------------------------------------------------------------------------
