@@ -102,6 +102,30 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Per second, by reason.",
         ),
     ),
+    "Proxies": (
+        Panel(
+            "Calls",
+            f"sum by (pod, method) (rate(gantry_proxy_calls_total{{{S}}}[5m]))",
+            "{{pod}} {{method}}",
+            "ops",
+            "Ended calls of gRPC clients per second.",
+        ),
+        Panel(
+            "Failed calls",
+            f'sum by (pod, code) (rate(gantry_proxy_calls_total{{{S},code!="OK"}}[5m]))',
+            "{{pod}} {{code}}",
+            "ops",
+            "Per second, by status code. A receive without a message is MESSAGE_NOT_FOUND.",
+        ),
+        Panel("Clients", f"gantry_proxy_clients{{{S}}}", "{{pod}}", "short", "Connected gRPC clients."),
+        Panel(
+            "Messages in flight",
+            f"gantry_proxy_messages_in_flight{{{S}}}",
+            "{{pod}}",
+            "short",
+            "Messages whose invisible time the proxy renews.",
+        ),
+    ),
     "Resources": (
         Panel(
             "Disk",

@@ -23,8 +23,9 @@ EVERYTHING: dict[str, Any] = {
         "nodeSelector": {"disk": "fast"},
         "priorityClassName": "high",
     },
+    "proxy": {"replicas": 2, "service": {"type": "LoadBalancer"}, "credentialsSecret": "proxy-account"},
 }
-"""A spec that uses many features: write buffers, access from outside, broker settings and a pod template."""
+"""A spec that uses many features: write buffers, access from outside, broker settings, a pod template and proxies."""
 
 
 def group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerGroup:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that compare the tiers of sends with the slow path: both kinds of batches, a predictable broker."""
+"""Fixtures of the tests that compare the tiers of sends with the slow path: both kinds of batches, and a broker."""
 
 from __future__ import annotations
 

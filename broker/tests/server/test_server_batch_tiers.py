@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from test_server_send_tiers import COMPILED, Peer, fields_of, log_and_replies, p
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
-from gantry_broker.server.send import send_batch
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.store.draft import Draft
 from gantry_testing.fake_clock import FakeClock

@@ -78,6 +78,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
+# The proxies of a group. No Deployment is read by its name.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [list, watch, create, patch, delete]
 # The record of each shard. The operator also needs `update` because it grants this right to sidecars.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]

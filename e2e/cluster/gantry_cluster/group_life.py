@@ -14,6 +14,7 @@ from gantry_cluster.groups import Group
 NOT_FOUND: Final = 404
 OWNED_KINDS: Final = (
     ("statefulsets", "apis/apps/v1"),
+    ("deployments", "apis/apps/v1"),
     ("services", "api/v1"),
     ("configmaps", "api/v1"),
     ("secrets", "api/v1"),

@@ -20,6 +20,11 @@ COLLECTIONS: Final = {
     "Service": ("services", "api/v1"),
     "PersistentVolumeClaim": ("persistentvolumeclaims", "api/v1"),
     "StatefulSet": ("statefulsets", "apis/apps/v1"),
+    "Deployment": ("deployments", "apis/apps/v1"),
+    "ConfigMap": ("configmaps", "api/v1"),
+    "ServiceAccount": ("serviceaccounts", "api/v1"),
+    "PodDisruptionBudget": ("poddisruptionbudgets", "apis/policy/v1"),
+    "NetworkPolicy": ("networkpolicies", "apis/networking.k8s.io/v1"),
 }
 """The collection and the API of each kind of object."""
 

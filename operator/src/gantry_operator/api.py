@@ -39,6 +39,7 @@ ACCOUNTS: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 JOBS: Final = Kind("batch/v1", "Job", "jobs")
 CRON_JOBS: Final = Kind("batch/v1", "CronJob", "cronjobs")
 STATEFUL_SETS: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
+DEPLOYMENTS: Final = Kind("apps/v1", "Deployment", "deployments")
 LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 BUDGETS: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 POLICIES: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
@@ -51,7 +52,8 @@ PIPELINES: Final = tuple(Kind(API_VERSION, kind.name, kind.plural) for kind in P
 
 KINDS: Final = (
     *(GROUPS, PODS, NODES, CLAIMS, VOLUMES, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, ACCOUNTS, STATEFUL_SETS, LEASES),
-    *(BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES, JOBS, CRON_JOBS, *PIPELINES),
+    *(BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES, JOBS, CRON_JOBS, DEPLOYMENTS),
+    *PIPELINES,
 )
 _BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in KINDS}
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, final
 
 import msgspec
 
-from gantry_operator.api import NODES, SERVICES, Object, annotations_of, manifest_of
+from gantry_operator.api import DEPLOYMENTS, NODES, SERVICES, Object, ObjectRef, annotations_of, manifest_of
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import format_time
 from gantry_operator.event_recorder import Event, event_of
@@ -33,10 +33,12 @@ from gantry_operator.objects import (
     external_address,
     group_token,
     hugepages_shortage,
+    names,
 )
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
+from gantry_operator.proxy_report import proxy_condition, proxy_event, proxy_status
 from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import StatusFacts, is_worth_a_write, refusal_condition, status_of
@@ -195,11 +197,20 @@ class GroupReconciler:
     def _status(
         self, document: Object, group: BrokerGroup, now_ms: int, more: Sequence[Condition | None]
     ) -> Mapping[str, Any]:
-        conditions = [one for one in (*more, huge_pages_condition(group.spec, self._context.cache)) if one is not None]
+        objects, before = self.observer.objects, document.get("status") or {}
+        name = names.proxy_name(group.metadata.name)
+        deployment = objects.cache.get(ObjectRef(DEPLOYMENTS, group.metadata.namespace, name))
+        proxy = proxy_status(group, deployment, external_addresses_of(objects).get(name, ""))
+        proxies = proxy_condition(proxy, deployment)
+        event = proxy_event(proxies, before)
+        if event is not None:
+            self._events.append(event)
+        more = [*more, huge_pages_condition(group.spec, objects.cache), proxies]
+        conditions = [one for one in more if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
-        facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions)
+        facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions, proxy)
         now = format_time(self._context.clock.wall())
-        status: dict[str, Any] = msgspec.to_builtins(status_of(facts, document.get("status") or {}, now))
+        status: dict[str, Any] = msgspec.to_builtins(status_of(facts, before, now))
         return status
 
     def _take_events(self, problem: str, request_error: str) -> Sequence[Event]:

@@ -1,7 +1,8 @@
 """The Kopf handlers: they report watch events, log in, and stop the loops at the end. No resource gets a finalizer.
 
-    brokergroups, pods, statefulsets, services, claims, leases, nodes   -->   WatchedResources.apply_event
-    topicarchives, logaudits, topicanalytics, jobs, cronjobs            -->   the same, with the cache of pipelines
+    brokergroups and their objects: pods, statefulsets, deployments,
+    services, claims, leases; nodes                                  -->   WatchedResources.apply_event
+    topicarchives, logaudits, topicanalytics, jobs, cronjobs         -->   the same, with the cache of pipelines
 
 Kopf does not retry an event handler that raises, keeps no state on objects, and gives no order between kinds. None of
 this is needed: the loop of each resource compares the present state, not single changes, and retries. Handlers and

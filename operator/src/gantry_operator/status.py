@@ -1,7 +1,7 @@
 """The status of a group, made from a decision and its observations, and when to write it. Pure.
 
     written at once       changes of conditions, the phase, the generation, the number of ready shards, masters, epochs,
-                          fences, actions and the reasons that block them
+                          fences, actions and the reasons that block them, and of proxies
     at most every 10 s    all other changes: of byte bands, lags, messages, and the forecast for the loss of a master
 
 Exact byte counts are in `gantry status` and the metrics; as fields of the status they would cause a write in each
@@ -25,7 +25,7 @@ from gantry_spec.explain import Outlook
 from gantry_spec.gate import check_durability
 from gantry_spec.ledger import Fault, Ledger, band_of, worst_band
 from gantry_spec.manifest.group import BrokerGroup, Spec
-from gantry_spec.manifest.status import Condition, DecisionStatus, DurabilityStatus, ShardStatus, Status
+from gantry_spec.manifest.status import Condition, DecisionStatus, DurabilityStatus, ProxyStatus, ShardStatus, Status
 from gantry_spec.observed import ObservedGroup, ObservedShard
 
 WRITE_MS: Final = 10_000
@@ -51,6 +51,8 @@ class StatusFacts(NamedTuple):
     extra_conditions: Sequence[DecidedCondition] = ()
     """Conditions in addition to those of the decision."""
 
+    proxy: ProxyStatus = ProxyStatus()
+
 
 def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status:
     """Return the new status of the group. ``before`` is the present one."""
@@ -75,6 +77,7 @@ def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status
         lag=worst_band(one.lag for one in wanted),
         at_risk=worst_band(one.durability.at_risk for one in wanted),
         each_shard=shards,
+        proxy=facts.proxy,
         conditions=conditions,
     )
 
@@ -150,7 +153,8 @@ def urgent_part(status: Mapping[str, Any]) -> Any:
         )
         for one in status.get("eachShard") or []
     ]
-    return conditions, shards, status.get("phase"), status.get("observedGeneration"), status.get("ready")
+    summary = [status.get(name) for name in ("phase", "observedGeneration", "ready", "proxy")]
+    return conditions, shards, summary
 
 
 def without_times(status: Mapping[str, Any]) -> Any:

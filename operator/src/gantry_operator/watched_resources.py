@@ -13,6 +13,7 @@ from typing import Final, final
 from gantry_operator.api import (
     CLAIMS,
     CRON_JOBS,
+    DEPLOYMENTS,
     GROUPS,
     JOBS,
     LEASES,
@@ -44,6 +45,7 @@ WATCHED_KINDS: Final[dict[Kind, str]] = {
     PODS: PART_OF_GANTRY,
     CLAIMS: GROUP_LABEL,
     SERVICES: GROUP_LABEL,
+    DEPLOYMENTS: GROUP_LABEL,
     LEASES: GROUP_LABEL,
     GROUPS: "",
 }

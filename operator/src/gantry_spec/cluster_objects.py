@@ -3,6 +3,7 @@
     g-0-master-0    pod of member 1 of shard 0
     g-0-slave-1     pod of member 3; a member's own Service has the name of its pod
     g-0             objects that a shard has once: its Lease, the Service of its master
+    g-proxy         objects of the gRPC proxies: their Deployment, Service, ConfigMap
 
 A pod's name states the initial role of its member, not the current one. This module imports no other module of the
 project, since the first process of every pod uses it.
@@ -19,10 +20,11 @@ ROLE_LABEL: Final = "gantry.dev/role"
 """The label of a pod with the role that its broker has at present."""
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-"""The label that separates pods of brokers from pods of name servers."""
+"""The label that separates pods of brokers, name servers and proxies."""
 
 BROKER: Final = "broker"
 NAME_SERVER: Final = "nameserver"
+PROXY: Final = "proxy"
 BROKER_CONTAINER: Final = "broker"
 """The name of the broker's container in its pod."""
 
@@ -62,6 +64,11 @@ class PodPlace(NamedTuple):
 def shard_name(group: str, shard: int) -> str:
     """Return the name of the objects that a shard has once."""
     return f"{group}-{shard}"
+
+
+def proxy_name(group: str) -> str:
+    """Return the name of the objects of a group's gRPC proxies: its Deployment, Service, ConfigMap and others."""
+    return f"{group}-{PROXY}"
 
 
 def member_pod(group: str, shard: int, member: int) -> str:

@@ -248,11 +248,12 @@ def test_secret_is_a_folder_with_the_keys_of_the_cluster(tmp_path: Path) -> None
         ("{image: x, resources: {limits: {cpu: 1}}}", "spec.image, spec.resources"),
         ("{storage: {size: 40Gi, storageClassName: fast}}", "spec.storage.size, spec.storage.storageClassName"),
         ("{access: {external: {type: LoadBalancer}}}", "spec.access.external"),
+        ("{proxy: {replicas: 1}}", "spec.proxy"),
     ],
-    ids=["pods", "volumes", "services"],
+    ids=["pods", "volumes", "services", "proxies"],
 )
 def test_fields_without_effect_are_named(spec: str, names: str) -> None:
-    """Fields about pods, volumes and Services are named and ignored."""
+    """Fields about pods, volumes, Services and proxies are named and ignored."""
     notes = notes_of(spec_of(spec), buffers.BufferPlacement(None))
 
     assert notes == [f"without effect on one machine: {names}"]

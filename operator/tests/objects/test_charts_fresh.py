@@ -23,6 +23,13 @@ def metrics_in(text: str) -> set[str]:
     return {name for name in METRIC.findall(text) if not name.startswith("gantry_dev_")}
 
 
+def known_metrics() -> set[str]:
+    """Return the metrics in the pages about sidecars and proxies."""
+    return {
+        name for page in ("sidecar", "kubernetes-proxy") for name in metrics_in((ROOT / f"docs/{page}.md").read_text())
+    }
+
+
 def test_generated_files_are_up_to_date() -> None:
     """Run `make manifests` after a change of fields, values, the dashboard or a chart."""
     pages: dict[Path, str] = manifests.plain_pages(ROOT)
@@ -70,12 +77,11 @@ def test_samples_are_valid_groups(path: Path) -> None:
 
 def test_samples_of_the_documents_exist() -> None:
     """They range from the minimal one to production."""
-    assert {"minimal", "production", "async-buffered", "external"} <= {path.stem for path in SAMPLES}
+    assert {"minimal", "production", "async-buffered", "external", "proxy"} <= {path.stem for path in SAMPLES}
 
 
 def test_dashboard_uses_existing_metrics() -> None:
-    """Each one is in the page about sidecars."""
-    known = metrics_in((ROOT / "docs/sidecar.md").read_text())
+    """Each one is in the page about sidecars or proxies."""
     shown = metrics_in("\n".join(dashboard.expressions()))
 
-    assert shown and shown <= known
+    assert shown and shown <= known_metrics()

@@ -20,6 +20,8 @@ OPEN = {
     GROUP: {
         *("/global", "/spec/resources", "/spec/template/tolerations/items", "/spec/template/affinity"),
         "/spec/template/topologySpreadConstraints/items",
+        *("/spec/proxy/resources", "/spec/proxy/template/tolerations/items", "/spec/proxy/template/affinity"),
+        "/spec/proxy/template/topologySpreadConstraints/items",
     },
 }
 """Helm's own values, and those that are passed to pods, which the API server validates."""

@@ -34,6 +34,13 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ),
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
     ("another field or Gantry itself controls it", {"broker": {"brokerRole": "SLAVE"}}),
+    ("has no effect without access.aclSecret", {"proxy": {"credentialsSecret": "account"}}),
+    ("requiresClientCertificate needs certificates", {"proxy": {"tls": {"requiresClientCertificate": True}}}),
+    ("type must be LoadBalancer", {"proxy": {"service": {"loadBalancerClass": "example.com/inner"}}}),
+    ("calls must be at least proxy.limits.clients", {"proxy": {"limits": {"calls": 10}}}),
+    ("longPoll must be between", {"proxy": {"limits": {"longPoll": "1s"}}}),
+    ("invisibleTime must be at least 10s", {"proxy": {"limits": {"invisibleTime": "1s"}}}),
+    ("at least 10s longer", {"proxy": {"template": {"terminationGracePeriod": "20s"}}}),
 ]
 """Every rule that the API server evaluates, by its message, and a spec that violates it."""
 
@@ -113,8 +120,9 @@ def test_api_server_fills_in_our_defaults(server: ApiServer, spec: dict[str, Any
         ({"writeBuffer": {"segmentSize": "1024Mi"}}, True),
         ({"writeBuffer": {"segmentSize": "512Mi"}}, False),
         ({"slaves": 2, "shards": 3}, True),
+        ({"proxy": {"replicas": 2, "service": {"type": "LoadBalancer", "loadBalancerClass": "a/b"}}}, True),
     ],
-    ids=["grow", "same in other words", "shrink", "class", "same segment", "other segment", "counts"],
+    ids=["grow", "same in other words", "shrink", "class", "same segment", "other segment", "counts", "proxies"],
 )
 def test_only_mutable_fields_can_be_edited(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
     """Immutable fields cannot be edited, and a volume only grows; TLS is tried in ``test_edit_api_server``."""
@@ -164,9 +172,9 @@ def test_rendered_objects_are_accepted(server: ApiServer, spec: dict[str, Any]) 
 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_pods_pass_restricted_pod_security(server: ApiServer, spec: dict[str, Any]) -> None:
-    """They are made from the templates as a StatefulSet does it; a pod with more privileges is refused."""
+    """They are made from the templates as a controller does it; a pod with more privileges is refused."""
     for made in rendered(group(**spec), facts()):
-        if made["kind"] != "StatefulSet":
+        if made["kind"] not in ("StatefulSet", "Deployment"):
             continue
         pod_spec = made["spec"]["template"]["spec"]
         claims = [

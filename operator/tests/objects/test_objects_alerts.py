@@ -13,10 +13,10 @@ import pytest
 import yaml
 from charts_scene import ROOT
 from objects_scene import facts, group
-from test_charts_fresh import metrics_in
+from test_charts_fresh import known_metrics, metrics_in
 
 from gantry_operator.objects.configuration import startup_conf
-from gantry_operator.objects.monitoring import ALERTS, monitors, rule_group
+from gantry_operator.objects.monitoring import ALERTS, PROXY_ALERTS, monitors, rule_group
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.parts import Medium
 
@@ -37,7 +37,22 @@ def master(pod: str, is_master: int) -> dict[str, str]:
     return series("gantry_role", pod, f"{is_master}+0{LONG}", role="master")
 
 
+ALL_ALERTS = (*ALERTS, *PROXY_ALERTS)
+PROXIES = group(proxy={"replicas": 2})
+"""A group with proxies, whose rules contain all alerts."""
+
+
+def of_proxy(name: str, values: str, **labels: str) -> dict[str, str]:
+    """Return one input series of a proxy, which is in no shard."""
+    more = "".join(f',{key}="{value}"' for key, value in labels.items())
+    chosen = f'namespace="shop",gantry_dev_group="orders",pod="orders-proxy-1"{more}'
+    return {"series": f"{name}{{{chosen}}}", "values": values}
+
+
 WELL = [
+    of_proxy("up", f"1+0{LONG}", container="proxy"),
+    of_proxy("gantry_proxy_ready", f"1+0{LONG}"),
+    of_proxy("gantry_proxy_calls_refused_total", f"7+0{LONG}"),
     master("orders-0-master-0", 1),
     master("orders-0-slave-0", 0),
     series("gantry_broker_ready", "orders-0-master-0", f"1+0{LONG}"),
@@ -63,6 +78,9 @@ WELL = [
 """A healthy group; the clock of a test starts at 0."""
 
 CHANGES: dict[str, list[dict[str, str]]] = {
+    "GantryProxyDown": [of_proxy("up", f"0+0{LONG}", container="proxy")],
+    "GantryProxyNotReady": [of_proxy("gantry_proxy_ready", f"0+0{LONG}")],
+    "GantryProxyRefusesCalls": [of_proxy("gantry_proxy_calls_refused_total", f"7+1{LONG}")],
     "GantryNoMaster": [master("orders-0-master-0", 0)],
     "GantryGroupNotObserved": [],
     "GantryTwoMasters": [master("orders-0-slave-0", 1)],
@@ -98,8 +116,8 @@ def with_changes(name: str) -> list[dict[str, str]]:
 
 def fired(folder: Path, inputs: list[dict[str, str]], at: str = "10m") -> set[str]:
     """Return which alerts fire in promtool: those for which the expectation of silence fails."""
-    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [rule_group(group())]}))
-    expected = [{"eval_time": at, "alertname": alert.name, "exp_alerts": []} for alert in ALERTS]
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [rule_group(PROXIES)]}))
+    expected = [{"eval_time": at, "alertname": alert.name, "exp_alerts": []} for alert in ALL_ALERTS]
     test: dict[str, Any] = {"interval": "15s", "input_series": inputs, "alert_rule_test": expected}
     document = {"rule_files": ["rules.yaml"], "evaluation_interval": "15s", "tests": [test]}
     (folder / "test.yaml").write_text(yaml.safe_dump(document))
@@ -114,7 +132,7 @@ def fired(folder: Path, inputs: list[dict[str, str]], at: str = "10m") -> set[st
 def test_rules_are_valid(tmp_path: Path) -> None:
     """Prometheus accepts them, and every expression of the dashboard."""
     queries = [{"record": f"look:{number}", "expr": text} for number, text in enumerate(dashboard.expressions())]
-    groups = [rule_group(group()), {"name": "dashboard", "rules": queries}]
+    groups = [rule_group(PROXIES), {"name": "dashboard", "rules": queries}]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
 
     result = subprocess.run(
@@ -126,7 +144,7 @@ def test_rules_are_valid(tmp_path: Path) -> None:
     )
 
     assert result.returncode == 0, result.stderr
-    assert f"{len(ALERTS) + len(queries)} rules found" in result.stdout
+    assert f"{len(ALL_ALERTS) + len(queries)} rules found" in result.stdout
 
 
 @pytest.mark.needs_prometheus
@@ -162,16 +180,25 @@ def test_a_hibernated_group_has_no_alert_for_absent_metrics() -> None:
 
 
 def test_every_alert_is_tested_and_documented() -> None:
-    """It has a row in the table above, a paragraph in docs/alerts.md, and uses existing metrics of sidecars."""
-    names = [alert.name for alert in ALERTS]
+    """It has a row in the table above, a paragraph in docs/alerts.md, and uses existing metrics."""
+    names = [alert.name for alert in ALL_ALERTS]
     page = (ROOT / "docs/alerts.md").read_text()
-    known = metrics_in((ROOT / "docs/sidecar.md").read_text())
+    known = known_metrics()
 
     assert len(set(names)) == len(names)
     assert set(names) == set(CHANGES)
     assert re.findall(r"^## (Gantry\w+)$", page, re.MULTILINE) == [*names, "GantryOperatorAbsent"]
-    for alert in ALERTS:
+    for alert in ALL_ALERTS:
         assert metrics_in(alert.expression) <= known, alert.name
+
+
+def test_alerts_of_proxies_are_those_of_groups_that_have_some() -> None:
+    """A group without proxies has no rule about them."""
+
+    def alerts(**spec: Any) -> list[str]:
+        return [rule["alert"] for rule in rule_group(group(**spec))["rules"]]
+
+    assert set(alerts(proxy={"replicas": 1})) - set(alerts()) == {alert.name for alert in PROXY_ALERTS}
 
 
 def test_write_buffers_of_a_group_need_no_alert() -> None:

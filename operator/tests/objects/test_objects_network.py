@@ -21,7 +21,9 @@ OTHER_GROUP: Source = ("shop", pods_of(rendered(group("orders-0")))[-1][1])
 def may(source: Source, component: str, port: int, **spec: Any) -> bool:
     """Return whether a pod may connect to a port of a pod of the group, which is in the namespace `shop`."""
     objects = rendered(group(**spec), facts())
-    labels = next(labels for _, labels, _ in pods_of(objects) if labels[names.COMPONENT_LABEL] == component)
+    templates = [one["spec"]["template"] for one in of_kind(objects, "Deployment").values()]
+    every = [*(labels for _, labels, _ in pods_of(objects)), *(one["metadata"]["labels"] for one in templates)]
+    labels = next(labels for labels in every if labels[names.COMPONENT_LABEL] == component)
     policies = [one["spec"] for one in of_kind(objects, "NetworkPolicy").values()]
     mine = [one for one in policies if is_selected(labels, one["podSelector"])]
     assert len(mine) == 1, f"expected one policy for the pod, found {len(mine)}"
@@ -65,6 +67,15 @@ def test_name_servers_admit_the_whole_cluster() -> None:
     """Only their own port is open."""
     assert may(CLIENT, "nameserver", 9876)
     assert not may(CLIENT, "nameserver", 10913)
+
+
+def test_proxies_admit_clients_and_prometheus() -> None:
+    """The port for clients is open; only Prometheus reaches the one for metrics, which has no accounts."""
+    proxy = {"proxy": {"replicas": 1}}
+
+    assert {port for port in (8081, 9081, 8080, 10911) if may(CLIENT, "proxy", port, **proxy)} == {8081}
+    assert {port for port in (8081, 9081, 8080, 10911) if may(PROMETHEUS, "proxy", port, **proxy)} == {8081, 9081}
+    assert not may(IMPOSTOR, "proxy", 9081, **proxy)
 
 
 def test_external_listener_is_closed_by_default() -> None:

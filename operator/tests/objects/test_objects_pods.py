@@ -24,9 +24,13 @@ SPECS: list[dict[str, Any]] = [
 ]
 
 
+WORKLOADS = ("StatefulSet", "Deployment")
+
+
 def templates(spec: dict[str, Any]) -> list[Object]:
     """Return the templates of all pods of a spec."""
-    return [one["spec"]["template"] for one in of_kind(rendered(group(**spec)), "StatefulSet").values()]
+    objects = rendered(group(**spec))
+    return [one["spec"]["template"] for kind in WORKLOADS for one in of_kind(objects, kind).values()]
 
 
 @pytest.fixture(params=SPECS, ids=["defaults", "everything", "alone in memory"])

@@ -23,7 +23,7 @@ from kubernetes.client import ApiClient, Configuration
 from objects_scene import facts
 from operator_world.cluster import ModelClock
 
-from gantry_operator.api import CONFIG_MAPS, GROUPS, Object, ObjectRef, ref_of
+from gantry_operator.api import GROUPS, Object, ObjectRef, ref_of
 from gantry_operator.cache import Cache
 from gantry_operator.execute.pruner import PRUNED_KINDS, Pruner
 from gantry_operator.group_reconciler import GroupContext
@@ -41,7 +41,6 @@ pytestmark = [
 ]
 
 NAMESPACE = "shop"
-KINDS = (*PRUNED_KINDS, CONFIG_MAPS)
 ONLY_ADDED = {"shards", "slaves"}
 """The fields whose increase is not reverted here: the removal of members needs the reports of brokers."""
 
@@ -100,13 +99,13 @@ class OperatedGroup:
     async def existing_objects(self) -> list[Object]:
         """Return the objects of the group on the server."""
         label = f"gantry.dev/group={GROUP}"
-        return [one for kind in KINDS for one in await self.api.list(kind, NAMESPACE, label)]
+        return [one for kind in PRUNED_KINDS for one in await self.api.list(kind, NAMESPACE, label)]
 
     async def rendered_names(self) -> set[str]:
         """Return the objects that are rendered for the present group."""
         document = await self.api.get(ObjectRef(GROUPS, NAMESPACE, GROUP))
         group = group_of({key: value for key, value in document.items() if key != "status"})
-        kinds = {kind.name for kind in KINDS}
+        kinds = {kind.name for kind in PRUNED_KINDS}
         return {name_of(one) for one in render(group, facts()) if one["kind"] in kinds}
 
     async def delete(self) -> None:

@@ -61,7 +61,9 @@ def test_leaf_without_a_row_is_detected(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["", "replication", "access.external", "topics[]", "template"], ids=lambda place: place or "spec"
+    "place",
+    ["", "replication", "access.external", "topics[]", "template", "proxy.limits"],
+    ids=lambda place: place or "spec",
 )
 def test_new_leaf_is_detected_everywhere(place: str) -> None:
     """The twin: a field added to any part or item of a list is a leaf without a row; a removed one is a surplus row."""
@@ -88,7 +90,8 @@ def test_walk_covers_parts_and_items() -> None:
     assert {"shards", "access.external.type", "topics[].queues", "nameServers.addresses", "broker"} <= found
     assert {"template.tolerations", "template.affinity", "resources", "access.external.annotations"} <= found
     assert not {"topics", "template", "access", "access.external"} & found
-    assert len(found) >= 44
+    assert {"proxy.port", "proxy.service.type", "proxy.limits.clients", "proxy.template.affinity"} <= found
+    assert len(found) >= 70
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

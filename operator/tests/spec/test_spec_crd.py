@@ -55,6 +55,10 @@ def test_the_schema_is_structural() -> None:
         assert not {"anyOf", "oneOf", "allOf", "$ref", "const"} & schema.keys(), path
     keeping = [path for path, schema in schemas_in(spec_schema()) if schema.get("x-kubernetes-preserve-unknown-fields")]
     assert keeping == [
+        ".proxy.resources",
+        ".proxy.template.tolerations[]",
+        ".proxy.template.affinity",
+        ".proxy.template.topologySpreadConstraints[]",
         ".resources",
         ".template.tolerations[]",
         ".template.affinity",

@@ -117,6 +117,22 @@ def test_fields_that_kubernetes_adds_are_accepted() -> None:
             "slaves: 0\n  replication: {mode: Async}\n  durability: {maxAtRisk: 100ms}",
             "spec.durability.maxAtRisk: 100ms cannot be kept",
         ),
+        ("proxy: {credentialsSecret: mine}", "spec.proxy.credentialsSecret: mine has no effect while brokers check no"),
+        (
+            "proxy: {tls: {requiresClientCertificate: true}}",
+            "spec.proxy.tls.requiresClientCertificate: true needs a Secret with certificates; set spec.proxy",
+        ),
+        (
+            "proxy: {service: {loadBalancerSourceRanges: [10.0.0.0/8]}}",
+            "spec.proxy.service.type: ClusterIP has no load balancer; set LoadBalancer",
+        ),
+        ("proxy: {limits: {calls: 10}}", "spec.proxy.limits.calls: 10 is less than limits.clients, 5000"),
+        ("proxy: {limits: {longPoll: 2m}}", "spec.proxy.limits.longPoll: 2m, expected 5s to 60s"),
+        ("proxy: {limits: {invisibleTime: 9s}}", "spec.proxy.limits.invisibleTime: 9s, expected at least 10s"),
+        (
+            "proxy: {limits: {longPoll: 40s}}",
+            "spec.proxy.template.terminationGracePeriod: 45s is too short for calls that wait up to 40s",
+        ),
         ("failover: {mode: Disabled, switchback: true}", "spec.failover.switchback: true contradicts mode Disabled"),
         ("topics: [{name: a}, {name: a}]", "spec.topics: duplicate name"),
         (

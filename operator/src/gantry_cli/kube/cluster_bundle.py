@@ -69,6 +69,13 @@ def _redact_field(key: str, value: Any) -> Any:
     return REDACTED if is_secret else redact_object(value)
 
 
+_GENERATED: Final = "[bcdfghjklmnpqrstvwxz2456789]"
+"""A character of the parts that Kubernetes adds to the names of ReplicaSets and pods. It has no vowels, as words do."""
+
+WORKLOADS: Final = ("Pod", "StatefulSet", "Deployment", "ReplicaSet")
+"""The kinds of a group's objects that run processes. Their events are collected after their deletion, too."""
+
+
 def is_event_of(event: Object, group: str, uids: Set[str]) -> bool:
     """Return whether an event is about an object of a group: about a present one, or about a deleted workload.
 
@@ -78,8 +85,10 @@ def is_event_of(event: Object, group: str, uids: Set[str]) -> bool:
     about = event.get("involvedObject") or {}
     if about.get("uid") in uids:
         return True
-    pattern = rf"{re.escape(group)}-(?:nameserver|[0-9]+-(?:master|slave))(?:-[0-9]+)?"
-    return about.get("kind") in ("Pod", "StatefulSet") and re.fullmatch(pattern, str(about.get("name"))) is not None
+    stateful = "(?:nameserver|[0-9]+-(?:master|slave))(?:-[0-9]+)?"
+    proxies = f"proxy(?:-{_GENERATED}{{6,10}}(?:-{_GENERATED}{{5}})?)?"
+    pattern = f"{re.escape(group)}-(?:{stateful}|{proxies})"
+    return about.get("kind") in WORKLOADS and re.fullmatch(pattern, str(about.get("name"))) is not None
 
 
 LOG_BYTES_MAX: Final = 2 << 20

@@ -97,6 +97,22 @@ class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @final
+class ClusterProxyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The gRPC proxies as the operator has written them into the group's status."""
+
+    desired: int
+    """The number of proxies that should run."""
+    ready: int
+    """The number of proxies that take clients."""
+    updated: int
+    """The number of proxies with the present image and settings."""
+    endpoint: str
+    """Host and port for clients inside the cluster."""
+    external_endpoint: str
+    """Host and port for clients outside the cluster; empty while the cluster has assigned none."""
+
+
+@final
 class GroupEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the group."""
 
@@ -131,6 +147,8 @@ class ClusterGroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     members: list[ClusterMemberStatus]
     name_servers: str
     """Ready name servers of all, `2/2`; empty if the group has none of its own, or the user may not list pods."""
+    proxies: ClusterProxyStatus | None
+    """The gRPC proxies; null if the group has none, or if the operator has not reported them."""
     ledgers: list[Ledger]
     """The bytes at risk in each shard, from the present answers of sidecars; empty if there are none."""
     conditions: list[GroupCondition]

@@ -15,6 +15,7 @@ from gantry_cli.kube.cluster import Cluster, Object
 from gantry_cli.kube.documents import (
     ClusterGroupStatus,
     ClusterMemberStatus,
+    ClusterProxyStatus,
     ClusterShardStatus,
     GroupCondition,
     GroupEvent,
@@ -148,6 +149,7 @@ def document_of(cluster: Cluster, observation: Observation) -> ClusterGroupStatu
         shards=shards_of(status),
         members=_members(objects, group),
         name_servers=_ready_of(observation.name_servers),
+        proxies=proxies_of(status),
         ledgers=_ledgers(objects, group),
         conditions=[_condition(one) for one in _dicts(status.get("conditions"))],
         events=_events(observation.events),
@@ -181,6 +183,20 @@ def shards_of(status: Mapping[str, Any]) -> list[ClusterShardStatus]:
             )
         )
     return sorted(shards, key=lambda shard: shard.number)
+
+
+def proxies_of(status: Mapping[str, Any]) -> ClusterProxyStatus | None:
+    """Return the proxies in a group's status; None if it has none, or if an operator without proxies wrote it."""
+    proxy = dict_of(status.get("proxy"))
+    if not proxy.get("endpoint"):
+        return None
+    return ClusterProxyStatus(
+        desired=int(proxy.get("desired") or 0),
+        ready=int(proxy.get("ready") or 0),
+        updated=int(proxy.get("updated") or 0),
+        endpoint=str(proxy["endpoint"]),
+        external_endpoint=str(proxy.get("externalEndpoint") or ""),
+    )
 
 
 def _members(objects: GroupObjects, group: BrokerGroup | None) -> list[ClusterMemberStatus]:

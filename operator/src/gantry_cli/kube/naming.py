@@ -38,6 +38,7 @@ BUNDLED_KINDS: Final = (
     PODS,
     LEASES,
     Kind("apps/v1", "StatefulSet", "statefulsets"),
+    DEPLOYMENTS,
     Kind("v1", "Service", "services"),
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),

@@ -59,6 +59,9 @@ def render(status: ClusterGroupStatus) -> Iterator[RenderableType]:
 
 
 def _lines(status: ClusterGroupStatus) -> Iterator[str]:
+    if status.proxies is not None:
+        outside = status.proxies.external_endpoint
+        yield f"gRPC clients: {status.proxies.endpoint}{f', from outside {outside}' if outside else ''}"
     yield from (risk_line(ledger, partial(member_pod, status.group)) for ledger in status.ledgers)
     for one in status.conditions:
         if is_shown_in_status(one.type, STATUSES.get(one.status), one.message):
@@ -91,6 +94,7 @@ def _head(status: ClusterGroupStatus) -> str:
         return f"{line}: no status yet; check that an operator runs for this namespace"
     line += f": {status.phase}, shards {status.ready}"
     line += f", name servers {status.name_servers}" if status.name_servers else ""
+    line += f", proxies {status.proxies.ready}/{status.proxies.desired}" if status.proxies is not None else ""
     if status.observed_generation < status.generation:
         line += f"; generation {status.generation} of the spec not observed yet (last: {status.observed_generation})"
     return line

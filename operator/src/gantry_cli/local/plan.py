@@ -110,6 +110,7 @@ def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
         "access.external": spec.access.external != default.access.external,
         "resources": spec.resources,
         "template": spec.template != default.template,
+        "proxy": spec.proxy.replicas > 0,
     }
     ignored = [f"spec.{name}" for name, is_set in cluster.items() if is_set]
     notes = [f"without effect on one machine: {', '.join(ignored)}"] if ignored else []

@@ -6,7 +6,8 @@ stay, and an external address would stay open.
     checked      when other objects are rendered than before, then every ``RETRY_MS`` until nothing is left over; when
                  this process starts; and every ``REAPPLY_MS``
     not checked  for a new group that has neither an edit nor a status: it never had other objects
-    deleted      Services, budgets and policies that this group owns, and the StatefulSet of its name servers
+    deleted      Services, budgets and policies that this group owns, the StatefulSet of its name servers, and the
+                 Deployment, ConfigMap and ServiceAccount of its proxies
     kept         objects of a shard whose StatefulSets have no replicas: a hibernated shard keeps them, and those of a
                  removed one are deleted by ``delete_shards`` when the shard has no pod
                  the Service of a pod that still exists
@@ -25,6 +26,7 @@ from gantry_operator.api import (
     ACCOUNTS,
     BUDGETS,
     CONFIG_MAPS,
+    DEPLOYMENTS,
     LEASES,
     PODS,
     POLICIES,
@@ -51,6 +53,7 @@ from gantry_operator.objects.names import (
     COMPONENT_LABEL,
     GROUP_LABEL,
     NAME_SERVER,
+    PROXY,
     SHARD_LABEL,
     TEMPLATE_ANNOTATION,
 )
@@ -61,8 +64,14 @@ log = logging.getLogger(__name__)
 SHARD_KINDS: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, LEASES, STATEFUL_SETS)
 """The kinds of a shard's objects except volumes. StatefulSets come last, because removed shards are found by them."""
 
-PRUNED_KINDS: Final = (SERVICES, BUDGETS, POLICIES, STATEFUL_SETS)
-"""The kinds of objects that are deleted where they are not rendered any more."""
+PRUNED_KINDS: Final = (DEPLOYMENTS, SERVICES, BUDGETS, POLICIES, STATEFUL_SETS, CONFIG_MAPS, ACCOUNTS)
+"""The kinds of objects that are deleted where they are not rendered any more. Pods of proxies stop before the rest."""
+
+COMPONENT_OF_KIND: Final = {
+    STATEFUL_SETS: NAME_SERVER,
+    **dict.fromkeys((DEPLOYMENTS, CONFIG_MAPS, ACCOUNTS), PROXY),
+}
+"""The kinds of which only the objects of one component are deleted."""
 
 
 @final
@@ -137,8 +146,8 @@ class Pruner:
         listed = await self._api.list(kind, self._key[0], f"{GROUP_LABEL}={self._key[1]}")
         found = [one for one in listed if ref_of(one) not in wanted and owner in owner_uids(one)]
         shards = {labels_of(one).get(SHARD_LABEL) for one in self._running_sets()}
-        if kind is STATEFUL_SETS:
-            return [one for one in found if labels_of(one).get(COMPONENT_LABEL) == NAME_SERVER]
+        if kind in COMPONENT_OF_KIND:
+            return [one for one in found if labels_of(one).get(COMPONENT_LABEL) == COMPONENT_OF_KIND[kind]]
         return [one for one in found if labels_of(one).get(SHARD_LABEL) in {*shards, None}]
 
     def _running_sets(self) -> Iterable[Object]:

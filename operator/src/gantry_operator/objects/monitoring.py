@@ -1,7 +1,8 @@
 """The PodMonitor and the alerts of a group: they use the metrics of sidecars, and every alert can be acted on.
 
 Every alert describes the effect on messages, and the next step. ``docs/alerts.md`` has a paragraph for each. The rules
-of a group select that group, so the metrics of one group never trigger alerts of another.
+of a group select that group, so the metrics of one group never trigger alerts of another. Those of proxies are part of
+a group that has proxies.
 
 Metrics are scraped through a PodMonitor, which adds ``gantry_dev_group``, ``gantry_dev_shard`` and
 ``gantry_dev_role``. Both kinds are rendered only where the cluster has them. Sidecars require a token: Prometheus uses
@@ -172,9 +173,40 @@ ALERTS: Final = (
 )
 
 
+PROXY_ALERTS: Final = (
+    Alert(
+        "GantryProxyDown",
+        'up{{{s},container="proxy"}} == 0',
+        "5m",
+        "warning",
+        "The proxy {{ $labels.pod }} does not answer",
+        "Its clients use other proxies of the group. Read its log: the process is blocked, or does not start.",
+    ),
+    Alert(
+        "GantryProxyNotReady",
+        "gantry_proxy_ready{{{s}}} == 0",
+        "5m",
+        "warning",
+        "The proxy {{ $labels.pod }} is not ready",
+        "It gets no new clients. The proxy's /readyz gives the reason, for example that no name server has answered.",
+    ),
+    Alert(
+        "GantryProxyRefusesCalls",
+        "rate(gantry_proxy_calls_refused_total{{{s}}}[5m]) > 0",
+        "5m",
+        "warning",
+        "The proxy {{ $labels.pod }} refuses {{ $value | humanize }} calls a second",
+        "More calls run than spec.proxy.limits.calls allows. Increase spec.proxy.replicas, or the limit.",
+    ),
+)
+"""The alerts of a group with proxies."""
+
+
 def rule_group(group: BrokerGroup, *, is_hibernated: bool = False) -> Object:
     """Return the alerting rules of one group. A hibernated group has no pods, and so no metrics."""
-    rules = [_rule(group, alert) for alert in ALERTS if not (is_hibernated and alert.name == NOT_OBSERVED)]
+    alerts = [alert for alert in ALERTS if not (is_hibernated and alert.name == NOT_OBSERVED)]
+    alerts += PROXY_ALERTS if group.spec.proxy.replicas else ()
+    rules = [_rule(group, alert) for alert in alerts]
     return {"name": f"gantry-{group.metadata.name}", "interval": SCRAPE_INTERVAL, "rules": rules}
 
 
@@ -217,8 +249,22 @@ def _pod_monitor(group: BrokerGroup) -> Object:
     if group.spec.access.tls_secret:
         # No certificate contains the addresses of pods. The token that is sent can only read metrics.
         endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
+    endpoints, chosen = [endpoint], selector(group, names.BROKER)
+    if not group.spec.proxy.replicas:
+        return _monitor({"matchLabels": chosen}, endpoints)
+    # An endpoint is used for the pods that have a port of its name.
+    endpoints.append({"port": names.PROXY_HTTP_PORT_NAME, "path": "/metrics", "interval": SCRAPE_INTERVAL})
+    components = {
+        "key": names.COMPONENT_LABEL,
+        "operator": "In",
+        "values": [chosen.pop(names.COMPONENT_LABEL), names.PROXY],
+    }
+    return _monitor({"matchLabels": chosen, "matchExpressions": [components]}, endpoints)
+
+
+def _monitor(pods: Object, endpoints: list[Object]) -> Object:
     return {
-        "selector": {"matchLabels": selector(group, names.BROKER)},
+        "selector": pods,
         "podTargetLabels": [names.GROUP_LABEL, names.SHARD_LABEL, names.ROLE_LABEL],
-        "podMetricsEndpoints": [endpoint],
+        "podMetricsEndpoints": endpoints,
     }

@@ -3,6 +3,7 @@
     g-0-master      StatefulSet, 1 pod: g-0-master-0, member 1
     g-0-slave       StatefulSet: g-0-slave-0 is member 2, g-0-slave-1 member 3, ...
     g-0             Service of the present master, ConfigMap, Lease, ServiceAccount, Role, RoleBinding
+    g-proxy         Deployment of the gRPC proxies, Service, ConfigMap, ServiceAccount, budget and policy
 
 The names of StatefulSets show the initial roles. The present role is the label ``gantry.dev/role`` of a pod, which only
 the operator writes. No selector or template of a StatefulSet contains it, or moving a role would replace pods.
@@ -16,10 +17,12 @@ from gantry_spec.cluster_objects import BROKER as BROKER
 from gantry_spec.cluster_objects import COMPONENT_LABEL as COMPONENT_LABEL
 from gantry_spec.cluster_objects import GROUP_LABEL as GROUP_LABEL
 from gantry_spec.cluster_objects import NAME_SERVER as NAME_SERVER
+from gantry_spec.cluster_objects import PROXY as PROXY
 from gantry_spec.cluster_objects import ROLE_LABEL as ROLE_LABEL
 from gantry_spec.cluster_objects import PodPlace as PodPlace
 from gantry_spec.cluster_objects import member_of as member_of
 from gantry_spec.cluster_objects import member_pod as member_pod
+from gantry_spec.cluster_objects import proxy_name as proxy_name
 from gantry_spec.cluster_objects import shard_name as shard_name
 from gantry_spec.manifest.group import API_GROUP
 from gantry_status.broker_ports import BROKER_PORT as BROKER_PORT
@@ -31,6 +34,9 @@ HOME_LABEL: Final = f"{API_GROUP}/home"
 """The label with the name of the StatefulSet that a pod belongs to, which never changes."""
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
 """The annotation of a pod with the hash of its template."""
+
+CONFIGURATION_ANNOTATION: Final = f"{API_GROUP}/configuration"
+"""The annotation of a proxy's pod with the hash of the settings in its ConfigMap."""
 
 HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/hibernated-replicas"
 """The annotation of a hibernated StatefulSet: how many pods it creates after the hibernation."""
@@ -66,6 +72,18 @@ SIDECAR_PORT: Final = 8080
 
 LOG_PORT: Final = 8081
 """The port of a sidecar from which ranges of the log are read."""
+
+PROXY_PORT: Final = 8081
+"""The port of a proxy in its pod. Clients use the Service's port, which may be another one."""
+
+PROXY_HTTP_PORT: Final = 9081
+"""The port of a proxy for probes and metrics, without TLS."""
+
+PROXY_PORT_NAME: Final = "grpc"
+"""The name of the port for clients, in a proxy's pod and in the Service."""
+
+PROXY_HTTP_PORT_NAME: Final = "metrics"
+"""The name of the port for probes and metrics in a proxy's pod, by which Prometheus finds it."""
 
 EXTERNAL_NAME_SERVER_PORT: Final = 9886
 """The port of name servers for clients outside of the cluster; it returns the brokers' external addresses."""

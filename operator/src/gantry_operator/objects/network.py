@@ -7,9 +7,10 @@
     g-nameserver      headless: the host names of the name servers
     ...-external      optional, for clients outside of the cluster: one for each Service that clients use; name servers
                       have another port for them, and return the brokers' external addresses there
+    g-proxy           the gRPC proxies, only those that are ready: see ``proxy``
 
-All Services publish addresses that are not ready. Readiness is for users and rolls. RocketMQ clients use name servers
-instead, and a master that refuses sends must still be reachable to answer.
+All Services but that of proxies publish addresses that are not ready. Readiness is for users and rolls. RocketMQ
+clients use name servers instead, and a master that refuses sends must still be reachable to answer.
 
 The Service of the master selects a pod by name, so one change moves it. A selector by role label would need two
 changes, those of the old and the new master's pod, and between them the Service would have no endpoint: nodes would
@@ -40,7 +41,7 @@ EXTERNAL_NAME_SERVER_PORT = {
     "targetPort": names.EXTERNAL_NAME_SERVER_PORT,
 }
 
-EXTERNAL_PORT_NAMES = (EXTERNAL_BROKER_PORT["name"], EXTERNAL_NAME_SERVER_PORT["name"])
+EXTERNAL_PORT_NAMES = (EXTERNAL_BROKER_PORT["name"], EXTERNAL_NAME_SERVER_PORT["name"], names.PROXY_PORT_NAME)
 
 
 def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:

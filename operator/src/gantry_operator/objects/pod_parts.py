@@ -13,7 +13,7 @@ from gantry_operator.objects import names
 from gantry_operator.objects.base import Object, selector
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.manifest.parts import Template
+from gantry_spec.manifest.parts import PodSettings
 from gantry_spec.pipelines.parts import PodTemplate
 
 USER: Final = 10001
@@ -37,7 +37,7 @@ def pod_security(user: int = USER) -> Object:
     }
 
 
-def placement(template: Template | PodTemplate, affinity: Mapping[str, Any]) -> Object:
+def placement(template: PodSettings | PodTemplate, affinity: Mapping[str, Any]) -> Object:
     """Return the placement of pods from the user's template, with this affinity."""
     found: Object = {}
     if template.node_selector:
@@ -157,11 +157,13 @@ def tcp_probe(port: int, *, period_s: int, failures: int) -> Object:
     return {"tcpSocket": {"port": port}, "periodSeconds": period_s, "timeoutSeconds": 3, "failureThreshold": failures}
 
 
-def http_probe(path: str, *, period_s: int, failures: int, is_tls: bool = False) -> Object:
-    """Return a probe of an HTTP path of the sidecar. kubelet does not verify certificates."""
+def http_probe(
+    path: str, *, period_s: int, failures: int, is_tls: bool = False, port: int = names.SIDECAR_PORT
+) -> Object:
+    """Return a probe of an HTTP path, by default of the sidecar. kubelet does not verify certificates."""
     scheme = {"scheme": "HTTPS"} if is_tls else {}
     return {
-        "httpGet": {"path": path, "port": names.SIDECAR_PORT} | scheme,
+        "httpGet": {"path": path, "port": port} | scheme,
         "periodSeconds": period_s,
         "timeoutSeconds": 3,
         "failureThreshold": failures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantry_operator.objects import access, configuration, monitoring, network, workloads
+from gantry_operator.objects import access, configuration, monitoring, network, proxy, workloads
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
@@ -23,5 +23,6 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
     found += workloads.budgets(group, facts)
     found += [name_servers] if name_servers is not None else []
     found += stateful_sets
+    found += proxy.proxy_objects(group, facts)
     found += monitoring.monitors(group, facts)
     return tuple(found)

@@ -1,8 +1,8 @@
 """The edits of a group that are allowed: some fields are immutable once a store exists, and some may only grow.
 
-An edit is refused if it would need another store, delete messages, or could not be rolled out broker by broker. A shard
-is removed only when it is empty. That is not visible in the manifest, so reducing ``shards`` is accepted here, and
-``decide`` waits with a reason.
+An edit is refused if it would need another store, delete messages, could not be rolled out broker by broker, or would
+be refused by Kubernetes later. A shard is removed only when it is empty. That is not visible in the manifest, so
+reducing ``shards`` is accepted here, and ``decide`` waits with a reason.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from gantry_spec.manifest.errors import Problem
 from gantry_spec.manifest.group import BrokerGroup, Spec
+from gantry_spec.manifest.proxy import ProxyServiceType
 
 
 class FixedField(NamedTuple):
@@ -19,7 +20,7 @@ class FixedField(NamedTuple):
 
     path: str
     value: Callable[[Spec], Any]
-    """The function that returns the field's value in a spec."""
+    """The function that returns the field's value in a spec; None where it may become any value, and had none."""
 
     may_grow: bool
     """Whether a greater value is allowed; otherwise no other value is."""
@@ -29,6 +30,11 @@ class FixedField(NamedTuple):
 
     cel: str
     """The same rule in CEL, over ``self`` and ``oldSelf``, the spec after and before the edit."""
+
+
+def _has_balancer(spec: Spec) -> bool:
+    """Return whether the proxies have a load balancer."""
+    return spec.proxy.replicas > 0 and spec.proxy.service.type is ProxyServiceType.LOAD_BALANCER
 
 
 FIXED: Final = (
@@ -62,6 +68,15 @@ FIXED: Final = (
         " create a new group and migrate to it",
         "(self.access.tlsSecret == '') == (oldSelf.access.tlsSecret == '')",
     ),
+    FixedField(
+        "spec.proxy.service.loadBalancerClass",
+        lambda spec: spec.proxy.service.load_balancer_class if _has_balancer(spec) else None,
+        False,
+        "the class of a load balancer cannot change; set spec.proxy.service.type to ClusterIP first",
+        "self.proxy.service.type != 'LoadBalancer' || oldSelf.proxy.service.type != 'LoadBalancer' ||"
+        " self.proxy.replicas == 0 || oldSelf.proxy.replicas == 0 ||"
+        " self.proxy.service.loadBalancerClass == oldSelf.proxy.service.loadBalancerClass",
+    ),
 )
 
 
@@ -75,6 +90,6 @@ def _changes(old: BrokerGroup, new: BrokerGroup) -> Iterator[Problem]:
         yield Problem("metadata.name", f"the name cannot change from {old.metadata.name}; create a new group instead")
     for one in FIXED:
         before, after = one.value(old.spec), one.value(new.spec)
-        if before == after or (one.may_grow and after > before):
+        if before == after or before is None or after is None or (one.may_grow and after > before):
             continue
         yield Problem(one.path, f"cannot change from {before or 'empty'} to {after or 'empty'}: {one.reason}")

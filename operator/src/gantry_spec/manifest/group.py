@@ -21,6 +21,7 @@ from gantry_spec.manifest.parts import (
     Topic,
     WriteBuffer,
 )
+from gantry_spec.manifest.proxy import Proxy
 
 API_GROUP: Final = "gantry.dev"
 VERSION: Final = "v1alpha1"
@@ -42,7 +43,8 @@ class Spec(Part, frozen=True):
     """The number of slaves of each master."""
 
     image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """The image of brokers, sidecars and name servers. Empty: the operator's default (`brokerImage` of its chart)."""
+    """The image of brokers, sidecars, name servers and proxies. Empty: the operator's default (`brokerImage` of its
+    chart)."""
 
     name_servers: NameServers = NameServers()
     """The name servers where brokers register and clients get routes."""
@@ -68,6 +70,9 @@ class Spec(Part, frozen=True):
     access: Access = Access()
     """Authentication, TLS and external access."""
 
+    proxy: Proxy = Proxy()
+    """The gRPC proxies, through which clients with an SDK of RocketMQ 5 use the group."""
+
     topics: Annotated[list[Topic], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
     """The topics that the operator creates and updates."""
 
@@ -88,6 +93,11 @@ class Spec(Part, frozen=True):
     def members(self) -> range:
         """The numbers of a shard's members. Member 1 is the initial master, unless its machine is being drained."""
         return range(1, self.slaves + 2)
+
+    @property
+    def proxy_certificate(self) -> str:
+        """The name of the Secret with the certificate of the proxies; empty for plain text."""
+        return self.proxy.tls.secret or self.access.tls_secret
 
 
 @final

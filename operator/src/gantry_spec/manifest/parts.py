@@ -261,9 +261,8 @@ class ConsumerGroup(Part, frozen=True):
     """How often a message is redelivered before it goes to the dead letter queue."""
 
 
-@final
-class Template(Part, frozen=True):
-    """Settings that are copied into the pods of brokers unchanged."""
+class PodSettings(Part, frozen=True):
+    """Settings that are copied into pods unchanged. It is the base of the templates of brokers and of proxies."""
 
     annotations: dict[str, str] = {}
     """The annotations of the pods."""
@@ -279,13 +278,19 @@ class Template(Part, frozen=True):
     """The tolerations of the pods, as in a pod's spec."""
 
     affinity: dict[str, Any] = {}
-    """The affinity of the pods, as in a pod's spec. Brokers of one shard never share a machine in any case."""
+    """The affinity of the pods, as in a pod's spec. The operator adds that brokers of one shard never share a machine,
+    and that proxies prefer different ones."""
 
     topology_spread_constraints: list[dict[str, Any]] = []
     """The topology spread constraints of the pods, as in a pod's spec."""
 
     priority_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
     """The priority class of the pods, as in a pod's spec."""
+
+
+@final
+class Template(PodSettings, frozen=True):
+    """Settings that are copied into the pods of brokers unchanged."""
 
     termination_grace_period: Duration = Duration(120_000)
     """How long a pod may take to stop when it is deleted. Its broker gets 10 s less, and at most 60 s."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from gantry_spec.manifest.errors import Problem
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import AckLevel, FailoverMode, FlushMode, Medium, ReplicationMode
+from gantry_spec.manifest.proxy import ProxyServiceType
 from gantry_spec.manifest.quantities import duration_text, size_text
 
 PAGE_BYTES: Final = 2 << 20
@@ -20,6 +21,15 @@ PAGE_BYTES: Final = 2 << 20
 
 BLOCK_BYTES: Final = 4096
 """The block size of which the size of any log file must be a multiple."""
+
+POLL_MS_MIN: Final = 5_000
+"""The shortest long poll of clients that proxies accept, as RocketMQ's proxy; a limit below it would contradict it."""
+
+POLL_MS_MAX: Final = 60_000
+"""The longest limit of a long poll: a stopping proxy waits for it."""
+
+INVISIBLE_MS_MIN: Final = 10_000
+"""The shortest invisible time of a received message, as in RocketMQ; a limit below it would contradict it."""
 
 RESERVED_KEYS: Final = frozenset(
     {
@@ -69,6 +79,11 @@ def _replicas(spec: Spec) -> int:
 def _segment_unit(spec: Spec) -> int:
     """Return the number of bytes of which ``segmentSize`` must be a multiple."""
     return PAGE_BYTES if spec.write_buffer.medium is Medium.HUGE_PAGES else BLOCK_BYTES
+
+
+def _has_balancer_fields(spec: Spec) -> bool:
+    """Return whether a field of the proxies' Service is set that only a load balancer has."""
+    return bool(spec.proxy.service.load_balancer_class or spec.proxy.service.load_balancer_source_ranges)
 
 
 def _is_unique(names: list[str]) -> bool:
@@ -161,6 +176,70 @@ RULES: Final = (
         lambda _: "true contradicts mode Disabled, which does not move the role back; set mode Manual or Automatic",
         "!(self.failover.switchback && self.failover.mode == 'Disabled')",
         "switchback moves the master's role, and failover.mode Disabled forbids that",
+    ),
+    Rule(
+        "spec.proxy.credentialsSecret",
+        lambda spec: not spec.proxy.credentials_secret or bool(spec.access.acl_secret),
+        lambda spec: (
+            f"{spec.proxy.credentials_secret} has no effect while brokers check no accounts; set spec.access.aclSecret,"
+            " or leave it out"
+        ),
+        "self.proxy.credentialsSecret == '' || self.access.aclSecret != ''",
+        "proxy.credentialsSecret has no effect without access.aclSecret: set both, or leave it out",
+    ),
+    Rule(
+        "spec.proxy.tls.requiresClientCertificate",
+        lambda spec: not spec.proxy.tls.requires_client_certificate or bool(spec.proxy_certificate),
+        lambda _: "true needs a Secret with certificates; set spec.proxy.tls.secret or spec.access.tlsSecret",
+        "!self.proxy.tls.requiresClientCertificate || self.proxy.tls.secret != '' || self.access.tlsSecret != ''",
+        "proxy.tls.requiresClientCertificate needs certificates: set proxy.tls.secret or access.tlsSecret",
+    ),
+    Rule(
+        "spec.proxy.service.type",
+        lambda spec: spec.proxy.service.type is ProxyServiceType.LOAD_BALANCER or not _has_balancer_fields(spec),
+        lambda spec: (
+            f"{spec.proxy.service.type} has no load balancer; set LoadBalancer, or leave out loadBalancerClass and"
+            " loadBalancerSourceRanges"
+        ),
+        "self.proxy.service.type == 'LoadBalancer' || (self.proxy.service.loadBalancerClass == '' &&"
+        " size(self.proxy.service.loadBalancerSourceRanges) == 0)",
+        "proxy.service.type must be LoadBalancer for loadBalancerClass and loadBalancerSourceRanges",
+    ),
+    Rule(
+        "spec.proxy.limits.calls",
+        lambda spec: spec.proxy.limits.calls >= spec.proxy.limits.clients,
+        lambda spec: (
+            f"{spec.proxy.limits.calls} is less than limits.clients, {spec.proxy.limits.clients}: the stream of each"
+            f" client is a call; set at least {spec.proxy.limits.clients}"
+        ),
+        "self.proxy.limits.calls >= self.proxy.limits.clients",
+        "proxy.limits.calls must be at least proxy.limits.clients, since each client has a stream",
+    ),
+    Rule(
+        "spec.proxy.limits.longPoll",
+        lambda spec: POLL_MS_MIN <= spec.proxy.limits.long_poll <= POLL_MS_MAX,
+        lambda spec: f"{duration_text(spec.proxy.limits.long_poll)}, expected 5s to 60s",
+        "duration(self.proxy.limits.longPoll) >= duration('5s') &&"
+        " duration(self.proxy.limits.longPoll) <= duration('60s')",
+        "proxy.limits.longPoll must be between 5s and 60s",
+    ),
+    Rule(
+        "spec.proxy.limits.invisibleTime",
+        lambda spec: spec.proxy.limits.invisible_time >= INVISIBLE_MS_MIN,
+        lambda spec: f"{duration_text(spec.proxy.limits.invisible_time)}, expected at least 10s",
+        "duration(self.proxy.limits.invisibleTime) >= duration('10s')",
+        "proxy.limits.invisibleTime must be at least 10s",
+    ),
+    Rule(
+        "spec.proxy.template.terminationGracePeriod",
+        lambda spec: spec.proxy.template.calls_grace_ms >= spec.proxy.limits.long_poll,
+        lambda spec: (
+            f"{duration_text(spec.proxy.template.termination_grace_period)} is too short for calls that wait up to"
+            f" {duration_text(spec.proxy.limits.long_poll)} (limits.longPoll); set at least 10s more than that"
+        ),
+        "duration(self.proxy.template.terminationGracePeriod) >="
+        " duration(self.proxy.limits.longPoll) + duration('10s')",
+        "proxy.template.terminationGracePeriod must be at least 10s longer than proxy.limits.longPoll",
     ),
     Rule(
         "spec.topics",

@@ -101,6 +101,26 @@ class ShardStatus(StatusPart, frozen=True):
 
 
 @final
+class ProxyStatus(StatusPart, frozen=True):
+    """The status of the gRPC proxies."""
+
+    desired: int = 0
+    """The number of proxies that should run."""
+
+    ready: int = 0
+    """The number of proxies that take clients."""
+
+    updated: int = 0
+    """The number of proxies with the present image and settings."""
+
+    endpoint: str = ""
+    """Host and port for clients inside the cluster; empty without proxies."""
+
+    external_endpoint: str = ""
+    """Host and port for clients outside the cluster; empty while the cluster has assigned none."""
+
+
+@final
 class Status(StatusPart, frozen=True):
     """The observed state of the group."""
 
@@ -133,6 +153,9 @@ class Status(StatusPart, frozen=True):
 
     each_shard: list[ShardStatus] = []
     """The status of each shard."""
+
+    proxy: ProxyStatus = ProxyStatus()
+    """The status of the gRPC proxies."""
 
     conditions: list[Condition] = []
     """The conditions of the group."""
