@@ -70,7 +70,7 @@ class Account:
             return found
         if self.is_admin:
             return ANY
-        if name in names.NOT_SENDABLE_TOPICS:
+        if not names.is_sendable(name):
             return Permission.DENY
         return self.default_topic | Permission.PUB if name in PUBLIC_TOPICS else self.default_topic
 

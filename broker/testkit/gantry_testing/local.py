@@ -359,5 +359,7 @@ def names_below(path: Path | str) -> list[str]:
 
 def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the random choices of sends by constant ones, so that two runs store and answer the same."""
+    now_ms = broker.core.clock.wall_ms()
+    monkeypatch.setattr(broker.core.clock, "wall_ms", lambda: now_ms)  # the times of timer messages
     monkeypatch.setattr(broker.core.send_routes, "next_unique_id", lambda: "0" * 31 + "1")
     monkeypatch.setattr(broker.sends.random, "randrange", lambda _: 0)

@@ -59,5 +59,3 @@ async def test_unknown_request_code_is_named(client: Dialogue) -> None:
     """Any other number is answered 3 with the number."""
     reply = await client.ask(4711)
     assert (reply.code, "4711" in (reply.remark or "")) == (3, True)
-
-

@@ -39,8 +39,11 @@ from gantry_wire import fastjson
 log = logging.getLogger(__name__)
 
 NEEDED_FILES: Final = frozenset(
-    {"topics", "subscriptionGroup", "consumerOffset", "delayOffset", "timerProgress", "liveSettings", "accounts"}
-)
+    (
+        "topics", "subscriptionGroup", "consumerOffset", "delayOffset", "timerProgress", "liveSettings", "accounts",
+        "messageRequestMode", "consumerOrderInfo",
+    )
+)  # fmt: skip
 """The files of which one copy must be readable for a start, if they exist. A broker starts without ``queueLocks``, and
 does not read the files of RocketMQ that are missing here."""
 

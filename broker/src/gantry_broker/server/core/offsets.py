@@ -140,7 +140,7 @@ class OffsetResets:
     def take(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a pending reset and complete it, for a reader that the broker itself moves there."""
         key = f"{topic}{SEPARATOR}{group}"
-        reset = self._table.get(key, {}).get(queue_id) if self._table else None
+        reset = self.by_key.get(key, {}).get(queue_id)
         if reset is None:
             return None
         self._complete(key, queue_id)

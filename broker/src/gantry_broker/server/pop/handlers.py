@@ -140,10 +140,9 @@ class PopHandlers:
         core, request = self._core, held.request
         core.stats.count_found_pull(popped.count, popped.size, 0)
         for flag, queue_id, _, offsets in popped.queues:
-            core.topic_statistics.count_pull(
-                request.consumer_group, queue_topic(request.topic, request.consumer_group, flag), queue_id,
-                count=len(offsets), size=popped.size * len(offsets) // popped.count, took_ms=0,
-            )  # fmt: skip
+            topic = queue_topic(request.topic, request.consumer_group, flag)
+            tally = core.topic_statistics.new_pull_tally(request.consumer_group, topic, queue_id)
+            tally.add(len(offsets), popped.size * len(offsets) // popped.count, took_ms=0)
         ext = PopResult(
             pop_time=popped.pop_time_ms,
             invisible_time=request.invisible_time,

@@ -11,7 +11,7 @@ from typing import Final
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topic_attributes import BATCH_QUEUES, QUEUE_TYPE
-from gantry_broker.server.pull.handlers import check_filter_type
+from gantry_broker.server.pull.pull_plans import check_filter_type
 from gantry_wire import ResponseCode, names
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.commands.nameserver import PERMISSION_READ

@@ -95,11 +95,6 @@ final class Dialect {
         return false;
     }
 
-    /** This client supports none of the newer requests. */
-    static Map<String, BrokerRequest> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
-        return Map.of();
-    }
-
     /** This client has no pop mode. */
     static boolean setPopMode(DefaultMQAdminExt admin, String broker, String topic, String group) {
         return false;
