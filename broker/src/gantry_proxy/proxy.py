@@ -14,7 +14,7 @@ from typing import Final, final
 
 from gantry_access import AccessFileError, AccessMode, AccountFile, OwnAccount, SignatureKind
 from gantry_client.background import BackgroundTasks
-from gantry_client.errors import ClientError
+from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
 from gantry_proxy.access import ProxyGuard
@@ -169,6 +169,8 @@ class Proxy:
         while True:
             try:
                 await self._session.name_servers.cluster()
+                break
+            except BrokerRefused:  # an answer: the proxy's account may be no administrator
                 break
             except ClientError as error:
                 log.info("waiting for a name server", extra={"reason": str(error)})

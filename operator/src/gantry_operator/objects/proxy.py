@@ -13,8 +13,8 @@
     authority        `access.tlsSecret`       the authority of brokers and name servers
     certificates     the Secret of its port   certificate and key, also the authority of clients
 
-The proxy reloads accounts and certificates while it runs. Only the keys that it needs are mounted: where it has a
-certificate of its own, it cannot read the key of the brokers' one.
+The proxy reloads the accounts of clients and certificates while it runs, and reads its own account at its start. Only
+the keys that it needs are mounted: where it has a certificate of its own, it cannot read the key of the brokers' one.
 
 **Stopping.** After SIGTERM a proxy reports that it is not ready, and serves as before until no node sends new clients
 to it. It then ends the streams of clients, which connect to another proxy, and waits for running calls. This needs no
