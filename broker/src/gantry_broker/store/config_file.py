@@ -38,7 +38,12 @@ from gantry_wire import fastjson
 
 log = logging.getLogger(__name__)
 
-NEEDED_FILES: Final = frozenset({"topics", "subscriptionGroup", "consumerOffset", "delayOffset", "liveSettings"})
+NEEDED_FILES: Final = frozenset(
+    {
+        "topics", "subscriptionGroup", "consumerOffset", "delayOffset", "liveSettings", "messageRequestMode",
+        "consumerOrderInfo",
+    }
+)  # fmt: skip
 """The files of which one copy must be readable for a start, if they exist. A broker starts without ``queueLocks``, and
 does not read the files of RocketMQ that are missing here."""
 
