@@ -105,14 +105,14 @@ async def test_unsupported_request_code_is_counted_and_logged_once(
 ) -> None:
     """Each request is counted; a line names code and client, for unknown codes and for those of RocketMQ."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
-        for code in (4711, 4711, 4711, RequestCode.POP_MESSAGE, RequestCode.POP_MESSAGE):
+        for code in (4711, 4711, 4711, RequestCode.POP_LITE_MESSAGE, RequestCode.POP_LITE_MESSAGE):
             assert (await client.ask(code)).code == 3
 
         assert broker.core.stats.refusals.counts[RefusalReason.UNKNOWN_REQUEST] == 5
         assert broker.status.snapshot().refused_requests[RefusalReason.UNKNOWN_REQUEST] == 5
     logged = lines(caplog, "refused request code that is not supported")
     assert [(line["code"], line["request"], line["client"]) for line in logged] == [
-        (4711, "unknown", "127.0.0.1"), (RequestCode.POP_MESSAGE, "POP_MESSAGE", "127.0.0.1"),
+        (4711, "unknown", "127.0.0.1"), (RequestCode.POP_LITE_MESSAGE, "POP_LITE_MESSAGE", "127.0.0.1"),
     ]  # fmt: skip
 
 

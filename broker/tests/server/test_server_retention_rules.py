@@ -19,6 +19,7 @@ from gantry_broker.ports import DiskSpace
 from gantry_broker.server.admin.unconsumed import find_oldest_unconsumed
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
+from gantry_broker.server.core.groups import GroupTable
 from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.topics import TopicTable
 from gantry_broker.store.retention import (
@@ -58,6 +59,8 @@ class History:
             offsets=self.offsets,
             clients=ClientRegistry(self.world.clock),
             topics=TopicTable(self.world.clock, lambda topic: None),
+            groups=GroupTable(self.world.clock, lambda group: None, auto_create=True),
+            oldest_popped=dict,
         )
         self.core = cast("BrokerCore", parts)
         self.settings = RetentionSettings(

@@ -39,8 +39,8 @@ class OrderInfo(Document):
     """The messages of the last ordered pop from a queue, with RocketMQ's names for the fields."""
 
     pop_time: int
-    invisible_time: int = msgspec.field(name="i")
-    offset_list: list[int] = msgspec.field(name="o")
+    invisible_time: int = msgspec.field(name="i", default=0)
+    offset_list: list[int] = msgspec.field(name="o", default_factory=list)
     """The first offset, then the distance of each other message from it."""
 
     next_visible: dict[int, int] | None = msgspec.field(name="ot", default=None)
