@@ -17,21 +17,14 @@ are checked before bytes are read or written.
 """
 
 from cpython.array cimport array, resize_smart
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from hmac import compare_digest
-
-cdef extern from "Python.h":
-    int PyObject_GetBuffer(object, Py_buffer*, int) except -1
-    void PyBuffer_Release(Py_buffer*)
-    int PyBUF_SIMPLE
-    int PyBUF_WRITABLE
 
 cdef extern from "crc32.h":
     void gantry_crc32_prepare() nogil

@@ -16,18 +16,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define GANTRY_HAS_CLMUL 1
-#include <immintrin.h>
-#if defined(__clang__) ? __clang_major__ >= 8 : __GNUC__ >= 9
-#define GANTRY_HAS_WIDE_CLMUL 1
-#endif
-#elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define GANTRY_HAS_CRC 1
-#include <arm_acle.h>
-#include <sys/auxv.h>
-#endif
-
 /* Fetch what is about to be written into the processor's cache. */
 static inline void gantry_prefetch(const void *address) {
 #if defined(__GNUC__) || defined(__clang__)
@@ -38,33 +26,6 @@ static inline void gantry_prefetch(const void *address) {
 }
 
 static uint32_t gantry_crc_table[8][256];
-static int gantry_has_instruction = 0;
-static int gantry_has_wide_instruction = 0;
-
-/* Compute the tables, and look for the instruction. Called once, when the module is imported. */
-static void gantry_crc32_prepare(void) {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t value = byte;
-        for (int bit = 0; bit < 8; bit++)
-            value = (value >> 1) ^ (0xEDB88320u & (0u - (value & 1)));
-        gantry_crc_table[0][byte] = value;
-    }
-    for (uint32_t byte = 0; byte < 256; byte++)
-        for (int row = 1; row < 8; row++) {
-            uint32_t before = gantry_crc_table[row - 1][byte];
-            gantry_crc_table[row][byte] = (before >> 8) ^ gantry_crc_table[0][before & 0xFF];
-        }
-#ifdef GANTRY_HAS_CLMUL
-    __builtin_cpu_init();
-    gantry_has_instruction = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-#ifdef GANTRY_HAS_WIDE_CLMUL
-    gantry_has_wide_instruction = gantry_has_instruction && __builtin_cpu_supports("avx512f") &&
-                                  __builtin_cpu_supports("vpclmulqdq");
-#endif
-#elif defined(GANTRY_HAS_CRC)
-    gantry_has_instruction = (getauxval(AT_HWCAP) & (1 << 7)) != 0; /* HWCAP_CRC32 */
-#endif
-}
 
 /* `state` is the complement of a CRC, as in all functions below. */
 static uint32_t gantry_crc32_by_table(uint32_t state, const uint8_t *data, size_t size) {
@@ -87,14 +48,19 @@ static uint32_t gantry_crc32_by_table(uint32_t state, const uint8_t *data, size_
     return state;
 }
 
-#ifdef GANTRY_HAS_CLMUL
+/* -- x86-64 ------------------------------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define GANTRY_HAS_CLMUL 1
+#include <immintrin.h>
+
 __attribute__((target("pclmul,sse4.1")))
 static inline __m128i gantry_crc32_fold(__m128i remainder, __m128i power, __m128i next) {
     return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(remainder, power, 0x00),
                                        _mm_clmulepi64_si128(remainder, power, 0x11)), next);
 }
 
-/* Reduce 64 bytes as four remainders, and `size` more bytes, a multiple of 16 below 64, to a state. */
+/* Reduce 64 bytes as four remainders, and `size` more bytes, less than 64, to a state. */
 __attribute__((target("pclmul,sse4.1")))
 static inline uint32_t gantry_crc32_reduce(__m128i a, __m128i b, __m128i c, __m128i d, const __m128i *block,
                                            size_t size) {
@@ -113,12 +79,14 @@ static inline uint32_t gantry_crc32_reduce(__m128i a, __m128i b, __m128i c, __m1
     /* Barrett: the quotient by the first constant, its product with the polynomial, and the difference. */
     __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(a, low_words), barrett, 0x10);
     __m128i product = _mm_clmulepi64_si128(_mm_and_si128(quotient, low_words), barrett, 0x00);
-    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, product), 1);
+    uint32_t state = (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, product), 1);
+    return gantry_crc32_by_table(state, (const uint8_t *)block, size);
 }
 
-/* `size` is a multiple of 16 and at least 64. */
 __attribute__((target("pclmul,sse4.1")))
 static uint32_t gantry_crc32_by_clmul(uint32_t state, const uint8_t *data, size_t size) {
+    if (size < 64)
+        return gantry_crc32_by_table(state, data, size);
     const __m128i by_512 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
     const __m128i *block = (const __m128i *)data;
     __m128i a = _mm_xor_si128(_mm_loadu_si128(block), _mm_cvtsi32_si128((int)state));
@@ -132,16 +100,19 @@ static uint32_t gantry_crc32_by_clmul(uint32_t state, const uint8_t *data, size_
     return gantry_crc32_reduce(a, b, c, d, block, size);
 }
 
-#ifdef GANTRY_HAS_WIDE_CLMUL
+#if defined(__clang__) ? __clang_major__ >= 8 : __GNUC__ >= 9
+#define GANTRY_HAS_WIDE_CLMUL 1
+
 __attribute__((target("avx512f,vpclmulqdq")))
 static inline __m512i gantry_crc32_fold_wide(__m512i remainders, __m512i power, __m512i next) {
     return _mm512_xor_si512(_mm512_xor_si512(_mm512_clmulepi64_epi128(remainders, power, 0x00),
                                              _mm512_clmulepi64_epi128(remainders, power, 0x11)), next);
 }
 
-/* `size` is a multiple of 16 and at least 256. */
 __attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq")))
 static uint32_t gantry_crc32_by_wide_clmul(uint32_t state, const uint8_t *data, size_t size) {
+    if (size < 256)
+        return gantry_crc32_by_clmul(state, data, size);
     const __m512i by_2048 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01322d1430, 0x011542778a));
     const __m512i by_512 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01c6e41596, 0x0154442bd4));
     const __m512i first = _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state));
@@ -161,9 +132,14 @@ static uint32_t gantry_crc32_by_wide_clmul(uint32_t state, const uint8_t *data, 
                                (const __m128i *)data, size);
 }
 #endif
-#endif
 
-#ifdef GANTRY_HAS_CRC
+/* -- 64-bit ARM ---------------------------------------------------------------------------------------------------- */
+
+#elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define GANTRY_HAS_CRC 1
+#include <arm_acle.h>
+#include <sys/auxv.h>
+
 __attribute__((target("+crc")))
 static uint32_t gantry_crc32_by_instruction(uint32_t state, const uint8_t *data, size_t size) {
     for (; size >= 8; data += 8, size -= 8) {
@@ -177,26 +153,38 @@ static uint32_t gantry_crc32_by_instruction(uint32_t state, const uint8_t *data,
 }
 #endif
 
-/* Return the CRC-32 of `data`, continued from `value`, like zlib's crc32. */
-static uint32_t gantry_crc32(uint32_t value, const uint8_t *data, size_t size) {
-    uint32_t state = ~value;
+/* -- the choice ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t (*gantry_crc32_fastest)(uint32_t, const uint8_t *, size_t) = gantry_crc32_by_table;
+
+/* Compute the tables, and find the fastest function for this processor. Called once, when the module is imported. */
+static void gantry_crc32_prepare(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int row = 0; row < 8; row++) {
+            for (int bit = 0; bit < 8; bit++)
+                value = (value >> 1) ^ (0xEDB88320u & (0u - (value & 1)));
+            gantry_crc_table[row][byte] = value;
+        }
+    }
 #ifdef GANTRY_HAS_CLMUL
-    if (size >= 64 && gantry_has_instruction) {
-        size_t whole = size & ~(size_t)15;
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
+        gantry_crc32_fastest = gantry_crc32_by_clmul;
 #ifdef GANTRY_HAS_WIDE_CLMUL
-        if (whole >= 256 && gantry_has_wide_instruction)
-            state = gantry_crc32_by_wide_clmul(state, data, whole);
-        else
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
+            gantry_crc32_fastest = gantry_crc32_by_wide_clmul;
 #endif
-            state = gantry_crc32_by_clmul(state, data, whole);
-        data += whole;
-        size -= whole;
     }
 #elif defined(GANTRY_HAS_CRC)
-    if (gantry_has_instruction)
-        return ~gantry_crc32_by_instruction(state, data, size);
+    if (getauxval(AT_HWCAP) & (1 << 7)) /* HWCAP_CRC32 */
+        gantry_crc32_fastest = gantry_crc32_by_instruction;
 #endif
-    return ~gantry_crc32_by_table(state, data, size);
+}
+
+/* Return the CRC-32 of `data`, continued from `value`, like zlib's crc32. */
+static uint32_t gantry_crc32(uint32_t value, const uint8_t *data, size_t size) {
+    return ~gantry_crc32_fastest(~value, data, size);
 }
 
 #endif

@@ -1,9 +1,8 @@
 # The header of a send: JSON and binary, codes 310 and 10. False or NULL means: not in the usual form.
 
 cdef struct Header:
-    Text topic
     Text properties         # as in the header, with its escapes
-    Text values[14]         # of the other fields, by letter
+    Text values[14]         # by letter; the properties without their escapes
     Text access_key
     Text signature
     Text token
@@ -42,6 +41,10 @@ cdef const char** LONG_NAMES = [
 ]
 cdef int* LONG_NAME_SIZES = [13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5]
 
+# What follows a backslash in JSON, apart from u, and the characters that it stands for.
+cdef const char* ESCAPES = b'"\\/bfnrt'
+cdef const char* ESCAPED = b'"\\/\b\f\n\r\t'
+
 # The order of the names in signed content.
 cdef int* SHORT_ORDER = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
 cdef int* LONG_ORDER = [12, 6, 2, 3, 7, 11, 0, 8, 4, 9, 5, 1, 10]
@@ -65,8 +68,6 @@ cdef bint take_value(Header* header, int letter, Bytes start, Py_ssize_t size) n
     header.seen |= bit
     header.values[letter].start, header.values[letter].size = start, size
     if bit & TEXTS:
-        if letter == B_TOPIC:
-            header.topic = header.values[letter]
         return True
     if bit & BOOLEANS:
         return is_name(start, size, b"false", 5) or (letter != M_BATCH and is_name(start, size, b"true", 4))
@@ -237,6 +238,7 @@ cdef Py_ssize_t unescape(Bytes at, Py_ssize_t size, uint8_t* target) noexcept no
     """Write a JSON string without its escapes; return its size, or -1 for an escape of a character outside of ASCII."""
     cdef Bytes end = at + size
     cdef uint8_t* first = target
+    cdef const char* escape
     cdef int value, digit, count
     while at < end:
         if at[0] != c'\\':
@@ -264,18 +266,10 @@ cdef Py_ssize_t unescape(Bytes at, Py_ssize_t size, uint8_t* target) noexcept no
                 return -1
             at += 6
         else:
-            if value == c'n':
-                value = 10
-            elif value == c't':
-                value = 9
-            elif value == c'r':
-                value = 13
-            elif value == c'b':
-                value = 8
-            elif value == c'f':
-                value = 12
-            elif value != c'"' and value != c'\\' and value != c'/':
+            escape = <const char*>memchr(ESCAPES, value, 8)
+            if escape == NULL:
                 return -1
+            value = ESCAPED[escape - ESCAPES]
             at += 2
         target[0] = value
         target += 1

@@ -29,31 +29,23 @@ cdef class Keys:
 
     cdef int add(self, uint32_t seed, Text key, int64_t physical, int64_t timestamp_ms) except -1:
         """Add ``key``, which is valid UTF-8; ``seed`` is the hash of ``topic#``."""
-        cdef Key* item
         cdef uint32_t value = java_hash(seed, key.start, key.size)
         if self.count == self.capacity:
             self.items = <Key*>grown(self.items, &self.capacity, sizeof(Key))
         if value > <uint32_t>INT32_MAX:     # Java's abs, and 0 where that stays negative
-            value = 0 - value
-            if value > <uint32_t>INT32_MAX:
-                value = 0
-        item = &self.items[self.count]
-        item.hash, item.physical, item.timestamp_ms = value, physical, timestamp_ms
+            value = (0 - value) & INT32_MAX
+        self.items[self.count] = Key(value, physical, timestamp_ms)
         self.count += 1
         return 0
 
     cdef int add_all(self, uint32_t seed, Text keys, int64_t physical, int64_t timestamp_ms) except -1:
         """Add the keys in a text that separates them by spaces."""
         cdef Py_ssize_t position = 0, stop
-        cdef Text key
-        while position < keys.size:
-            stop = position
-            while stop < keys.size and keys.start[stop] != c' ':
-                stop += 1
-            if stop > position:
-                key.start, key.size = keys.start + position, stop - position
-                self.add(seed, key, physical, timestamp_ms)
-            position = stop + 1
+        for stop in range(keys.size + 1):
+            if stop == keys.size or keys.start[stop] == c' ':
+                if stop > position:
+                    self.add(seed, Text(keys.start + position, stop - position), physical, timestamp_ms)
+                position = stop + 1
         return 0
 
     def drop_first(self, Py_ssize_t count):

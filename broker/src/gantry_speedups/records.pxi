@@ -38,7 +38,7 @@ cdef class QueueSlot:
             segment = self.segments[number]
             if b"%" in segment:
                 raise ValueError("a reply template has four values")
-            self.texts[number].start, self.texts[number].size = <Bytes>PyBytes_AS_STRING(segment), len(segment)
+            self.texts[number] = text_of(segment)
             self.reply_bytes += len(segment)
         self.key_seed = queue.key_seed
 

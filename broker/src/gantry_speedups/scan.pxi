@@ -89,7 +89,9 @@ cdef class LogScan:
         except BaseException:
             self.cursors.undo()
             raise
-        self.finish()
+        self.cursors.finish(True)
+        for queue in self.cursors.touched():
+            queue.readable_end = queue.end
         return position
 
     cdef Py_ssize_t run(
@@ -142,9 +144,7 @@ cdef class LogScan:
         cdef uint32_t place = (gantry_crc32(record.queue_id, record.topic.start, record.topic.size)) % KNOWN_QUEUES
         cdef KnownQueue* known = &self.known[place]
         cdef bytes topic
-        if known.queue_id != record.queue_id or known.topic.start == NULL or not is_name(
-            record.topic.start, record.topic.size, <const char*>known.topic.start, known.topic.size
-        ):
+        if known.queue_id != record.queue_id or known.topic.start == NULL or not is_same(known.topic, record.topic):
             topic = bytes_of(record.topic)
             queue = self.queue_of(topic, <int32_t>record.queue_id)
             if queue is None or queue.readable_end != queue.end and queue not in self.cursors.by_queue:
@@ -153,13 +153,6 @@ cdef class LogScan:
             known.cursor = self.cursors.find(queue)
             known.topic, known.queue_id = text_of(topic), record.queue_id
         return known.cursor
-
-    cdef int finish(self) except -1:
-        """Make the units readable."""
-        self.cursors.finish(True)
-        for queue in self.cursors.touched():
-            queue.readable_end = queue.end
-        return 0
 
     def touched(self):
         """Return the queues that have become longer, with their previous ends."""

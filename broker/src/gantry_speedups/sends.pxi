@@ -76,12 +76,11 @@ cdef class SendBatch:
         cdef uint32_t kind
         cdef Header header
         cdef dict by_topic = routes.by_topic
-        cdef PyObject* found
         cdef list slots = None
         cdef bytes added = routes.broker_tail
         cdef Text topic, access_key, body, tail = text_of(added)
         cdef QueueSlot slot
-        topic.start, topic.size, sign = NULL, 0, None
+        sign, topic, access_key = None, Text(NULL, 0), Text(NULL, 0)
         if not 0 <= position <= end - start:
             raise IndexError(position)
         self.owners += (data, host)
@@ -109,16 +108,14 @@ cdef class SendBatch:
                 or (permit is not None and (header.has_others or header.signature.start == NULL))
             ):
                 break
-            if slots is None or not is_name(header.topic.start, header.topic.size, <const char*>topic.start, topic.size):
-                name = PyUnicode_DecodeUTF8(<const char*>header.topic.start, header.topic.size, NULL)
-                found = PyDict_GetItem(by_topic, name)
-                if found == NULL:
+            if slots is None or not is_same(header.values[B_TOPIC], topic):
+                topic, sign = header.values[B_TOPIC], None
+                name = (<const char*>topic.start)[:topic.size].decode()
+                route = by_topic.get(name)
+                if route is None:
                     break
-                route = <object>found
-                slots, topic, sign = route.slots, header.topic, None
-            if permit is not None and (sign is None or not is_name(
-                header.access_key.start, header.access_key.size, <const char*>access_key.start, access_key.size
-            )):
+                slots = route.slots
+            if permit is not None and (sign is None or not is_same(header.access_key, access_key)):
                 sign, access_key = permit(bytes_of(header.access_key).decode(), name), header.access_key
                 if sign is None:
                     break
@@ -159,8 +156,7 @@ cdef class SendBatch:
             return False
         stop = text + size
         if size and text[size - 1] != 2:
-            stop[0] = 2
-            stop += 1
+            stop = put_bytes(stop, b"\x02", 1)
         if found.unique.start == NULL:
             made = routes.next_unique_id().encode()
             if len(made) > MADE_ID_BYTES - 16:
@@ -168,8 +164,7 @@ cdef class SendBatch:
             stop = put_bytes(stop, b"UNIQ_KEY\x01", 9)
             found.unique.start, found.unique.size = stop, len(made)
             stop = put_bytes(stop, PyBytes_AS_STRING(made), len(made))
-            stop[0] = 2
-            stop += 1
+            stop = put_bytes(stop, b"\x02", 1)
         stop = put_bytes(stop, tail.start, tail.size)
         if stop - text > PROPERTIES_MAX:
             return False
@@ -187,8 +182,7 @@ cdef class SendBatch:
         send.sys_flag = (<uint32_t>header.numbers[F_SYS_FLAG] & ~<uint32_t>CLEARED_FLAGS) | host_flag
         send.opaque, send.born_ms = header.opaque, header.numbers[G_BORN]
         send.tags_code = <int32_t>java_hash(0, found.tags.start, found.tags.size)
-        if not send.is_waiting:
-            self.has_impatient = True
+        self.has_impatient |= not send.is_waiting
         self.free_start = stop
         self.count += 1
         return True
@@ -250,8 +244,7 @@ cdef class SendBatch:
         for key in keys if send.sys_flag & ROLLED_BACK != ROLLED_BACK else ():
             encoded = key.encode("utf-8", "surrogatepass")
             self.keys.add(queue.key_seed, text_of(encoded), self.count, 0)
-        if not is_waiting:
-            self.has_impatient = True
+        self.has_impatient |= not is_waiting
         self.count += 1
 
     # -- records and queue units ---------------------------------------------------------------------------------------
@@ -300,11 +293,11 @@ cdef class SendBatch:
             for index in range(self.count):
                 send = &self.sends[index]
                 cursor = &self.cursors.items[send.cursor]
-                send.physical, send.queue_offset = physical, 0
+                send.physical, send.queue_offset = physical, 0 if send.sys_flag & PREPARED else cursor.end
                 if host.size == 20:
                     send.sys_flag |= STORE_HOST_V6
+                put_record(at, send, cursor, now_ms, host)
                 if not send.sys_flag & PREPARED:
-                    send.queue_offset = cursor.end
                     tags_code = now_ms + send.delay_ms if send.delay_ms > 0 else send.tags_code
                     if held is None:
                         self.cursors.put_unit(cursor, physical, send.size, tags_code)
@@ -312,8 +305,6 @@ cdef class SendBatch:
                         held.append((<object>cursor.queue, cursor.end, physical, send.size, tags_code))
                     cursor.end += 1
                     cursor.record_bytes += send.size
-                put_record(at, send, cursor, now_ms, host)
-                if not send.sys_flag & PREPARED:
                     add_sum(cursor, send.queue_offset, at, send.size)
                 at += send.size
                 physical += send.size

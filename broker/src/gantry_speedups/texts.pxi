@@ -17,6 +17,9 @@ for _byte in range(256):
 cdef inline bint is_name(Bytes start, Py_ssize_t size, const char* name, Py_ssize_t name_size) noexcept nogil:
     return size == name_size and memcmp(start, name, name_size) == 0
 
+cdef inline bint is_same(Text text, Text other) noexcept nogil:
+    return is_name(text.start, text.size, <const char*>other.start, other.size)
+
 cdef inline bint fits_int32(int64_t value) noexcept nogil:
     return INT32_MIN <= value <= INT32_MAX
 
@@ -113,8 +116,7 @@ cdef uint8_t* put_decimal(uint8_t* at, int64_t value) noexcept nogil:
     cdef int count = 0
     cdef uint64_t rest = <uint64_t>value
     if value < 0:
-        at[0] = c'-'
-        at += 1
+        at = put_bytes(at, b"-", 1)
         rest = 0 - rest
     while True:
         digits[count] = c'0' + rest % 10
@@ -137,8 +139,7 @@ cdef uint8_t* put_seal(uint8_t* at, uint32_t crc) noexcept nogil:
         at[0] = c'0' + crc % 10
         crc //= 10
         at += 1
-    at[0] = 2
-    return at + 1
+    return put_bytes(at, b"\x02", 1)
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ cdef bint parse_properties(Bytes text, Py_ssize_t size, Properties* found) noexc
         if memchr(value.start, 1, value.size) != NULL:
             return False
         for number in range(pairs):
-            if names[number].size == name.size and memcmp(names[number].start, name.start, name.size) == 0:
+            if is_same(names[number], name):
                 return False
         names[pairs] = name
         pairs += 1
