@@ -72,13 +72,13 @@ def main(
     SDKs connect to it instead of to brokers. It keeps no state: run as many replicas as you need behind one address, or
     name several addresses in the SDK. On SIGTERM its clients move to other replicas before it ends.
     """
-    set_up_logs(log_level)
     try:
         settings = ProxySettings() if config is None else read_settings(config)
         settings = _with_options(settings, name_servers, listen, http_listen)
         if check:
             click.echo("\n".join(f"{key}: {value}" for key, value in _plain(settings).items()))
             return
+        set_up_logs(log_level)
         limit_new_files()
         uvloop.run(_serve(settings))
     except SettingsError as error:

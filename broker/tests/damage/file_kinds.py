@@ -69,6 +69,16 @@ class FileKind(StrEnum):
     QUEUE_LOCKS_BAK = "queueLocks.bak"
     LIVE_SETTINGS = "liveSettings"
     LIVE_SETTINGS_BAK = "liveSettings.bak"
+    TIMER_PROGRESS = "timerProgress"
+    TIMER_PROGRESS_BAK = "timerProgress.bak"
+    POP_MODES = "messageRequestMode"
+    POP_MODES_BAK = "messageRequestMode.bak"
+    POP_ORDER = "consumerOrderInfo"
+    POP_ORDER_BAK = "consumerOrderInfo.bak"
+    ACCOUNTS = "accounts"
+    ACCOUNTS_BAK = "accounts.bak"
+    TIMERS = "timers"
+    """The files of due timers, and their position."""
     BUFFER = "write-buffer"
     BUFFER_LOCK = "write-buffer-lock"
 
@@ -97,11 +107,15 @@ _SMALL: Final = {
 _TABLES: Final = {
     "topics": FileKind.TOPICS, "subscriptionGroup": FileKind.GROUPS, "consumerOffset": FileKind.OFFSETS,
     "delayOffset": FileKind.DELAY_OFFSETS, "queueLocks": FileKind.QUEUE_LOCKS, "liveSettings": FileKind.LIVE_SETTINGS,
+    "timerProgress": FileKind.TIMER_PROGRESS, "messageRequestMode": FileKind.POP_MODES,
+    "consumerOrderInfo": FileKind.POP_ORDER, "accounts": FileKind.ACCOUNTS,
 }  # fmt: skip
 _BACKUPS: Final = {
     FileKind.TOPICS: FileKind.TOPICS_BAK, FileKind.GROUPS: FileKind.GROUPS_BAK, FileKind.OFFSETS: FileKind.OFFSETS_BAK,
     FileKind.DELAY_OFFSETS: FileKind.DELAY_OFFSETS_BAK, FileKind.QUEUE_LOCKS: FileKind.QUEUE_LOCKS_BAK,
-    FileKind.LIVE_SETTINGS: FileKind.LIVE_SETTINGS_BAK,
+    FileKind.LIVE_SETTINGS: FileKind.LIVE_SETTINGS_BAK, FileKind.TIMER_PROGRESS: FileKind.TIMER_PROGRESS_BAK,
+    FileKind.POP_MODES: FileKind.POP_MODES_BAK, FileKind.POP_ORDER: FileKind.POP_ORDER_BAK,
+    FileKind.ACCOUNTS: FileKind.ACCOUNTS_BAK,
 }  # fmt: skip
 _QUEUES: Final = {
     "SCHEDULE_TOPIC_XXXX": FileKind.QUEUE_DELAY,
@@ -146,6 +160,8 @@ def kind_of(name: str, member: Path, *, end: int) -> FileKind:
             found = _log_kind(int(base), member / STORE / "commitlog", end)
         case [_, "consumequeue", topic, _, base] if _is_base(base):
             found = _QUEUES.get(topic, FileKind.QUEUE_RETRY if topic.startswith("%RETRY%") else FileKind.QUEUE)
+        case [_, "timers", _]:
+            found = FileKind.TIMERS
         case [_, "index", index] if index.isdigit():
             found = FileKind.INDEX
         case [_, "config", table]:

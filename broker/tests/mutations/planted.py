@@ -208,8 +208,8 @@ ACCESS: Final = (
     Fault(
         "unknown message may be read",
         "broker/src/gantry_access/guard.py",
-        "if resolved is None or not account.has_permission(resolved):",
-        "if resolved is not None and not account.has_permission(resolved):",
+        "if resolved is None or not account.has_permission(resolved, peer):",
+        "if resolved is not None and not account.has_permission(resolved, peer):",
         "A message whose topic is not known is readable for administrators only.",
     ),
     Fault(

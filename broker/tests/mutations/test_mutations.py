@@ -53,6 +53,7 @@ def test_near_tests_are_those_that_import_the_module_or_are_named_like_it() -> N
     assert "broker/tests/store/test_store_append.py" in area and not set(area) & set(closest)
     assert not any("mutations" in one for one in (*closest, *area))
     assert near_tests(ROOT, "broker/src/gantry_broker/server/pull/handlers.py")[0] == [
+        "broker/tests/server/test_server_cold_reads.py",
         "broker/tests/server/test_server_pull.py",
         "broker/tests/server/test_server_pull_frames.py",
         "broker/tests/server/test_server_pull_plans.py",

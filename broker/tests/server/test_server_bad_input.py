@@ -265,7 +265,7 @@ async def test_send_with_too_many_fields_closes_its_connection(place: BrokerAndC
 
 async def test_unknown_code_is_answered_with_code_3(place: BrokerAndClient) -> None:
     """An unknown request is answered with code 3, and the connection stays open."""
-    for code in (1, 9, 5001, 200070, 2_000_000_000, -1):
+    for code in (1, 9, 200070, 2_000_000_000, -1):
         assert (await expect_refusal(place, code, {})).code == 3
     assert (await place.client.send()).code == 0
 

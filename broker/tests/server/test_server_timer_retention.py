@@ -72,7 +72,8 @@ async def test_pending_timer_outlives_its_log_file(tmp_path: Path, clock: FakeCl
         await let_files_expire(broker, client, clock)
         assert broker.timers.roller.rolled_count >= 5
         assert (await recall(client, handles[2])).code == 0
-        await wait_until(lambda: broker.store.log.min_physical > 0)
+        await wait_for_deletions(broker, clock)
+        assert broker.store.log.min_physical > 0
 
     async with short_lived(tmp_path, clock) as (broker, client):
         clock.advance(10 * DAY_MS)
@@ -106,7 +107,8 @@ async def test_file_of_a_pending_timer_is_deleted_without_the_guard(
     async with short_lived(tmp_path, clock) as (broker, client):
         await send_timer(client, b"lost", TIMER_DELAY_SEC=str(10 * 86_400))
         await let_files_expire(broker, client, clock)
-        await wait_until(lambda: broker.store.log.min_physical > 0)
+        await wait_for_deletions(broker, clock)
+        assert broker.store.log.min_physical > 0
         clock.advance(10 * DAY_MS)
         await wait_for_rounds(broker)
 
