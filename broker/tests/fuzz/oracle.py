@@ -24,6 +24,8 @@ FORWARDED_TO_CONSUMERS: Final = frozenset(
     }
 )  # fmt: skip
 """Passed on to members of a group, of which none here answers: the broker waits for them."""
+POPS: Final = frozenset({RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION})
+"""Held for `pollTime` while there are no messages."""
 ANSWERED_LATER: Final = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -36,6 +38,11 @@ ANSWERED_LATER: Final = frozenset(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.GET_CONSUME_STATS, RequestCode.QUERY_CONSUME_TIME_SPAN,
         RequestCode.GET_TOPIC_STATS_INFO, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, *FORWARDED_TO_CONSUMERS,
+        *POPS, RequestCode.PEEK_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.RECALL_MESSAGE, RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER, RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
     }
 )  # fmt: skip
 """Answered after a write, an event or a turn of other requests: perhaps after the connection has ended."""
@@ -137,6 +144,7 @@ class DueReplies:
         may_wait = (
             header.code in FORWARDED_TO_CONSUMERS
             or (header.code in PULLS and is_long)
+            or (header.code in POPS and header.ext.get("pollTime", "0") != "0")
             or (header.code == RequestCode.END_TRANSACTION and is_undecided)
         )
         if may_wait:
