@@ -66,7 +66,7 @@ def run_sdk(
     wait_until("the proxy's port", lambda: _is_listening(port), READY_SECONDS_MAX, proxy)
     results: list[FlowResult] = []
     for language in languages:
-        suffix = f"-{language}"
+        suffix = f"_{language}"
         wanted = flows or (*FLOWS, *ONLY[language], *(TIMER_FLOWS if peer == "apache" else ()))
         asyncio.run(_prepare(started.address, suffix, wanted))
         results += _run_program(language, peer, f"127.0.0.1:{port}", suffix, messages, wanted, directory)

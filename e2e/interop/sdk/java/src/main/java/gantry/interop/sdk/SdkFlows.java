@@ -50,7 +50,8 @@ public final class SdkFlows {
 
     private SdkFlows(String endpoints, String suffix, int count) {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(endpoints)
-            .enableSsl(Boolean.getBoolean("sdk.tls"));
+            .enableSsl(Boolean.getBoolean("sdk.tls"))
+            .setRequestTimeout(Duration.ofSeconds(10));  // the first call of a virtual machine on a busy machine is slow
         if (System.getProperty("sdk.accessKey") != null) {
             builder.setCredentialProvider(new StaticSessionCredentialsProvider(
                 System.getProperty("sdk.accessKey"), System.getProperty("sdk.secretKey")));
