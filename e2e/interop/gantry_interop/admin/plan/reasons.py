@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-NO_LITE_TOPICS: Final = "lite topics, which are consumed by pop, are not supported"
+NO_LITE_TOPICS: Final = "lite topics are not supported"
 
 _STATIC: Final = "static topics are not supported: each broker has its own queues of a topic"
 GROUP_RETURNS: Final = (
@@ -19,7 +19,10 @@ REASONS: Final[dict[str, str]] = {
         ),
         NO_LITE_TOPICS,
     ),
-    "setConsumeMode": "pop consumption is not supported, so every group uses pull mode",
+    "getBrokerConfig": (
+        "timers may wait for 40 days (`timerMaxDelaySec`, with RocketMQ 3), and are due to the millisecond "
+        "(`timerPrecisionMs`, with RocketMQ to the second)"
+    ),
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,
     "getBrokerEpoch": "needs brokers under a controller",
