@@ -13,6 +13,8 @@ from gantry_wire.properties import POP_CHECKPOINT
 
 LONG_MS = 600_000
 """An invisible time that no test waits for."""
+FLUSHED_SOON = {"flushCommitLogLeastPages": "0", "flushIntervalCommitLog": "20"}
+"""Settings with which the committed offset of popped messages moves at once: it waits for a flush."""
 
 
 @final

@@ -11,7 +11,7 @@ import pytest
 from gantry_broker.server.pop.records import revive_queue_of
 from gantry_client.pop import make_batch_ack
 from gantry_testing.local import GROUP, TOPIC, dialogue, properties_text, running_broker, wait_until
-from gantry_testing.popping import LONG_MS, Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
+from gantry_testing.popping import FLUSHED_SOON, LONG_MS, Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
 from gantry_wire import RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.documents import write_document
@@ -139,7 +139,7 @@ async def test_messages_that_fail_too_often_become_dead_letters(tmp_path: Path) 
 
 async def test_pull_members_continue_after_popped_messages(tmp_path: Path) -> None:
     """The committed offset is the end of what was popped; a pop continues where a member that pulls has committed."""
-    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+    async with running_broker(tmp_path, **FLUSHED_SOON) as broker, dialogue(broker) as peer:
         await send(peer, b"1", b"2", b"3", b"4")
         await pop(peer, queueId=0, maxMsgNums=2)
         await wait_until(lambda: broker.core.offsets.find(GROUP, TOPIC, 0) == 2)
@@ -217,7 +217,7 @@ async def test_too_many_unacked_messages_stop_pops_until_acks(tmp_path: Path) ->
 async def test_ordered_pop_blocks_its_queue(tmp_path: Path) -> None:
     """An ordered group gets no message of a queue while one is invisible, and the same ones when the time is over."""
     order = {"order": "true", "queueId": 0, "maxMsgNums": 2}
-    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+    async with running_broker(tmp_path, **FLUSHED_SOON) as broker, dialogue(broker) as peer:
         await send(peer, b"1", b"2", b"3")
         first = await pop(peer, **order, invisibleTime=100)
         assert (first.bodies, first.header.revive_qid, first.header.order_count_info) == ([b"1", b"2"], 999, "0 0 0")

@@ -25,7 +25,7 @@ from gantry_broker.store.identity import IdentityFile
 from gantry_broker.store.message_store import MessageStore
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, expire, running_broker, truncate_log, wait_until
-from gantry_testing.popping import Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
+from gantry_testing.popping import FLUSHED_SOON, Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.message import check_record
 
@@ -207,7 +207,7 @@ async def test_unreadable_records_are_skipped(tmp_path: Path) -> None:
 
 async def test_truncated_log_is_read_again(tmp_path: Path) -> None:
     """A member whose log was cut, and that becomes the master, knows only the checkpoints that are left."""
-    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+    async with running_broker(tmp_path, **FLUSHED_SOON) as broker, dialogue(broker) as peer:
         await send(peer, b"1", b"2")
         await pop(peer, queueId=0, maxMsgNums=1)
         end = broker.store.log.wrote
