@@ -18,8 +18,8 @@ def kind_of_batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     kind: str = request.param
     if kind == "python":
         monkeypatch.setattr(send_batch, "CompiledSendBatch", None)
-    else:
-        assert send_batch.CompiledSendBatch is not None, "the need of the compiled case was checked"
+    elif send_batch.CompiledSendBatch is None:
+        pytest.skip("the compiled module is switched off in this process")
     return kind
 
 
