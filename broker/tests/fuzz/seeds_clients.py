@@ -93,6 +93,41 @@ def lite_pull(rng: random.Random, known: KnownMessages) -> Seed:
     return made
 
 
+def peek(rng: random.Random, known: KnownMessages) -> Seed:
+    ext: dict[str, object] = {
+        "consumerGroup": group(rng), "topic": topic(rng), "queueId": queue_id(rng), "maxMsgNums": rng.choice((1, 4)),
+    }  # fmt: skip
+    return Seed(RequestCode.PEEK_MESSAGE, ext)
+
+
+def notification(rng: random.Random, known: KnownMessages) -> Seed:
+    ext: dict[str, object] = {
+        "consumerGroup": group(rng), "topic": topic(rng), "queueId": queue_id(rng), "pollTime": 0, "bornTime": 0,
+    }  # fmt: skip
+    return Seed(RequestCode.NOTIFICATION, ext)
+
+
+def pop_receipt(code: RequestCode) -> Maker:
+    """Return a maker of requests about a message that was popped, by receipts that no broker has given out."""
+
+    def make(rng: random.Random, known: KnownMessages) -> Seed:
+        queue, offset = queue_id(rng), rng.choice((0, 3, 40))
+        ext: dict[str, object] = {
+            "consumerGroup": group(rng), "topic": topic(rng), "queueId": queue, "offset": offset,
+            "extraInfo": f"{offset} 1700000000000 60000 {rng.randrange(8)} 0 broker-a {queue} {offset}",
+        }  # fmt: skip
+        if code is RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
+            ext["invisibleTime"] = rng.choice((0, 1_000, 60_000))
+        return Seed(code, ext)
+
+    return make
+
+
+def recall(rng: random.Random, known: KnownMessages) -> Seed:
+    ext: dict[str, object] = {"producerGroup": group(rng), "topic": topic(rng), "recallHandle": "djEgYSBiIDEgYw=="}
+    return Seed(RequestCode.RECALL_MESSAGE, ext)
+
+
 def query_message(rng: random.Random, known: KnownMessages) -> Seed:
     fields = pull.QueryMessage(
         topic=topic(rng), key=rng.choice(("one", "k7", "k199", "absent", "F" * 32)), max_num=rng.choice((1, 8)),

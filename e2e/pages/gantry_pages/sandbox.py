@@ -144,7 +144,7 @@ class Sandbox:
         programs.mkdir()
         options = (
             f"--namesrv-port {self._ports[9876]} --broker-port {self._ports[10911]}",
-            f"--console-port {self._ports[8080]}",
+            f"--console-port {self._ports[8080]} --proxy-port {self._ports[8081]}",
         )
         gantry = f"{shlex.quote(sys.executable)} -m gantry_cli"
         _write_program(
