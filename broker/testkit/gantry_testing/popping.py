@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, Final, final
 
 from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -13,7 +13,7 @@ from gantry_wire.properties import POP_CHECKPOINT
 
 LONG_MS = 600_000
 """An invisible time that no test waits for."""
-FLUSHED_SOON = {"flushCommitLogLeastPages": "0", "flushIntervalCommitLog": "20"}
+FLUSHED_SOON: Final[dict[str, Any]] = {"flushCommitLogLeastPages": "0", "flushIntervalCommitLog": "20"}
 """Settings with which the committed offset of popped messages moves at once: it waits for a flush."""
 
 
