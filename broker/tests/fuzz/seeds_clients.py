@@ -95,14 +95,16 @@ def lite_pull(rng: random.Random, known: KnownMessages) -> Seed:
 
 def peek(rng: random.Random, known: KnownMessages) -> Seed:
     ext: dict[str, object] = {
-        "consumerGroup": group(rng), "topic": topic(rng), "queueId": queue_id(rng), "maxMsgNums": rng.choice((1, 4)),
+        "consumerGroup": group(rng), "topic": topic(rng), "queueId": str(queue_id(rng)),
+        "maxMsgNums": rng.choice(("1", "4")),
     }  # fmt: skip
     return Seed(RequestCode.PEEK_MESSAGE, ext)
 
 
 def notification(rng: random.Random, known: KnownMessages) -> Seed:
     ext: dict[str, object] = {
-        "consumerGroup": group(rng), "topic": topic(rng), "queueId": queue_id(rng), "pollTime": 0, "bornTime": 0,
+        "consumerGroup": group(rng), "topic": topic(rng), "queueId": str(queue_id(rng)), "pollTime": "0",
+        "bornTime": "0",
     }  # fmt: skip
     return Seed(RequestCode.NOTIFICATION, ext)
 
@@ -113,11 +115,11 @@ def pop_receipt(code: RequestCode) -> Maker:
     def make(rng: random.Random, known: KnownMessages) -> Seed:
         queue, offset = queue_id(rng), rng.choice((0, 3, 40))
         ext: dict[str, object] = {
-            "consumerGroup": group(rng), "topic": topic(rng), "queueId": queue, "offset": offset,
+            "consumerGroup": group(rng), "topic": topic(rng), "queueId": str(queue), "offset": str(offset),
             "extraInfo": f"{offset} 1700000000000 60000 {rng.randrange(8)} 0 broker-a {queue} {offset}",
         }  # fmt: skip
         if code is RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
-            ext["invisibleTime"] = rng.choice((0, 1_000, 60_000))
+            ext["invisibleTime"] = rng.choice(("0", "1000", "60000"))
         return Seed(code, ext)
 
     return make
