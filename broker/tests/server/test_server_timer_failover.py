@@ -21,7 +21,7 @@ async def wait_for_due_files(store: Path, offset: int) -> None:
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("is_drained", [True, False], ids=["drained", "without the old master"])
+@pytest.mark.parametrize("is_drained", [False, True], ids=["without the old master", "drained"])
 async def test_recall_holds_on_the_promoted_slave(tmp_path: Path, is_drained: bool) -> None:
     """What the old master recalled with code 0 is never delivered by the new one, which delivers the others."""
     conf = {**(SYNC if is_drained else {}), **UNASSIGNED}
