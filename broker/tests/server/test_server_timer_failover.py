@@ -20,7 +20,7 @@ async def wait_for_due_files(store: Path, offset: int) -> None:
     await wait_until(lambda: position.exists() and f'"queue_offset":{offset},' in position.read_text())
 
 
-@pytest.mark.verify(quick=1)
+@pytest.mark.verify
 @pytest.mark.parametrize("is_drained", [False, True], ids=["without the old master", "drained"])
 async def test_recall_holds_on_the_promoted_slave(tmp_path: Path, is_drained: bool) -> None:
     """What the old master recalled with code 0 is never delivered by the new one, which delivers the others."""
