@@ -150,7 +150,7 @@ class Reviver:
     def _retry_topic(self, topic: str, group: str) -> str:
         if topic.startswith(names.RETRY_PREFIX):
             return topic
-        return names.pop_retry_topic(topic, group, is_v2=self._core.settings.is_retry_topic_v2)
+        return names.pop_retry_topic(topic, group, is_v2=self._core.settings.pop.is_retry_topic_v2)
 
     def _origin(self, topic: str, group: str) -> str:
         """Return the topic to which the messages of a queue were sent."""
