@@ -38,6 +38,8 @@ final class Dialect {
         String answer() throws Exception;
     }
 
+    private static final int RETRIES_DEFAULT = 16;
+
     private Dialect() {
     }
 
@@ -61,8 +63,13 @@ final class Dialect {
     }
 
     static void createGroup(DefaultMQAdminExt admin, String broker, String group) throws Exception {
+        createGroup(admin, broker, group, RETRIES_DEFAULT);
+    }
+
+    static void createGroup(DefaultMQAdminExt admin, String broker, String group, int retriesMax) throws Exception {
         SubscriptionGroupConfig config = new SubscriptionGroupConfig();
         config.setGroupName(group);
+        config.setRetryMaxTimes(retriesMax);
         admin.createAndUpdateSubscriptionGroupConfig(broker, config);
     }
 

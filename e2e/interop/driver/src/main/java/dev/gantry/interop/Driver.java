@@ -30,6 +30,7 @@ public final class Driver {
         SCENARIOS.put("retry", Retrying::retry);
         SCENARIOS.put("dlq", Retrying::deadLetters);
         SCENARIOS.put("pop", Popping::play);
+        SCENARIOS.put("popandpull", Popping::besidePull);
         SCENARIOS.put("transactions", Transactions::play);
         SCENARIOS.put("request", RequestReply::request);
         SCENARIOS.put("trace", Tracing::trace);
