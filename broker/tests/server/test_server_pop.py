@@ -259,6 +259,32 @@ async def test_figures_of_pop_consumption_are_in_the_runtime_table(tmp_path: Pat
         assert (figures["popMessages"], figures["popRedeliveredMessages"], figures["popDeadLetters"]) == ("4", "1", "0")
 
 
+async def test_suspended_delivery_is_not_counted(tmp_path: Path) -> None:
+    """A change with `suspend` brings the message back without a failure, also when it has none left."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        group = {"groupName": GROUP, "retryMaxTimes": 1}
+        await peer.ask_json(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
+        await send(peer, b"1")
+        popped = await pop(peer)
+        for suspend, failures in (("true", 0), ("false", 1), ("true", 1)):
+            change = ack_ext(popped.receipts[0], invisibleTime=0, suspend=suspend)
+            assert (await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)).code == 0
+            popped = Popped(await peer.ask(RequestCode.POP_MESSAGE, pop_ext(pollTime=60_000)))
+            assert popped.messages[0].reconsume_times == failures
+        assert broker.pops.reviver.given_up_count == 0
+
+
+async def test_suspended_delivery_is_not_counted_after_a_restart(tmp_path: Path) -> None:
+    """The record of the checkpoint says so."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1")
+        change = ack_ext((await pop(peer)).receipts[0], invisibleTime=1_000, suspend="true")
+        assert (await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)).code == 0
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        popped = Popped(await peer.ask(RequestCode.POP_MESSAGE, pop_ext(pollTime=60_000)))
+        assert popped.messages[0].reconsume_times == 0
+
+
 async def test_ordered_pop_blocks_its_queue(tmp_path: Path) -> None:
     """An ordered group gets no message of a queue while one is invisible, and the same ones when the time is over."""
     order = {"order": "true", "queueId": 0, "maxMsgNums": 2}

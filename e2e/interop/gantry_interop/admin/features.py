@@ -31,6 +31,11 @@ FEATURES: Final = (
         "the filter is ignored: a client may be notified of messages that it does not want, and then pops none",
     ),
     Feature(
+        "deliveries that are suspended (`suspend` of 200053 and of the SDKs' `ChangeInvisibleDuration`, since 5.5)",
+        True,
+        "the next delivery does not count as one after a failure",
+    ),
+    Feature(
         "priority messages (`message.type=PRIORITY`, `priority.factor`)",
         True,
         "[priorities](pop.md#priorities); also through the proxy",

@@ -45,8 +45,8 @@ CheckpointKey = tuple[int, int]
 class Checkpoint:
     """The messages of one pop from one queue that are invisible to the group."""
 
-    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "offsets", "pop_time_ms", "queue", "record_offset",
-                 "revive_queue", "start_offset")  # fmt: skip
+    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "is_suspended", "offsets", "pop_time_ms", "queue",
+                 "record_offset", "revive_queue", "start_offset")  # fmt: skip
 
     def __init__(
         self, queue: PopQueue, start_offset: int, pop_time_ms: int, invisible_ms: int, offsets: Sequence[int]
@@ -71,6 +71,8 @@ class Checkpoint:
         """When its messages are delivered again."""
 
         self.broker_name: str | None = None
+        self.is_suspended = False
+        """Whether the delivery did not fail, so that the next one is not counted."""
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.queue!r} {self.start_offset}@{self.pop_time_ms} open={self.unacked}>"
@@ -210,7 +212,7 @@ class PopState:
         if (record.start_offset, record.pop_time) in queue.open:
             return
         checkpoint = Checkpoint(queue, record.start_offset, record.pop_time, record.invisible_time, offsets)
-        checkpoint.broker_name = record.broker_name
+        checkpoint.broker_name, checkpoint.is_suspended = record.broker_name, record.is_suspended
         checkpoint.due_ms = min(max(checkpoint.due_ms, now_ms), now_ms + record.invisible_time)
         if foreign_queue is not None:
             checkpoint.revive_queue = foreign_queue

@@ -123,7 +123,8 @@ class HealedPops:
                 _end_before(queue, offset, self._journal)
         elif record.offsets and (record.start_offset, record.pop_time) not in queue.open:
             checkpoint = Checkpoint(queue, record.start_offset, record.pop_time, record.invisible_time, record.offsets)
-            checkpoint.broker_name, checkpoint.revive_queue = record.broker_name, number
+            checkpoint.broker_name, checkpoint.is_suspended = record.broker_name, record.is_suspended
+            checkpoint.revive_queue = number
             self._waiting.append(HealedCheckpoint(checkpoint, offset, offset + 1, queue.generation))
 
     def _scan(self, healed: HealedCheckpoint) -> bool:

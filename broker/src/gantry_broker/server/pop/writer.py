@@ -218,6 +218,7 @@ def checkpoint_entry(checkpoint: Checkpoint) -> tuple[int, str, bytes]:
         start_offset=start, pop_time=checkpoint.pop_time_ms, invisible_time=checkpoint.invisible_ms,
         queue_id=queue.queue_id, topic=queue.topic, group=queue.group, count=len(offsets),
         distances=None if is_dense else [offset - start for offset in offsets], broker_name=checkpoint.broker_name,
+        is_suspended=checkpoint.is_suspended,
     )  # fmt: skip
     return checkpoint.revive_queue, records.CHECKPOINT_TAG, _encode(record)
 
