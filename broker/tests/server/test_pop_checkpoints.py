@@ -160,16 +160,19 @@ def test_records_of_rocketmq_are_read() -> None:
     state.apply(checkpoint, 0, now_ms=1000)
     assert found(state) == (10, {(1000, 5), (1000, 9)}), "the second message was acked before it was stored"
     ack = parse_record(
-        message_of("ack", b'{"ackOffset":9,"bn":"broker-a","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
+        message_of("ack", b'{"ao":9,"bn":"broker-a","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
     )
     several = parse_record(
-        message_of("bAck", b'{"ackOffset":-1,"aol":[5],"bn":"b","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
+        message_of("bAck", b'{"ao":-1,"aol":[5],"bn":"b","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
     )
     assert ack is not None and several is not None
     state.apply(ack, 1, now_ms=1000)
     state.apply(several, 2, now_ms=1000)
     assert found(state) == (10, set())
     assert parse_record(message_of("other", b"not JSON")) is None
+    old = parse_record(message_of("ack", b'{"ackOffset":9,"c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}'))
+    assert isinstance(old, AckRecord)
+    assert old.offsets == [9]
 
 
 def test_old_checkpoint_of_rocketmq_has_consecutive_messages() -> None:

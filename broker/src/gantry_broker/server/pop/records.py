@@ -92,7 +92,7 @@ class CheckpointRecord(msgspec.Struct, gc=False, omit_defaults=True):
         return tuple(self.start_offset + distance for distance in self.distances)
 
 
-class AckRecord(msgspec.Struct, gc=False):
+class AckRecord(msgspec.Struct, gc=False, omit_defaults=True):
     """The body of an ack of one message or of several, with RocketMQ's names for its fields."""
 
     start_offset: Int64 = msgspec.field(name="so")
@@ -100,14 +100,18 @@ class AckRecord(msgspec.Struct, gc=False):
     queue_id: Int32 = msgspec.field(name="q")
     topic: str = msgspec.field(name="t")
     group: str = msgspec.field(name="c")
-    ack_offset: Int64 = msgspec.field(name="ackOffset", default=-1)
+    ack_offset: Int64 = msgspec.field(name="ao", default=-1)
     several: list[Int64] | None = msgspec.field(name="aol", default=None)
     broker_name: str | None = msgspec.field(name="bn", default=None)
+    old_ack_offset: Int64 = msgspec.field(name="ackOffset", default=-1)
+    """The same as ``ack_offset`` by its older name, which RocketMQ reads, too; it is not written."""
 
     @property
     def offsets(self) -> list[int]:
         """The queue offsets of the acked messages."""
-        return [self.ack_offset] if self.several is None else self.several
+        if self.several is not None:
+            return self.several
+        return [self.ack_offset if self.ack_offset >= 0 else self.old_ack_offset]
 
 
 class PositionRecord(msgspec.Struct, gc=False):
