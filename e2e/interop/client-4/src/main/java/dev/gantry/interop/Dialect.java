@@ -75,6 +75,10 @@ final class Dialect {
     static void useBatchQueues(TopicConfig config) {
     }
 
+    /** Clients of version 4 do not support attributes of topics. */
+    static void readByPriority(TopicConfig config) {
+    }
+
     static String queueType(DefaultMQAdminExt admin, String broker, String topic) {
         return "";
     }

@@ -101,6 +101,11 @@ final class Dialect {
         config.setAttributes(Map.of("+queue.type", "BatchCQ"));
     }
 
+    /** Lets pops read a topic that does not exist yet by priority; clients of version 4 know no attributes. */
+    static void readByPriority(TopicConfig config) {
+        config.setAttributes(Map.of("+message.type", "PRIORITY"));
+    }
+
     static String queueType(DefaultMQAdminExt admin, String broker, String topic) throws Exception {
         return admin.examineTopicConfig(broker, topic).getAttributes().get("queue.type");
     }

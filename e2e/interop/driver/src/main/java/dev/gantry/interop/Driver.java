@@ -36,6 +36,7 @@ public final class Driver {
         SCENARIOS.put("trace", Tracing::trace);
         SCENARIOS.put("queries", Queries::play);
         SCENARIOS.put("refusals", Refusals::play);
+        SCENARIOS.put("priorities", Priorities::play);
         SCENARIOS.put("timers", Timers::play);
         SCENARIOS.put("retrylimits", RetryLimits::play);
         SCENARIOS.put("codecs", Codecs::play);

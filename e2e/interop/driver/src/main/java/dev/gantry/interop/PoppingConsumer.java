@@ -16,6 +16,7 @@ final class PoppingConsumer extends DefaultMQPushConsumer {
     private static final int FIRST_LEVEL = 3;
 
     private final Stage stage;
+    private Exception refusal;
 
     PoppingConsumer(Stage stage, String group) {
         super(group, stage.hook(), new AllocateMessageQueueAveragely());
@@ -40,13 +41,21 @@ final class PoppingConsumer extends DefaultMQPushConsumer {
         super.start();
     }
 
+    /** Waits for a topic that another process is about to create; there may never be dead letters. */
     private void switchToPop(DefaultMQAdminExt admin, String broker, String topic) throws Exception {
+        if (!isSwitched(admin, broker, topic) && !topic.startsWith("%DLQ%")
+            && !stage.within(() -> isSwitched(admin, broker, topic))) {
+            throw refusal;
+        }
+    }
+
+    private boolean isSwitched(DefaultMQAdminExt admin, String broker, String topic) {
         try {
             stage.outcome.detail("popping", Dialect.setPopMode(admin, broker, topic, withNamespace(getConsumerGroup())));
+            return true;
         } catch (Exception refused) {
-            if (!topic.startsWith("%DLQ%")) {
-                throw refused;
-            }
+            refusal = refused;
+            return false;
         }
     }
 
