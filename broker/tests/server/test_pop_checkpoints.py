@@ -159,9 +159,7 @@ def test_records_of_rocketmq_are_read() -> None:
     assert isinstance(checkpoint, CheckpointRecord)
     state.apply(checkpoint, 0, now_ms=1000)
     assert found(state) == (10, {(1000, 5), (1000, 9)}), "the second message was acked before it was stored"
-    ack = parse_record(
-        message_of("ack", b'{"ao":9,"bn":"broker-a","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
-    )
+    ack = parse_record(message_of("ack", b'{"ao":9,"bn":"broker-a","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}'))
     several = parse_record(
         message_of("bAck", b'{"ao":-1,"aol":[5],"bn":"b","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
     )
