@@ -27,8 +27,8 @@ from gantry_interop.processes import Nursery
 
 SCENARIOS: Final = (
     "sync", "async", "oneway", "batch", "compressed", "tags", "sql", "ordered", "broadcast", "restart", "rebalance",
-    "threads64", "retry", "dlq", "pop", "popandpull", "priorities", "timers", "transactions", "request", "trace", "queries", "codecs",
-    "headers",
+    "threads64", "retry", "dlq", "pop", "popandpull", "priorities", "timers", "transactions", "request", "trace",
+    "queries", "codecs", "headers",
 )  # fmt: skip
 """The scenarios that have push consumers and no rule about pulling itself."""
 
