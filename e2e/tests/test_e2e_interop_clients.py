@@ -57,3 +57,21 @@ def test_java_client_receives_what_it_sent(
     assert (verdict.sent, verdict.received, verdict.failed) == (COUNT, COUNT, 0)
     assert peer.broker.is_running()
     assert peer.name_server.is_running()
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("client", java.POP_CLIENTS)
+@pytest.mark.parametrize("scenario", ["sync", "retry", "dlq", "popandpull"])
+def test_java_client_consumes_by_pop(
+    client: str, scenario: str, peer: peers.Peer, nursery: Nursery, directory: Path
+) -> None:
+    """With its group in pop mode; failed messages come back and are given up, also beside members that pull."""
+    options = drivers.DriverOptions(
+        name_server=peer.address, count=COUNT, retry_count=100, seed=7, levels=peers.SHORT_DELAY_LEVELS,
+        run=f"pop{scenario}", scenario_seconds_max=SCENARIO_SECONDS_MAX, extra=("--pop", "1"),
+    )  # fmt: skip
+
+    [verdict] = drivers.run_scenarios(nursery, client, (scenario,), options, directory / f"home-pop-{client}")
+
+    assert (verdict.broken, verdict.kept, verdict.failed) == ([], True, 0)
+    assert verdict.details["popping"] is True

@@ -126,3 +126,16 @@ def test_delayed_or_failed_message_must_be_consumed(lines: str, claim: str, tmp_
 
     assert broken(kept) == []
     assert broken(kept + lines) == [claim]
+
+
+def test_copy_of_a_popped_message_counts_as_its_delivery(tmp_path: Path) -> None:
+    """It has a place of its own, which is not compared; one of a message that was never sent is a fault."""
+    kept = LINES.replace("ok 2 0 1 100 120\n", "").replace("seen 2 0 1 125\n", "")
+
+    def broken(text: str) -> list[str]:
+        history = history_of(tmp_path, text)
+        return judge(history, NEW, OLD_TAIL, killed_us=200, ordered_us=300).broken(may_lose_tail=False)
+
+    assert broken(kept.replace("seen 4 0 1 420", "again 4 420")) == []
+    assert broken(kept + "failed 4 430\nagain 4 440\n") == []
+    assert broken(kept + "again -1 440\n") == ["1 deliveries are of no message that was sent"]

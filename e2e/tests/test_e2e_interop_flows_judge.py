@@ -57,6 +57,26 @@ def test_each_fault_of_delays_is_found(tmp_path: Path, lines: list[str], rule: s
     assert rule in broken_rule
 
 
+@pytest.mark.parametrize("fault", ["leap", "beyond"])
+def test_lost_replies_of_pops_are_counted_as_failures(tmp_path: Path, fault: str) -> None:
+    """The broker counts deliveries that no listener got: in pop mode they are counted here, and no fault."""
+    lines, _ = FAULTS[fault]
+    history_of_delays(tmp_path, lines)
+    history = DelayHistory(tmp_path, is_popping=True).read()
+
+    assert (history.broken(), history.counts()["lapsed"]) == ([], 1)
+
+
+@pytest.mark.parametrize("fault", ["lost", "early", "hasty", "anew", "never sent"])
+def test_other_faults_are_found_in_pop_mode_too(tmp_path: Path, fault: str) -> None:
+    """Only the counts of failures have another rule."""
+    lines, rule = FAULTS[fault]
+    history_of_delays(tmp_path, lines)
+    [broken_rule] = DelayHistory(tmp_path, is_popping=True).read().broken()
+
+    assert rule in broken_rule
+
+
 def history_of_locks(folder: Path, *, first: list[str], second: list[str]) -> LockHistory:
     """Return a history of queue locks that is read from the lines of two consumers."""
     (folder / "sent-1.txt").write_text("ok 0 0 0\nok 4 0 1\nok 8 0 2\nsent 0\n")

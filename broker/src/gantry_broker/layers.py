@@ -374,7 +374,7 @@ def build_server(
         visibility=visibility,
         listeners=listeners,
         handlers=join_tables(
-            collect_handlers(store_layer, core_layer, replication_layer, sends, pulls, listeners),
+            collect_handlers(store_layer, core_layer, replication_layer, sends, pulls, pops, listeners),
             handlers_of(PopHandlers(core, pops, pulls.hold, loop)),
             handlers_of(PopAcks(core, pops)),
             handlers_of(ModeHandlers(core, registration.query_route, loop)),
@@ -391,6 +391,7 @@ def collect_handlers(
     replication_layer: ReplicationLayer,
     sends: SendHandlers,
     pulls: PullHandlers,
+    pops: Pops,
     listeners: BrokerListeners,
 ) -> HandlerTable:
     """Return the handlers of all requests except sends. Raises ValueError for a request with two handlers."""
@@ -405,8 +406,8 @@ def collect_handlers(
         TimerStateHandlers(core, core_layer.timers),
         ReplyHandlers(core, sends, ack_gate),
         BrokerHandlers(
-            core, core_layer.delay, core_layer.timers, pulls.hold, listeners.count_connections, ports=listeners.opened,
-            certificate_ends_at=lambda: tls.expires_at,
+            core, core_layer.delay, core_layer.timers, pops, pulls.hold, listeners.count_connections,
+            ports=listeners.opened, certificate_ends_at=lambda: tls.expires_at,
         ),
         ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),
         pulls.cold,

@@ -18,6 +18,7 @@ from gantry_access.redaction import REDACTED, is_secret_name
 from gantry_access.settings import parse_initial_user
 from gantry_broker import setting_kinds as broker_kinds
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
+from gantry_broker.pop_settings import PopSettings
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.settings_consistency import check_consistency
 from gantry_broker.store.settings import (
@@ -103,9 +104,12 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "messageIndexEnable": ("store.is_index_enabled", kinds.boolean),
     "maxHashSlotNum": ("store.max_hash_slot_num", kinds.POSITIVE),
     "maxIndexNum": ("store.max_index_num", kinds.whole_number(2)),
-    "enableRetryTopicV2": ("is_retry_topic_v2", kinds.boolean),
-    "popInflightMessageThreshold": ("pop_inflight_max", kinds.POSITIVE),
-    "maxPopInflightMessages": ("pop_inflight_total_max", kinds.POSITIVE),
+    "enableRetryTopicV2": ("pop.is_retry_topic_v2", kinds.boolean),
+    "popInflightMessageThreshold": ("pop.inflight_max", kinds.POSITIVE),
+    "maxPopInflightMessages": ("pop.inflight_total_max", kinds.POSITIVE),
+    "popFromRetryProbability": ("pop.retry_first_percent", kinds.whole_number(0, 100)),
+    "popFromRetryProbabilityForPriority": ("pop.priority_retry_first_percent", kinds.whole_number(0, 100)),
+    "priorityOrderAsc": ("pop.is_high_number_first", kinds.boolean),
     "rejectTransactionMessage": ("rejects_transactions", kinds.boolean),
     "transactionTimeOut": ("transaction_timeout_ms", kinds.POSITIVE),
     "transactionCheckMax": ("transaction_check_max", kinds.POSITIVE),
@@ -286,7 +290,8 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
             retention=RetentionSettings(**part("store.retention.")),
         )
         ha, access = ReplicationSettings(**part("ha.")), AccessSettings(**part("access."))
-        return BrokerSettings(**top, store=store, ha=ha, access=access, given=given)
+        pop = PopSettings(**part("pop."))
+        return BrokerSettings(**top, store=store, pop=pop, ha=ha, access=access, given=given)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
@@ -311,6 +316,7 @@ def describe_settings() -> list[tuple[str, str, str]]:
         **_field_texts(FlushSettings, "store.flush."),
         **_field_texts(PoolSettings, "store.pool."),
         **_field_texts(RetentionSettings, "store.retention."),
+        **_field_texts(PopSettings, "pop."),
         **_field_texts(ReplicationSettings, "ha."),
         **_field_texts(AccessSettings, "access."),
     }

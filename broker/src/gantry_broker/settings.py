@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gantry_access import AccessSettings
 from gantry_broker.ha.settings import ReplicationSettings
+from gantry_broker.pop_settings import PopSettings
 from gantry_broker.store.settings import (
     StoreSettings,
 )
@@ -191,22 +192,6 @@ class BrokerSettings:
     offsets_interval_ms: int = 5_000
     """flushConsumerOffsetInterval: milliseconds between two writes of consumer and delay offsets to the disk."""
 
-    is_retry_topic_v2: bool = False
-    """enableRetryTopicV2: whether messages that were popped and not acked go to `%RETRY%group+topic`.
-
-    With false, RocketMQ's default, they go to `%RETRY%group_topic`, a name that other groups and topics may share.
-    Pops read both.
-    """
-
-    pop_inflight_max: int = 10_000
-    """popInflightMessageThreshold: messages of one queue that a group may have popped and not acked.
-
-    Further pops from the queue wait. RocketMQ has this limit only with enablePopMessageThreshold=true.
-    """
-
-    pop_inflight_total_max: int = 200_000
-    """maxPopInflightMessages: the same limit for all groups and queues together, which bounds the memory of pops."""
-
     rejects_transactions: bool = False
     """rejectTransactionMessage: whether half messages of transactions are refused with code 16."""
 
@@ -353,6 +338,9 @@ class BrokerSettings:
 
     store: StoreSettings = field(default_factory=StoreSettings)
     """Sizes and intervals of the store."""
+
+    pop: PopSettings = field(default_factory=PopSettings)
+    """Settings of pop consumption."""
 
     ha: ReplicationSettings = field(default_factory=ReplicationSettings)
     """Settings of roles, replication and acknowledgement."""

@@ -163,8 +163,13 @@ class PopClient:
         body = make_batch_ack(topic, group, acked)
         await self._session.calls.request_success(address, RequestCode.BATCH_ACK_MESSAGE, None, body)
 
-    async def change_invisible(self, address: str, topic: str, group: str, receipt: str, *, invisible_ms: int) -> str:
-        """Make a message invisible for ``invisible_ms`` from now on; return its new receipt. Raises as ``ack``."""
+    async def change_invisible(
+        self, address: str, topic: str, group: str, receipt: str, *, invisible_ms: int, is_suspended: bool = False
+    ) -> str:
+        """Make a message invisible for ``invisible_ms`` from now on; return its new receipt. Raises as ``ack``.
+
+        ``is_suspended``: the next delivery does not count as one after a failure.
+        """
         parsed = _parse_full(receipt)
         header = ChangeInvisibleTime(
             consumer_group=group,
@@ -173,6 +178,7 @@ class PopClient:
             extra_info=receipt,
             offset=parsed.queue_offset,
             invisible_time=invisible_ms,
+            suspend=is_suspended,
         )
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
         reply = require_success(await self._session.calls.request(address, code, header), address)

@@ -48,7 +48,9 @@ class BrokerPort(Protocol):
     async def ack(self, address: str, topic: str, group: str, receipt: str) -> None:
         """Acknowledge a message by its receipt."""
 
-    async def change_invisible(self, address: str, topic: str, group: str, receipt: str, invisible_ms: int) -> str:
+    async def change_invisible(
+        self, address: str, topic: str, group: str, receipt: str, invisible_ms: int, *, is_suspended: bool = False
+    ) -> str:
         """Change the invisible time of a message, and return its new receipt."""
 
     async def register_producers(self, address: str, groups: list[str]) -> None:
@@ -106,8 +108,12 @@ class RemotingBrokers:
     async def ack(self, address: str, topic: str, group: str, receipt: str) -> None:
         await self._pop.ack(address, topic, group, receipt)
 
-    async def change_invisible(self, address: str, topic: str, group: str, receipt: str, invisible_ms: int) -> str:
-        return await self._pop.change_invisible(address, topic, group, receipt, invisible_ms=invisible_ms)
+    async def change_invisible(
+        self, address: str, topic: str, group: str, receipt: str, invisible_ms: int, *, is_suspended: bool = False
+    ) -> str:
+        return await self._pop.change_invisible(
+            address, topic, group, receipt, invisible_ms=invisible_ms, is_suspended=is_suspended
+        )
 
     async def register_producers(self, address: str, groups: list[str]) -> None:
         body = HeartbeatData(

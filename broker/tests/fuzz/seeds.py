@@ -26,6 +26,8 @@ SEED_MAKERS: Final[dict[RequestCode, Maker]] = {
     RequestCode.PULL_MESSAGE: clients.pull_message,
     RequestCode.LITE_PULL_MESSAGE: clients.lite_pull,
     RequestCode.PEEK_MESSAGE: clients.peek,
+    RequestCode.POP_MESSAGE: clients.pop,
+    RequestCode.BATCH_ACK_MESSAGE: clients.batch_ack,
     RequestCode.NOTIFICATION: clients.notification,
     RequestCode.ACK_MESSAGE: clients.pop_receipt(RequestCode.ACK_MESSAGE),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: clients.pop_receipt(RequestCode.CHANGE_MESSAGE_INVISIBLETIME),

@@ -8,6 +8,7 @@ from fuzz.seed import Maker, Seed, document, group, message_body, properties, qu
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.commands import clients, offsets, pull, send
+from gantry_wire.fastjson import dumps
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 
@@ -99,6 +100,34 @@ def peek(rng: random.Random, known: KnownMessages) -> Seed:
         "maxMsgNums": rng.choice(("1", "4")),
     }  # fmt: skip
     return Seed(RequestCode.PEEK_MESSAGE, ext)
+
+
+def pop(rng: random.Random, known: KnownMessages) -> Seed:
+    """Return a whole pop, of one queue or of any, in order or not, with and without a filter."""
+    ext: dict[str, object] = {
+        "consumerGroup": group(rng), "topic": topic(rng), "queueId": rng.choice(("-1", str(queue_id(rng)))),
+        "maxMsgNums": rng.choice(("1", "32")), "invisibleTime": rng.choice(("1", "10000", "259200000")),
+        "pollTime": "0", "bornTime": "1700000000000", "initMode": rng.choice(("0", "1")),
+        "order": rng.choice(("false", "true")),
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        ext["expType"], ext["exp"] = rng.choice((("TAG", "red || blue"), ("TAG", "*"), ("SQL92", "price > 3")))
+    if rng.random() < 0.3:
+        ext["attemptId"] = rng.choice(("one", "two"))
+    return Seed(RequestCode.POP_MESSAGE, ext)
+
+
+def batch_ack(rng: random.Random, known: KnownMessages) -> Seed:
+    """Return acks of several checkpoints that no broker has made."""
+    acks = [
+        {
+            "c": group(rng), "t": topic(rng), "r": rng.choice(("0", "1", "2")), "so": rng.choice((0, 3, 40)),
+            "q": queue_id(rng), "rq": rng.choice((0, 7, 999)), "pt": 1_700_000_000_000, "it": 60_000, "b": "BQ==",
+        }
+        for _ in range(rng.choice((1, 3)))
+    ]  # fmt: skip
+    body = dumps({"brokerName": "broker-a", "acks": acks})
+    return Seed(RequestCode.BATCH_ACK_MESSAGE, {}, body, is_json_body=True)
 
 
 def notification(rng: random.Random, known: KnownMessages) -> Seed:

@@ -61,6 +61,7 @@ class FakeBrokers:
     pops: list[PopRequest] = field(default_factory=list)
     acked: list[tuple[str, str, str]] = field(default_factory=list)
     changed: list[tuple[str, int]] = field(default_factory=list)
+    suspended: list[str] = field(default_factory=list)
     registered: dict[str, list[str]] = field(default_factory=dict)
     unregistered: list[tuple[str, str]] = field(default_factory=list)
     before_pop: Callable[[], Any] | None = None
@@ -115,8 +116,11 @@ class FakeBrokers:
         self._fail()
         self.acked.append((topic, group, receipt))
 
-    async def change_invisible(self, address: str, topic: str, group: str, receipt: str, invisible_ms: int) -> str:
+    async def change_invisible(
+        self, address: str, topic: str, group: str, receipt: str, invisible_ms: int, *, is_suspended: bool = False
+    ) -> str:
         self._fail()
+        self.suspended += [receipt] if is_suspended else []
         self.changed.append((receipt, invisible_ms))
         old = parse_receipt(receipt)
         return old._replace(pop_time_ms=old.pop_time_ms + 1, invisible_ms=invisible_ms).text

@@ -272,6 +272,20 @@ async def test_failed_ack_is_reported_for_its_entry() -> None:
     assert (reply.status.code, reply.entries[0].status.code) == (pb.INTERNAL_SERVER_ERROR, pb.INTERNAL_SERVER_ERROR)
 
 
+@pytest.mark.parametrize("is_suspended", [True, False])
+async def test_suspended_delivery_is_forwarded(is_suspended: bool) -> None:
+    """The broker counts no failure for it."""
+    one = World(FakeBrokers())
+    call = pb.ChangeInvisibleDurationRequest(
+        group=BILLING, topic=ORDERS, receipt_handle=receipt_of(1), invisible_duration=Duration(seconds=5),
+        suspend=is_suspended,
+    )  # fmt: skip
+
+    await change_invisible_duration(one.core, one.context(), call)
+
+    assert one.brokers.suspended == ([receipt_of(1)] if is_suspended else [])
+
+
 @pytest.mark.parametrize("seconds", [-1, 13 * 3600])
 async def test_invisible_time_is_changed_within_limits(seconds: int) -> None:
     """A change returns a new receipt; an impossible time is refused."""

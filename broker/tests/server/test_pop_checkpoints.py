@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.server.pop import records
-from gantry_broker.server.pop.checkpoints import COMPACTED_FROM, Checkpoint, PopState
+from gantry_broker.server.pop.checkpoints import COMPACTED_FROM, FOREIGN_GRACE_MS, Checkpoint, PopState
 from gantry_broker.server.pop.records import (
     REVIVE_QUEUES,
     AckRecord,
@@ -159,17 +159,18 @@ def test_records_of_rocketmq_are_read() -> None:
     assert isinstance(checkpoint, CheckpointRecord)
     state.apply(checkpoint, 0, now_ms=1000)
     assert found(state) == (10, {(1000, 5), (1000, 9)}), "the second message was acked before it was stored"
-    ack = parse_record(
-        message_of("ack", b'{"ackOffset":9,"bn":"broker-a","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
-    )
+    ack = parse_record(message_of("ack", b'{"ao":9,"bn":"broker-a","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}'))
     several = parse_record(
-        message_of("bAck", b'{"ackOffset":-1,"aol":[5],"bn":"b","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
+        message_of("bAck", b'{"ao":-1,"aol":[5],"bn":"b","c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}')
     )
     assert ack is not None and several is not None
     state.apply(ack, 1, now_ms=1000)
     state.apply(several, 2, now_ms=1000)
     assert found(state) == (10, set())
     assert parse_record(message_of("other", b"not JSON")) is None
+    old = parse_record(message_of("ack", b'{"ackOffset":9,"c":"billing","pt":1000,"q":0,"so":5,"t":"orders"}'))
+    assert isinstance(old, AckRecord)
+    assert old.offsets == [9]
 
 
 def test_old_checkpoint_of_rocketmq_has_consecutive_messages() -> None:
@@ -234,3 +235,35 @@ def test_damaged_state_is_refused() -> None:
     for body in (b"", b"x", records.encode_state(good)[:-4], records.encode_state(few)):
         with pytest.raises(ValueError, match=r".+"):
             records.parse_state(message_of("state", body))
+
+
+def test_lag_is_the_time_since_the_oldest_open_checkpoint_was_due() -> None:
+    """Checkpoints that are acked, or due again later, do not count; without a due one the lag is zero."""
+    state = PopState()
+    queue = state.queue(TOPIC, GROUP, 0)
+    for number in range(3):
+        state.open(Checkpoint(queue, number, 1000 + number * 100, 500, (number,)), number)
+    assert [state.overdue_ms(now_ms) for now_ms in (1000, 1500, 1700)] == [0, 0, 200]
+    state.ack(queue.open[0, 1000], 1)
+    assert state.overdue_ms(1700) == 100
+    state.schedule(queue.open[1, 1100], 9000)
+    assert state.overdue_ms(1750) == 50
+    state.ack(queue.open[2, 1200], 1)
+    assert [state.overdue_ms(now_ms) for now_ms in (1750, 9001)] == [0, 1]
+
+
+def test_checkpoint_of_rocketmq_is_open_until_its_acks_have_come() -> None:
+    """It is a timer message of any revive queue that comes late: it moves no offset, and stays open for its acks."""
+    state, foreign = PopState(), (NUMBER + 3) % REVIVE_QUEUES
+    queue = state.queue(TOPIC, GROUP, 0)
+    queue.next_offset = 12
+    state.apply(checkpoint_record(20, [20, 21]), 100, now_ms=60_500, foreign_queue=foreign)
+
+    assert queue.next_offset == 12, "the messages 12 to 19 were not popped"
+    assert state.take_due(61_000 + FOREIGN_GRACE_MS - 1) is None
+    assert state.start_of(foreign) == 100, "a restart must read it again"
+    assert state.start_of(NUMBER) == 0
+    state.apply(ack_record(20, [20]), 101, now_ms=61_050, foreign_queue=foreign)
+    late = state.take_due(61_000 + FOREIGN_GRACE_MS)
+    assert late is not None
+    assert (late.unacked, ack_entry(late, 2)[0]) == ([21], foreign), "its acks must follow it in its queue"

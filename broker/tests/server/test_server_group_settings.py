@@ -40,3 +40,19 @@ async def test_attribute_of_a_group_is_refused(tmp_path: Path) -> None:
         both = dumps({"groupConfigList": [{"groupName": "Good"}, odd]})
         assert (await client.ask(CREATE_LIST, body=both)).code == 1
         assert not {"Good", "Odd"} & broker.core.groups.all.keys()
+
+
+async def test_priority_factor_of_a_group_is_stored(tmp_path: Path) -> None:
+    """It is a number from 0 to 100, can be changed and removed, and survives a restart."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        for factor in ("30", "40"):
+            body = dumps({"groupName": "Fair", "attributes": {"+priority.factor": factor}})
+            assert (await client.ask(CREATE, body=body)).code == 0
+        wrong = await client.ask(CREATE, body=dumps({"groupName": "Fair", "attributes": {"+priority.factor": "101"}}))
+        assert (wrong.code, wrong.remark) == (1, "value is not in range(0, 100)")
+
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        assert (await client.ask_json(CONFIG, {"group": "Fair"}))["attributes"] == {"priority.factor": "40"}
+        body = dumps({"groupName": "Fair", "attributes": {"-priority.factor": ""}})
+        assert (await client.ask(CREATE, body=body)).code == 0
+        assert (await client.ask_json(CONFIG, {"group": "Fair"}))["attributes"] == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -18,6 +19,12 @@ from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.pop import PopResult
 from gantry_wire.pop_receipts import parse_offsets
 from gantry_wire.properties import FIRST_POP_TIME
+
+FLUSHED_RARELY: Final[dict[str, Any]] = {
+    "flushIntervalCommitLog": "600000",
+    "flushCommitLogThoroughInterval": "600000",
+}
+"""Settings with which a test ends before the first flush."""
 
 
 async def test_popped_messages_are_invisible_to_their_group(tmp_path: Path) -> None:
@@ -212,6 +219,70 @@ async def test_too_many_unacked_messages_stop_pops_until_acks(tmp_path: Path) ->
         async with dialogue(broker) as other:
             assert (await ack(other, popped.receipts[0])).code == 0
         assert Popped(await waiting).bodies == [b"4"]
+
+
+async def test_progress_of_pops_is_shown_before_it_is_committed(tmp_path: Path) -> None:
+    """The end of a pop is the progress at once; it is committed when a flush has made its checkpoint durable."""
+    async with running_broker(tmp_path, **FLUSHED_RARELY) as broker, dialogue(broker) as peer:
+
+        async def progress() -> int:
+            document = await peer.ask_json(RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP, "topic": TOPIC})
+            return sum(row["consumerOffset"] for row in document["offsetTable"].values())
+
+        await send(peer, b"1", b"2", b"3")
+        await pop(peer, maxMsgNums=2)
+        assert await progress() == 2
+        assert broker.core.offsets.find(GROUP, TOPIC, 0) == 0
+        reset = {"topic": TOPIC, "group": GROUP, "queueId": "0", "offset": "1", "isForce": "true", "timestamp": "-1"}
+        await peer.ask_json(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert await progress() == 1
+        assert (await pop(peer)).bodies == [b"2", b"3"]
+        assert await progress() == 3
+    async with running_broker(tmp_path) as broker:
+        assert broker.core.offsets.find(GROUP, TOPIC, 0) == 3
+
+
+async def test_figures_of_pop_consumption_are_in_the_runtime_table(tmp_path: Path) -> None:
+    """Code 28 has what is open now, how late redelivery is, and what was popped, acked and delivered again."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1", b"2", b"3", b"4")
+        popped = await pop(peer, maxMsgNums=3)
+        assert (await ack(peer, popped.receipts[0])).code == 0
+        figures = {name: value for name, value in (await peer.ask_json(28))["table"].items() if name.startswith("pop")}
+        assert (figures["popInflightMessages"], figures["popOpenCheckpoints"]) == ("2", "1")
+        assert (figures["popMessages"], figures["popAckedMessages"]) == ("3", "1")
+        assert figures["popReviveLagMillis"] == "0"
+
+        await pop(peer, invisibleTime=1)
+        await wait_until(lambda: broker.pops.reviver.revived_count == 1)
+        figures = (await peer.ask_json(28))["table"]
+        assert (figures["popMessages"], figures["popRedeliveredMessages"], figures["popDeadLetters"]) == ("4", "1", "0")
+
+
+async def test_suspended_delivery_is_not_counted(tmp_path: Path) -> None:
+    """A change with `suspend` brings the message back without a failure, also when it has none left."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        group = {"groupName": GROUP, "retryMaxTimes": 1}
+        await peer.ask_json(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
+        await send(peer, b"1")
+        popped = await pop(peer)
+        for suspend, failures in (("true", 0), ("false", 1), ("true", 1)):
+            change = ack_ext(popped.receipts[0], invisibleTime=0, suspend=suspend)
+            assert (await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)).code == 0
+            popped = Popped(await peer.ask(RequestCode.POP_MESSAGE, pop_ext(pollTime=60_000)))
+            assert popped.messages[0].reconsume_times == failures
+        assert broker.pops.reviver.given_up_count == 0
+
+
+async def test_suspended_delivery_is_not_counted_after_a_restart(tmp_path: Path) -> None:
+    """The record of the checkpoint says so."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1")
+        change = ack_ext((await pop(peer)).receipts[0], invisibleTime=1_000, suspend="true")
+        assert (await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)).code == 0
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        popped = Popped(await peer.ask(RequestCode.POP_MESSAGE, pop_ext(pollTime=60_000)))
+        assert popped.messages[0].reconsume_times == 0
 
 
 async def test_ordered_pop_blocks_its_queue(tmp_path: Path) -> None:

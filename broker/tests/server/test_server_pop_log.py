@@ -19,7 +19,6 @@ from gantry_broker.server.pop.journal import STATE_INTERVAL_MS, PopProgress
 from gantry_broker.server.pop.records import STATE_QUEUE, revive_queue_of
 from gantry_broker.server.pop.writer import PopWriter
 from gantry_broker.store.checkpoint import decode_checkpoint, encode_checkpoint
-from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import IdentityFile
 from gantry_broker.store.message_store import MessageStore
@@ -157,24 +156,17 @@ async def test_failed_append_changes_nothing(tmp_path: Path, monkeypatch: pytest
         assert (await pop(peer)).bodies == [b"2"]
 
 
-async def wait_for_end(queue: ConsumeQueue, end: int) -> None:
-    """Wait until a queue has so many messages."""
-    await wait_until(lambda: queue.end >= end)
-
-
 async def test_start_reads_from_the_last_state(tmp_path: Path) -> None:
     """A state is stored at most every ten seconds, and a start reads no record before the oldest open checkpoint."""
     clock = FakeClock()
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as peer:
         await send(peer, *(b"%d" % n for n in range(40)))
-        states = broker.store.queues.get_or_create(broker.pops.journal.topic, STATE_QUEUE)
         for _ in range(2):
-            before = states.end
             for _ in range(10):
                 for receipt in (await pop(peer, queueId=0, maxMsgNums=1)).receipts:
                     assert (await ack(peer, receipt)).code == 0
             clock.advance(STATE_INTERVAL_MS)
-            await wait_for_end(states, before + 1)
+            await wait_until(lambda: not broker.pops.journal._is_changed)
         await pop(peer, queueId=0, maxMsgNums=1)
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as peer:
         await wait_until(lambda: broker.pops.journal.is_ready)

@@ -38,7 +38,8 @@ UNIQUE: Final = "7F0000010000000000000000000000AB"
 UNIQUES: Final = (UNIQUE, UNIQUE * 2, "0123456789abcdef01234567", "id-1", "ä" * 32, 'quo"te\\d', "x", "", "a b")
 NAMES: Final = (
     "color", "größe", "TAGS", "KEYS", "WAIT", "a", "UNIQ_KEY2", "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#",
-    "POP_CK", "DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "PGROUP", "INSTANCE_ID", "",
+    "POP_CK", "DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "_SYS_MSG_PRIORITY_",
+    "PGROUP", "INSTANCE_ID", "",
 )  # fmt: skip
 PLAIN_NAMES: Final = ("color", "größe", "TAGS", "KEYS", "a", "UNIQ_KEY2", "PGROUP")
 VALUES: Final = (

@@ -186,8 +186,8 @@ async def test_permission_is_in_the_route_when_answered(tmp_path: Path, perm: st
         assert (queues["perm"], queues["writeQueueNums"], queues["readQueueNums"]) == (shown, 2, 4)
 
 
-async def test_groups_keep_their_retry_policy_and_have_no_attributes(broker: Broker, client: Dialogue) -> None:
-    """RocketMQ's attributes of groups are for pop consumers and lite topics, so Gantry has none to set."""
+async def test_groups_keep_their_retry_policy_and_have_no_lite_attributes(broker: Broker, client: Dialogue) -> None:
+    """RocketMQ's attributes of groups for lite topics are unknown, since Gantry has no such topics."""
     exponential = {"initial": 5000, "max": 7_200_000, "multiplier": 2}
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}
     config = {"groupName": GROUP, "retryMaxTimes": 3, "groupRetryPolicy": policy}

@@ -118,6 +118,8 @@ REQUEST_FIELDS: dict[int, type[Fields]] = {
     12: pull.QueryMessage,
     200050: pop.PopMessage,
     200051: pop.AckMessage,
+    200053: pop.ChangeInvisibleTime,
+    200054: pop.Notification,
     33: pull.ViewMessage,
     14: offsets.QueryConsumerOffset,
     15: offsets.UpdateConsumerOffset,
@@ -143,6 +145,8 @@ REPLY_FIELDS: dict[int, type[Fields]] = {
     361: pull.PullResult,
     12: pull.QueryMessageResult,
     200050: pop.PopResult,
+    200053: pop.ChangeInvisibleTimeResult,
+    200054: pop.NotificationResult,
     14: offsets.OffsetResult,
     29: offsets.OffsetResult,
     30: offsets.OffsetResult,
@@ -160,6 +164,7 @@ REQUEST_DOCUMENTS: dict[int, type[msgspec.Struct]] = {
     322: admin.DataVersion,
     400: pop.QueryAssignment,
     401: pop.MessageRequestMode,
+    200151: pop.BatchAckMessages,
 }
 
 REPLY_DOCUMENTS: dict[int, type[msgspec.Struct]] = {

@@ -37,6 +37,7 @@ from gantry_interop.admin.command import admin_command
 from gantry_interop.errors import InteropError, harness_errors
 from gantry_interop.failover_plans import PLANS
 from gantry_interop.paths import new_run_directory
+from gantry_interop.popping import pop_command
 from gantry_interop.processes import Nursery
 
 PEERS = ("gantry", "apache")
@@ -240,6 +241,7 @@ def _run_scenarios(target: Target, clients: list[str], scenarios: list[str], opt
 
 
 main.add_command(admin_command)
+main.add_command(pop_command)
 
 
 @main.command("benchmark")
@@ -324,7 +326,8 @@ def flows_command(clients: str, scenarios: str) -> None:
     chosen_scenarios = _parse_choices(scenarios, ("delays", "locks"), "scenario")
     with harness_errors(console):
         java.build()
-        reports = flows.run_all(chosen, chosen_scenarios, directory, lambda one: report.show_flow(console, one))
+        plans = [plan for plan in flows.PLANS if plan.client in chosen and plan.scenario in chosen_scenarios]
+        reports = flows.run_all(plans, directory, lambda one: report.show_flow(console, one))
     report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)

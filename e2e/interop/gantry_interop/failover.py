@@ -78,6 +78,7 @@ class _FailoverRun:
             extra=(
                 *("--directory", str(self._commands), "--poll-ms", str(self._plan.poll_ms)),
                 *("--mixed", str(int(self._plan.is_mixed))),
+                *("--pop", str(int(self._plan.is_popping))),
                 *("--threads", str(SENDERS), "--queues", str(QUEUES), "--body-bytes", str(self._plan.body_bytes)),
             ),
         )  # fmt: skip
@@ -170,7 +171,7 @@ class _FailoverRun:
         there = set(numbers_by_place(new.store, self._topic).values())
         wanted = there & {one.number for one in self._history.answered} | {one.number for one in self._history.deferred}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
-        while not wanted <= {one.number for one in self._history.read().seen} and time.monotonic() < deadline:
+        while not wanted <= self._history.read().delivered and time.monotonic() < deadline:
             time.sleep(0.5)
 
     def _record_results(self, judgement: Judgement, killed: float, ordered: float, tail_messages: int) -> None:
@@ -183,6 +184,7 @@ class _FailoverRun:
         report.lost, report.vanished = len(judgement.lost), len(judgement.vanished)
         report.unseen, report.redelivered = len(judgement.unseen), judgement.redelivered
         report.unknown = dict(history.unknown)
+        report.repeated = len(history.repeated - history.failed)
         report.tail_messages = tail_messages
         answer, delivery = history.first_answer(int(ordered * 1e6)), history.first_delivery(int(ordered * 1e6))
         assert answer is not None, "expected the acknowledgement for which the run has waited"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gantry_interop import versions
+from gantry_interop import java, versions
 
 BODY_BYTES = 1024
 LAGGING_BODY_BYTES = 16 << 10
@@ -28,6 +28,9 @@ class Plan:
 
     is_mixed: bool = False
     """Whether transactions, delays and failed deliveries are among the messages."""
+
+    is_popping: bool = False
+    """Whether the consumer's group is in pop mode."""
 
     poll_ms: int = 0
     """The client's pollNameServerInterval; 0 keeps the default of 30 s."""
@@ -52,7 +55,8 @@ class Plan:
     @property
     def name(self) -> str:
         kind = "sync, two slaves" if self.is_sync else "async, one slave"
-        variant = (", restart" if self.is_restart else "") + (", mixed" if self.is_mixed else "")
+        words = {"restart": self.is_restart, "mixed": self.is_mixed, "pop": self.is_popping}
+        variant = "".join(f", {word}" for word, is_chosen in words.items() if is_chosen)
         state = "slave caught up" if self.is_caught_up else "slave behind" if self.is_lagging else "full load"
         return f"{kind}{variant}, {state}"
 
@@ -97,6 +101,15 @@ PLANS = (
 without a load, and with lagging slaves.
 """
 
+POP_PLANS = tuple(
+    Plan(is_popping=True, poll_ms=1_000, client=client, is_sync=is_sync, is_mixed=is_mixed, is_restart=is_restart)
+    for client in java.POP_CLIENTS
+    for is_sync, is_mixed, is_restart in (
+        (True, True, False), (True, True, True), (True, False, False), (False, False, False),
+    )
+)  # fmt: skip
+"""Failovers and restarts under Java consumers in pop mode."""
+
 
 @dataclass
 class FailoverReport:
@@ -121,6 +134,9 @@ class FailoverReport:
 
     redelivered: int = 0
     """Deliveries of a message from a place from which it had been delivered before."""
+
+    repeated: int = 0
+    """Popped messages that were delivered again, although the listener had not failed them."""
 
     unknown: dict[str, int] = field(default_factory=dict)
     """The attempts to send whose result is unknown, by reason: the message may be stored."""

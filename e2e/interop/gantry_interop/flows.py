@@ -41,11 +41,14 @@ class Plan:
     fault: Literal["restart", "failover"]
     """What happens to the brokers, as described above."""
     client: str
+    is_popping: bool = False
+    """Whether the group of the consumers is in pop mode."""
+
     load_seconds: float = 8.0
 
     @property
     def name(self) -> str:
-        return f"{self.scenario} through a {self.fault}"
+        return f"{self.scenario}{' by pop' if self.is_popping else ''} through a {self.fault}"
 
 
 PLANS = tuple(
@@ -54,6 +57,13 @@ PLANS = tuple(
     for fault in ("restart", "failover")
     for client in java.CLIENT_MODULES
 )
+POP_PLANS = tuple(
+    Plan(scenario, fault, client, is_popping=True)
+    for scenario in ("delays", "locks")
+    for fault in ("restart", "failover")
+    for client in java.POP_CLIENTS
+)
+"""The same with groups in pop mode. Java clients consume in order by pulling, also in such a group."""
 
 
 @dataclass
@@ -138,7 +148,11 @@ class _FlowRun:
         self._commands = directory / "commands"
         self._commands.mkdir(parents=True)
         self._brokers = (_OneBroker if plan.fault == "restart" else _ThreeBrokers)(nursery, directory)
-        self._history: FlowHistory = (DelayHistory if plan.scenario == "delays" else LockHistory)(self._commands)
+        self._history: FlowHistory = (
+            DelayHistory(self._commands, is_popping=plan.is_popping)
+            if plan.scenario == "delays"
+            else LockHistory(self._commands)
+        )
         self._report = FlowReport(plan)
 
     def run(self) -> FlowReport:
@@ -173,7 +187,10 @@ class _FlowRun:
         home = self._directory / "home"
         options = drivers.DriverOptions(
             name_server=self._brokers.address, count=0, retry_count=0, seed=1, levels=LEVELS, run=RUN,
-            extra=("--directory", str(self._commands), "--queues", str(QUEUES), "--poll-ms", str(POLL_MS)),
+            extra=(
+                *("--directory", str(self._commands), "--queues", str(QUEUES), "--poll-ms", str(POLL_MS)),
+                *("--pop", str(int(self._plan.is_popping))),
+            ),
         )  # fmt: skip
         program = java.Program(java.CLIENT_MODULES[self._plan.client], "dev.gantry.interop.Driver", heap_mib=256)
         return self._nursery.start(
@@ -210,13 +227,10 @@ def run_flow(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
         return FlowReport(plan, broken=[f"the run ended early: {error}"])
 
 
-def run_all(
-    clients: Collection[str], scenarios: Collection[str], directory: Path, report: Callable[[FlowReport], None]
-) -> list[FlowReport]:
-    """Run the plans of these clients and scenarios; logs and histories are kept, stores are not."""
+def run_all(plans: Collection[Plan], directory: Path, report: Callable[[FlowReport], None]) -> list[FlowReport]:
+    """Run plans; logs and histories are kept, stores are not."""
     reports: list[FlowReport] = []
-    chosen = [plan for plan in PLANS if plan.client in clients and plan.scenario in scenarios]
-    for number, plan in enumerate(chosen):
+    for number, plan in enumerate(plans):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
             reports.append(run_flow(plan, nursery, place))

@@ -4,6 +4,8 @@ Rules for a delayed or failed message:
 - it is delivered at or after its time: that of the end of its delay, counted from before its send, or from its failure;
 - its failure count is in the message: a retry has failed one time more than an earlier delivery;
 - in the end it is consumed. Duplicates are counted.
+In pop mode the broker also counts a delivery that no listener got, because its reply was lost with the broker: such
+deliveries are counted as `lapsed`.
 
 Rules for a queue that is consumed in order:
 - offsets are delivered in order: after each one the next, or one that was delivered already (a consumer that takes
@@ -14,6 +16,7 @@ Rules for a queue that is consumed in order:
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self, final
@@ -81,12 +84,23 @@ class Delivery(NamedTuple):
     """Whether the listener consumed it; otherwise it failed."""
 
 
+@dataclass
+class RetryFaults:
+    """Deliveries that do not fit the failures before them."""
+
+    restarted_counts: list[object] = field(default_factory=list)
+    wrong_counts: list[object] = field(default_factory=list)
+    early: list[object] = field(default_factory=list)
+    extra_failures: list[object] = field(default_factory=list)
+
+
 @final
 class DelayHistory:
     """The history of the scenario `delays`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_popping: bool = False) -> None:
         self._path = directory / "history.txt"
+        self._is_popping = is_popping
         self.acknowledged: dict[int, AcknowledgedSend] = {}
         """The acknowledged send of each message, by its number."""
         self.delivered: dict[int, list[Delivery]] = {}
@@ -132,6 +146,7 @@ class DelayHistory:
             "delayed": sum(one.level > 0 for one in self.acknowledged.values()),
             "retries": sum(one.is_retry for found in self.delivered.values() for one in found),
             "twice": self.deliveries - wanted,
+            **({"lapsed": self._lapsed()} if self._is_popping else {}),
             "latest_delay_ms": max((late for late in self._lateness()), default=0) // 1000,
         }
 
@@ -143,35 +158,44 @@ class DelayHistory:
             if sent.level and number in self.delivered
         ]
 
-    def broken(self) -> list[str]:
-        early = [late for late in self._lateness() if late < 0]
-        never_sent = [-1] if -1 in self.delivered else []
-        restarted_counts: list[object] = []
-        wrong_counts: list[object] = []
-        early_retries: list[object] = []
-        extra_failures: list[object] = []
+    def _lapsed(self) -> int:
+        """Return the number of deliveries whose failure count includes deliveries that no listener got."""
+        faults = self._retry_faults()
+        return len(faults.wrong_counts) + len(faults.extra_failures)
+
+    def _retry_faults(self) -> RetryFaults:
+        faults = RetryFaults()
         for number, found in self.delivered.items():
             first: dict[int, int] = {}
             for one in sorted(found, key=lambda one: one.at_us):
                 if one.is_retry and one.times == 0:
-                    restarted_counts.append((number, one))
+                    faults.restarted_counts.append((number, one))
                 if one.times > failures_of(number):
-                    extra_failures.append((number, one))
+                    faults.extra_failures.append((number, one))
                 if one.times > 0:
                     failed_us = first.get(one.times - 1)
                     if failed_us is None:
-                        wrong_counts.append((number, one))
+                        faults.wrong_counts.append((number, one))
                     elif one.at_us < failed_us + delay_us(FIRST_RETRY_LEVEL + one.times - 1):
-                        early_retries.append((number, one))
+                        faults.early.append((number, one))
                 first.setdefault(one.times, one.at_us)
+        return faults
+
+    def broken(self) -> list[str]:
+        early = [late for late in self._lateness() if late < 0]
+        never_sent = [-1] if -1 in self.delivered else []
+        faults = self._retry_faults()
+        counts = [] if self._is_popping else [
+            *_broken_rule("a retry has failed one time more than a delivery before it", faults.wrong_counts),
+            *_broken_rule("no message fails more often than planned", faults.extra_failures),
+        ]  # fmt: skip
         return [
             *_broken_rule("every message that was acknowledged is consumed in the end", self._lost()),
             *_broken_rule("every delivered message was sent", list(never_sent)),
             *_broken_rule("no delayed message comes before its time", list(early)),
-            *_broken_rule("no retry comes before its time", early_retries),
-            *_broken_rule("a retry does not restart the failure count", restarted_counts),
-            *_broken_rule("a retry has failed one time more than a delivery before it", wrong_counts),
-            *_broken_rule("no message fails more often than planned", extra_failures),
+            *_broken_rule("no retry comes before its time", faults.early),
+            *_broken_rule("a retry does not restart the failure count", faults.restarted_counts),
+            *counts,
         ]
 
 

@@ -46,6 +46,7 @@ REQUEST_NAMES = {
     345: "query-subscription", 351: "get-topic-config", 352: "get-group-config", 361: "lite-pull-message",
     400: "query-assignment", 401: "set-message-request-mode", 402: "get-all-message-request-modes",
     901: "get-broker-member-group", 907: "get-broker-ha-status", 200050: "pop-message", 200051: "ack-message",
+    200053: "change-message-invisible-time", 200054: "notification",
     200151: "batch-ack-message",
 }  # fmt: skip
 

@@ -8,6 +8,7 @@
     failed               the listener failed it the first time, and it must be redelivered
     unknown              any other result of an attempt: it may or may not be stored
     seen                 delivered to the listener
+    again                delivered as the copy of a popped message, which has a place of its own
 
     [...... both masters have it ......)[...... only the old master had it: its tail ......)
                                         ^ where the new epoch begins
@@ -56,6 +57,9 @@ class ClientHistory:
         self._position = 0
         self.answered: list[Answered] = []
         self.seen: list[Seen] = []
+        self.repeated: set[int] = set()
+        """Messages that were delivered as copies, because they were popped and not acked in time."""
+
         self.deferred: list[Answered] = []
         """Their places are those of half messages, and of delayed messages in the queue of their delay level."""
 
@@ -90,12 +94,19 @@ class ClientHistory:
                 self.failed.add(int(number))
             case ["seen", number, queue, offset, at]:
                 self.seen.append(Seen(int(number), (int(queue), int(offset)), int(at)))
+            case ["again", number, _]:
+                self.repeated.add(int(number))
             case ["unknown", _, why, _, _]:
                 self.unknown[why] = self.unknown.get(why, 0) + 1
             case ["sent", attempts]:
                 self.attempts = int(attempts)
             case _:
                 raise ValueError(f"invalid line of a history: {words}")
+
+    @property
+    def delivered(self) -> set[int]:
+        """All messages that were delivered."""
+        return {one.number for one in self.seen} | self.repeated
 
     def first_answer(self, after_us: int) -> int | None:
         """Return when the first send that began after this moment was answered 0."""
@@ -191,20 +202,20 @@ def judge(
     ``final`` is the content of the group; ``tail`` is the old master's log from the start of the new epoch.
     """
     in_tail = set(tail.values())
-    seen = {one.number for one in history.seen}
+    seen = history.delivered
     lost = sorted(one.number for one in history.answered if final.get(one.place) != one.number)
     # Messages that failed once are delivered from the retry topic, at another place.
     checked = [one for one in history.seen if one.number >= 0 and one.number not in history.failed]
     vanished = sorted({one.number for one in checked if final.get(one.place) != one.number})
     unseen = sorted({one.number for one in history.answered} - seen - set(lost))
-    retried = {one.number for one in history.seen if one.number in history.failed}
+    retried = {one.number for one in history.seen if one.number in history.failed} | history.repeated
     return Judgement(
         lost=lost,
         lost_outside_tail=[number for number in lost if number not in in_tail],
         unseen=unseen,
         vanished=vanished,
         vanished_outside_tail=[number for number in vanished if number not in in_tail],
-        never_sent=sum(one.number < 0 for one in history.seen),
+        never_sent=sum(one.number < 0 for one in history.seen) + (-1 in history.repeated),
         undelivered=sorted(({one.number for one in history.deferred} - seen) | (history.failed - retried - in_tail)),
         rolled_back_delivered=sorted(history.rolled_back & seen),
         acknowledged_without_master=[

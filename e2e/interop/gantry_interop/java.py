@@ -28,6 +28,8 @@ CLIENT_MODULES = {
 """The Maven module of each client version."""
 OUTER_CLIENTS = (versions.OLDEST, versions.PEER)
 """The oldest and the newest client, for runs whose time allows no more."""
+POP_CLIENTS = (versions.PREVIOUS, versions.PEER)
+"""The clients that can consume by pop."""
 REFERENCE = "reference"
 BUILD_SECONDS_MAX = 600
 TARGET = INTEROP / "target"

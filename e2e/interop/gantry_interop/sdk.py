@@ -30,11 +30,11 @@ from gantry_wire.commands.admin import CreateTopic, SubscriptionGroupConfig
 
 LANGUAGES: Final = ("python", "java")
 SDK: Final = INTEROP / "sdk"
-KINDS: Final = ("normal", "fifo", "delay", "transaction")
+KINDS: Final = ("normal", "fifo", "delay", "transaction", "priority")
 FLOWS: Final = ("normal", "tag", "sql", "push", "fifo", "transaction")
 """Flows of every SDK with every broker; those below need a broker with timers, or exist in one program only."""
 TIMER_FLOWS: Final = ("delay", "recall")
-ONLY: Final = {"python": ("invisible",), "java": ("dead-letters",)}
+ONLY: Final = {"python": ("invisible", "priority"), "java": ("dead-letters",)}
 ORDERED: Final = frozenset({"fifo", "dead-letters"})
 DEAD_LETTER_RETRIES: Final = 2
 RUN_SECONDS_MAX: Final = 1_800

@@ -78,6 +78,7 @@ class BrokerCollector(Collector):
             snapshot = sidecar.inventory.latest(INVENTORY_OLD_S)
             if snapshot is not None:
                 yield from memory_metrics(snapshot.inventory.runtime)
+                yield from pop_metrics(snapshot.inventory.runtime)
             yield from rocketmq_metrics(sidecar, snapshot)
         if sidecar.lease is not None:
             yield from lease_metrics(sidecar.lease, sidecar.broker.watch.now_ns())
@@ -221,6 +222,35 @@ def memory_metrics(runtime: Mapping[str, str]) -> Iterator[Metric]:
         if count.isdecimal():
             closed.add_metric([reason], int(count))
     yield closed
+
+
+_POP_GAUGES: Final = (
+    ("gantry_pop_inflight_messages", "popInflightMessages", 1, "Messages that are popped and not acked."),
+    ("gantry_pop_checkpoints", "popOpenCheckpoints", 1, "Pops with messages that are not acked."),
+    ("gantry_pop_revive_lag_seconds", "popReviveLagMillis", 1_000,
+     "For how long messages whose invisible time is over have waited for their redelivery."),
+    ("gantry_pop_unflushed_offsets", "popUnflushedOffsets", 1, "Ends of pops that wait for a flush to be committed."),
+)  # fmt: skip
+"""Names, keys of the runtime table, divisors and texts of gauges of pop consumption."""
+
+_POP_OUTCOMES: Final = (
+    ("popped", "popMessages"), ("acked", "popAckedMessages"), ("redelivered", "popRedeliveredMessages"),
+    ("dead_letter", "popDeadLetters"), ("expired", "popExpiredMessages"),
+)  # fmt: skip
+"""The outcomes by which popped messages are counted, and their keys in the runtime table."""
+
+
+def pop_metrics(runtime: Mapping[str, str]) -> Iterator[Metric]:
+    """Yield the state and the counters of pop consumption; no samples for a broker without them."""
+    for name, key, divisor, text in _POP_GAUGES:
+        value = runtime.get(key, "")
+        yield gauge(name, text, int(value) / divisor if value.isdecimal() else None)
+    family = CounterMetricFamily("gantry_pop_messages", "Messages by pop consumption.", labels=["outcome"])
+    for outcome, key in _POP_OUTCOMES:
+        value = runtime.get(key, "")
+        if value.isdecimal():
+            family.add_metric([outcome], int(value))
+    yield family
 
 
 def integrity_metrics(status: Status) -> Iterator[Metric]:

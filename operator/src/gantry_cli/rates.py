@@ -56,6 +56,13 @@ class BrokerRuntimeInfo:
     damaged: tuple[LogRange, ...] = ()
     """The first of the damaged ranges."""
 
+    pop_inflight: int = 0
+    """The number of messages that are popped and not acked."""
+    pop_checkpoints: int = 0
+    """The number of pops that these messages are from."""
+    pop_revive_lag_ms: int = 0
+    """How long messages whose invisible time is over have been waiting to be delivered again."""
+
     @property
     def stored_bytes(self) -> int:
         return max(0, self.log_end - self.log_begin)
@@ -99,6 +106,9 @@ def parse_runtime_info(table: Mapping[str, str], at_s: float) -> BrokerRuntimeIn
         damaged_records=_parse_int(table, "commitLogDamagedRecords") or 0,
         damaged_bytes=_parse_int(table, "commitLogDamagedBytes") or 0,
         damaged=_parse_ranges(table.get("commitLogDamagedRanges", "")),
+        pop_inflight=_parse_int(table, "popInflightMessages") or 0,
+        pop_checkpoints=_parse_int(table, "popOpenCheckpoints") or 0,
+        pop_revive_lag_ms=_parse_int(table, "popReviveLagMillis") or 0,
     )
 
 

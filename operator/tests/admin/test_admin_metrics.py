@@ -12,7 +12,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from gantry_admin.inventory import Inventory, QueueEnds
-from gantry_admin.metrics import memory_metrics, refusals
+from gantry_admin.metrics import memory_metrics, pop_metrics, refusals
 from gantry_admin.metrics_rocketmq import ROWS_MAX, TOPICS_MAX, _groups, _topics
 from gantry_status import RefusalReason
 from gantry_wire.commands.admin import TopicConfig
@@ -125,6 +125,26 @@ def test_number_of_labels_is_bounded() -> None:
     assert len(by_name["rocketmq_group_diff"].samples) == ROWS_MAX
     assert by_name["gantry_groups_left_out"].samples[0].value == 6 * len(names) - ROWS_MAX
     assert by_name["rocketmq_group_diff"].samples[0].value == 6
+
+
+def test_pop_consumption_is_reported() -> None:
+    """The state and the counters of popped messages, as the broker counts them; the lag in seconds."""
+    runtime = {
+        "popInflightMessages": "12", "popOpenCheckpoints": "3", "popReviveLagMillis": "1500",
+        "popUnflushedOffsets": "0",
+        "popMessages": "40", "popAckedMessages": "20", "popRedeliveredMessages": "7", "popDeadLetters": "1",
+        "popExpiredMessages": "0",
+    }  # fmt: skip
+
+    found = {family.name: family for family in pop_metrics(runtime)}
+
+    assert {name: family.samples[0].value for name, family in found.items() if family.type == "gauge"} == {
+        "gantry_pop_inflight_messages": 12, "gantry_pop_checkpoints": 3, "gantry_pop_revive_lag_seconds": 1.5,
+        "gantry_pop_unflushed_offsets": 0,
+    }  # fmt: skip
+    counts = {sample.labels["outcome"]: sample.value for sample in found["gantry_pop_messages"].samples}
+    assert counts == {"popped": 40, "acked": 20, "redelivered": 7, "dead_letter": 1, "expired": 0}
+    assert [len(family.samples) for family in pop_metrics({})] == [0] * 5, "a broker without pop consumption"
 
 
 def test_costs_of_connections_are_reported() -> None:

@@ -1,4 +1,4 @@
-"""`gantry status` shows missing and damaged log data with its ranges."""
+"""`gantry status` shows missing and damaged log data with its ranges, and popped messages that are not acked."""
 
 import pytest
 
@@ -37,3 +37,14 @@ def test_unreadable_ranges_are_omitted(text: str) -> None:
     [line] = remarks({"commitLogMissingBytes": "10", "commitLogMissingRanges": text})
 
     assert "lost log data: 10 B;" in line
+
+
+def test_status_shows_popped_messages_and_late_redelivery() -> None:
+    """The line says how many are not acked, and how late redelivery is only if it is more than a tick of the broker."""
+    table = {"popInflightMessages": "1204", "popOpenCheckpoints": "41", "popReviveLagMillis": "100"}
+    [line] = remarks(table)
+    [late] = remarks(table | {"popReviveLagMillis": "61000"})
+
+    assert line.endswith("has 1,204 popped messages not acked (from 41 pops)")
+    assert late == f"{line}; redelivery is 1m 1s late"
+    assert remarks(table | {"popInflightMessages": "0", "popOpenCheckpoints": "0"}) == []

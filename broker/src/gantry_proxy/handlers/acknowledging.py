@@ -62,7 +62,9 @@ async def change_invisible_duration(
     core.clients.touch(client_id)
     receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
     address = await _address(core, topic, receipt)
-    new = await core.brokers.change_invisible(address, topic, group, receipt.text, invisible_ms)
+    new = await core.brokers.change_invisible(
+        address, topic, group, receipt.text, invisible_ms, is_suspended=request.suspend
+    )
     return pb.ChangeInvisibleDurationResponse(
         status=OK, receipt_handle=with_physical_offset(new, receipt.physical_offset)
     )

@@ -126,6 +126,9 @@ class ChangeInvisibleTime(Fields):
     invisible_time: Int64
     """For how many milliseconds from now on the message is invisible."""
 
+    suspend: bool = False
+    """Whether the delivery did not fail, so that the next one is not counted; since RocketMQ 5.5."""
+
 
 class ChangeInvisibleTimeResult(Fields):
     """The header of the reply to code 200053, from which the client makes the new receipt."""

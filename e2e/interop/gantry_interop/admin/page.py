@@ -8,6 +8,7 @@ from typing import Final
 
 from gantry_interop import versions
 from gantry_interop.admin import verdicts
+from gantry_interop.admin.features import features_section
 from gantry_interop.admin.verdicts import Verdict
 from gantry_interop.paths import ROOT
 
@@ -93,7 +94,7 @@ def build_page(found: Sequence[Verdict], steps: int) -> str:
     rows = "".join(_row(one) for one in found)
     different = [one for one in found if one.differences]
     shown = "".join((_DIFFERENCES, *(_section(one) for one in different))) if different else ""
-    return head + rows + method + shown
+    return head + rows + features_section() + method + shown
 
 
 def _row(one: Verdict) -> str:

@@ -68,7 +68,7 @@ class MigrationFacts:
     timer_messages: int = 0
     """The number of messages in the timer wheel, which the new broker delivers."""
     pop_groups: Sequence[str] = ()
-    """The consumer groups that consume by pop, whose open checkpoints are not migrated."""
+    """The consumer groups that consume by pop, whose receipts the new broker does not know."""
     batch_topics: Sequence[str] = ()
     """The topics with batch consume queues, whose batches are stored as one record each."""
     registrations: Sequence[BrokerRegistration] = ()
@@ -156,6 +156,7 @@ def _check_modes(facts: MigrationFacts) -> Iterator[Finding]:
         ("enableLmq", "light message queues are not supported"),
         ("enableMultiDispatch", "messages are stored in their own topic only"),
         ("timerRocksDBEnable", "timers in RocksDB are not migrated, and not counted here"),
+        ("popConsumerKVServiceEnable", "messages that are popped and not acked are in RocksDB, and are not migrated"),
     ):
         if key in on:
             yield Finding(Severity.WARNING, f"{key}=true: {what}")
@@ -247,8 +248,9 @@ def _check_data_left_behind(facts: MigrationFacts) -> Iterator[Finding]:
         groups = ", ".join(facts.pop_groups[:10])
         yield Finding(
             Severity.WARNING,
-            f"messages that are popped and not acked are not migrated; affected groups: {groups}",
-            "switch them to push consumption before, and back after the migration",
+            "messages that are popped and not acked at the switch are delivered again when their time is over, because "
+            f"the new broker does not know their receipts; affected groups: {groups}",
+            "let the consumers of these groups finish before the switch, if a second delivery is a problem",
         )
     if facts.batch_topics:
         topics = ", ".join(facts.batch_topics[:10])

@@ -28,6 +28,9 @@ from gantry_cli.text import certificate_text, count_text, duration_text, plural,
 from gantry_client import Admin
 from gantry_status.text import bytes_text
 
+REVIVE_LAG_SHOWN_MS: Final = 1_000
+"""From which lag on a late redelivery of popped messages is shown: a broker looks for them ten times a second."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
@@ -220,6 +223,11 @@ def _broker_notes(broker: BrokerView) -> Iterator[str]:
     if facts is not None and facts.damaged_records:
         damaged = ranges_text(facts.damaged_bytes, facts.damaged)
         yield f"{name} ({broker.address.address}) has damaged messages: {count_text(facts.damaged_records)} ({damaged})"
+    if facts is not None and facts.pop_inflight:
+        text = f"{name} ({broker.address.address}) has {plural(facts.pop_inflight, 'popped message')} not acked"
+        late = f"; redelivery is {duration_text(facts.pop_revive_lag_ms / 1000)} late"
+        is_late = facts.pop_revive_lag_ms >= REVIVE_LAG_SHOWN_MS
+        yield f"{text} (from {plural(facts.pop_checkpoints, 'pop')}){late if is_late else ''}"
     if facts is not None and facts.certificate_ends_at_ms is not None:
         until = certificate_text(facts.certificate_ends_at_ms, int(time.time() * 1000))
         yield f"{name} ({broker.address.address}) certificate {until}"

@@ -11,6 +11,7 @@ from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.live_settings import NotChangeable
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.pop.service import Pops
 from gantry_broker.server.pull.pull_hold import PullHold
 from gantry_broker.server.timers.service import TimerService
 from gantry_broker.setting_keys import effective_settings, parse_properties_file
@@ -55,6 +56,7 @@ class BrokerHandlers:
         core: BrokerCore,
         delay: DelayService,
         timers: TimerService,
+        pops: Pops,
         hold: PullHold,
         connections: Callable[[], int],
         *,
@@ -64,6 +66,7 @@ class BrokerHandlers:
         self._core = core
         self._delay = delay
         self._timers = timers
+        self._pops = pops
         self._hold = hold
         self._connections = connections
         self._ports = ports
@@ -204,7 +207,7 @@ class BrokerHandlers:
             table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
             table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
             table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
-        table |= {**dict.fromkeys(ALWAYS_ZERO, 0), **self._timers.runtime_info()}
+        table |= {**dict.fromkeys(ALWAYS_ZERO, 0), **self._timers.runtime_info(), **self._pops.runtime_info()}
         for level, (delivered, end) in self._delay.positions().items():
             table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
         return {name: str(value) for name, value in table.items()}

@@ -39,13 +39,11 @@ from typing import Final, final
 import msgspec
 
 from gantry_broker.ports import Clock
+from gantry_broker.server.core.unsaved_progress import SEPARATOR, EpochStartOffsets, PoppedEnds, PulledOffsets
 from gantry_remoting import Connection
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
 from gantry_wire.names import REVIVE_GROUP, TRANSACTION_GROUP
-
-SEPARATOR = "@"
-"""Separates topic and group in the keys of the offset table."""
 
 
 class OffsetDocument(Document):
@@ -175,67 +173,6 @@ class OffsetResets:
 
 
 @final
-class EpochStartOffsets:
-    """The queue offsets where the epoch started, for groups that have not pulled there yet. Owned by the event loop."""
-
-    def __init__(self) -> None:
-        self.by_key: dict[str, dict[int, int]] = {}
-
-    def start_epoch(self, starts: dict[str, dict[int, int]]) -> None:
-        """Start an epoch with this broker as the master; ``starts`` holds the ends of queues by topic@group."""
-        self.by_key = starts
-
-    def limit_commit(self, key: str, queue_id: int, offset: int) -> int:
-        """Return ``offset``, limited to the start of the epoch if the group has not pulled there yet."""
-        return min(offset, self.by_key[key].get(queue_id, offset)) if key in self.by_key else offset
-
-    def forget(self, key: str, queue_id: int) -> None:
-        """Lift the limit: the group was reset, and its offset is not in a lost part of the log."""
-        self.by_key.get(key, {}).pop(queue_id, None)
-
-    def redirect_offset(
-        self, group: str, topic: str, queue_id: int, offset: int, *, committed: int | None
-    ) -> int | None:
-        """Return the offset to which a reader is redirected; None if it is not redirected.
-
-        A reader is redirected if its offset may be in a lost part of the log. The returned offset is never beyond
-        what its group has ``committed``: a RocketMQ client that is redirected drops its messages of the queue,
-        including messages that failed and wait for their retry.
-        """
-        starts = self.by_key.get(f"{topic}{SEPARATOR}{group}")
-        start = None if starts is None else starts.get(queue_id)
-        if starts is None or start is None:
-            return None
-        if offset > start:
-            return start if committed is None else min(start, committed)
-        del starts[queue_id]
-        return None
-
-
-@final
-class PulledOffsets:
-    """The offsets up to which readers have pulled, consumed or not; since this start only, as in RocketMQ."""
-
-    def __init__(self) -> None:
-        self._table: dict[str, dict[int, int]] = {}
-
-    def record(self, key: str, queue_id: int, next_offset: int) -> None:
-        """Record that a reader of this topic@group has received all messages before ``next_offset``."""
-        try:
-            self._table[key][queue_id] = next_offset
-        except KeyError:
-            self._table[key] = {queue_id: next_offset}
-
-    def find(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the offset up to which readers have pulled; 0 if none has."""
-        return self._table.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, 0)
-
-    def forget(self, matches: Callable[[str], bool]) -> None:
-        for key in [key for key in self._table if matches(key)]:
-            del self._table[key]
-
-
-@final
 class ConsumerOffsets:
     """The committed offsets by topic@group and queue. Owned by the event loop."""
 
@@ -261,6 +198,8 @@ class ConsumerOffsets:
         """Resets of groups that their consumers have not received yet."""
         self.epoch_starts: Final = EpochStartOffsets()
         """Where the present epoch began in each queue, for groups that have not pulled there yet."""
+        self.popped_ends: Final = PoppedEnds()
+        """The ends of pops that are not committed yet."""
         self.pulled: Final = PulledOffsets()
         """The offsets up to which readers have pulled since this start."""
 
@@ -271,6 +210,11 @@ class ConsumerOffsets:
         """Return the committed offset; None if the group has none there."""
         queues = self._table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
+
+    def progress(self, group: str, topic: str, queue_id: int) -> int:
+        """Return how far the group has come for a person: what is committed, or popped and not committed yet."""
+        committed = self.find(group, topic, queue_id) or 0
+        return max(0, committed, self.popped_ends.find(f"{topic}{SEPARATOR}{group}", queue_id))
 
     def may_redirect(self, key: str) -> bool:
         """Whether a reader of this topic@group may have to be redirected; usually there is no reason to."""
@@ -286,7 +230,9 @@ class ConsumerOffsets:
 
     def commit_popped(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit the end of what a group has popped, unless its offset is greater."""
-        self.popped.add(f"{topic}{SEPARATOR}{group}")
+        key = f"{topic}{SEPARATOR}{group}"
+        self.popped.add(key)
+        self.popped_ends.discard(key, queue_id, offset)
         committed = self.find(group, topic, queue_id)
         if committed is None or committed < offset:
             self.commit(group, topic, queue_id, offset)
@@ -305,6 +251,7 @@ class ConsumerOffsets:
         """Reset the group to ``offset`` at an administrator's request; its readers are redirected."""
         key = f"{topic}{SEPARATOR}{group}"
         self.epoch_starts.forget(key, queue_id)
+        self.popped_ends.discard(key, queue_id)
         self._table.setdefault(key, {})[queue_id] = offset
         self.resets.assign(key, queue_id, offset)
         self._record_change()
@@ -418,6 +365,7 @@ class ConsumerOffsets:
             for queue_id in self._table.pop(key):
                 self.epoch_starts.forget(key, queue_id)
         self.pulled.forget(is_affected)
+        self.popped_ends.forget(is_affected)
         self.resets.forget(is_affected)
         self._record_change()
 

@@ -51,6 +51,7 @@ SPECIAL_PROPERTIES: Final = frozenset(
         keys.TIMER_DELAY_SECONDS,
         keys.TIMER_DELAY_MS,
         keys.TIMER_DELIVER_MS,
+        keys.PRIORITY,
         "",
     }
 )

@@ -1,15 +1,16 @@
 """Attributes of topics: their valid values, and changes in the form `+name=value,-name`. Pure.
 
     message.type     the kind of messages in the topic. Neither this broker nor RocketMQ's checks the kind of a message:
-                     RocketMQ's proxy does (enableTopicMessageTypeCheck), and Gantry has no proxy
+                     the proxies do (enableTopicMessageTypeCheck). Pops read a topic with PRIORITY by priority
     queue.type       SimpleCQ, the format of consume queues here; it replaces BatchCQ in a new topic, see below
     cleanup.policy   only DELETE, the way in which old messages are removed here
     reserve.time     how long tiered storage keeps messages; without effect, as in RocketMQ without tiered storage
 
 The syntax, the rules and the texts are RocketMQ's: an attribute of an existing topic can be changed only if it is
-changeable, and a new topic has no attribute to delete. Three values are refused that RocketMQ accepts, since this
-broker does not implement them: compaction, which keeps the newest message of each key, and topics of lite or priority
-messages, which are consumed by pop.
+changeable, and a new topic has no attribute to delete. Two values are refused that RocketMQ accepts, since this
+broker does not implement them: compaction, which keeps the newest message of each key, and topics of lite messages.
+
+Groups have one attribute, `priority.factor`: how many of 100 pops read a priority topic by priority.
 
 RocketMQ stores a batch as one record in a topic with BatchCQ, and its clients take the record apart. This broker stores
 the messages of a batch as records of their own, at the same queue offsets, so clients get the same messages. It must
@@ -29,7 +30,12 @@ BATCH_QUEUES: Final = "BatchCQ"
 """The queue type of RocketMQ's batch consume queues, which have one entry for each batch."""
 PLAIN_QUEUES: Final = "SimpleCQ"
 """The queue type of consume queues with one entry for each message."""
-MESSAGE_TYPES: Final = ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL")
+PRIORITY_TYPE: Final = "PRIORITY"
+"""The `message.type` of topics whose queues pops read by priority."""
+MESSAGE_TYPES: Final = ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL", PRIORITY_TYPE)
+PRIORITY_FACTOR: Final = "priority.factor"
+"""The attribute of a group that says how many of 100 pops read a priority topic by priority."""
+PERCENT_MAX: Final = 100
 RESERVE_MIN: Final = -1
 """The least value of reserve.time, as in RocketMQ."""
 RESERVE_MAX: Final = (1 << 63) - 1
@@ -61,31 +67,31 @@ def _one_of(*values: str) -> Callable[[str], None]:
     return verify
 
 
-def _reserve_time(value: str) -> None:
-    try:
-        number = int(value)
-    except ValueError as error:
-        raise InvalidAttributes(f'For input string: "{value[:64]}"') from error
-    if not RESERVE_MIN <= number <= RESERVE_MAX:
-        raise InvalidAttributes(f"value is not in range({RESERVE_MIN}, {RESERVE_MAX})")
+def _number(least: int, most: int) -> Callable[[str], None]:
+    def verify(value: str) -> None:
+        try:
+            number = int(value)
+        except ValueError as error:
+            raise InvalidAttributes(f'For input string: "{value[:64]}"') from error
+        if not least <= number <= most:
+            raise InvalidAttributes(f"value is not in range({least}, {most})")
+
+    return verify
 
 
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     QUEUE_TYPE: Attribute(False, _one_of(BATCH_QUEUES, PLAIN_QUEUES)),
     "cleanup.policy": Attribute(False, _one_of("DELETE", "COMPACTION")),
     MESSAGE_TYPE: Attribute(True, _one_of(*MESSAGE_TYPES)),
-    "reserve.time": Attribute(True, _reserve_time),
+    "reserve.time": Attribute(True, _number(RESERVE_MIN, RESERVE_MAX)),
 }
 
-GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
-"""The attributes of groups: none, since those of RocketMQ are for pop consumers and lite topics."""
+GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {PRIORITY_FACTOR: Attribute(True, _number(0, PERCENT_MAX))}
+"""The attributes of groups; those of RocketMQ for lite topics are unknown here."""
 
 UNSUPPORTED_VALUES: Final[Mapping[tuple[str, str], str]] = {
     (MESSAGE_TYPE, "MIXED"): "MIXED message type is not supported.",
     (MESSAGE_TYPE, "LITE"): "message.type=LITE is not supported: this broker has no lite topics",
-    (MESSAGE_TYPE, "PRIORITY"): (
-        "message.type=PRIORITY is not supported: this broker delivers the messages of a queue in their order"
-    ),
     ("cleanup.policy", "COMPACTION"): (
         "cleanup.policy=COMPACTION is not supported: this broker deletes old messages, also the newest one of a key"
     ),
@@ -120,7 +126,7 @@ def changed_attributes(
 ) -> dict[str, str]:
     """Return the attributes of a topic after these changes; ``current`` is None for a new topic.
 
-    ``known`` are the attributes that can be set; consumer groups have none (``GROUP_ATTRIBUTES``). Raises
+    ``known`` are the attributes that can be set; those of consumer groups are ``GROUP_ATTRIBUTES``. Raises
     InvalidAttributes or UnsupportedAttributes.
     """
     for (name, value), why in UNSUPPORTED_VALUES.items():

@@ -176,7 +176,7 @@ async def _add_progress(core: BrokerCore, table: QueueTable, group: str, topic: 
 def _get_queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
     store, offsets = core.store, core.offsets
     begin, end = core.readable_range(topic, queue_id)
-    consumed = max(0, offsets.find(group, topic, queue_id) or 0)
+    consumed = offsets.progress(group, topic, queue_id)
     last = store.times.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
     return {
         "brokerOffset": end,
@@ -204,7 +204,7 @@ async def get_time_spans(core: BrokerCore, command: Command, connection: Connect
 def _get_time_span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
     store = core.store
     first, end = core.readable_range(topic, queue_id)
-    consumed = core.offsets.find(group, topic, queue_id) or 0
+    consumed = core.offsets.progress(group, topic, queue_id)
     earliest = store.times.earliest_time(topic, queue_id)
     next_time = store.times.store_time(topic, queue_id, max(consumed, first)) if consumed < end else -1
     return {

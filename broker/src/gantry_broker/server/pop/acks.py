@@ -182,7 +182,7 @@ class PopAcks:
         while writer.is_claimed(new):
             pop_time_ms += 1
             new = _one_message(old.queue, offset, pop_time_ms, request.invisible_time)
-        new.broker_name = self._core.settings.broker_name
+        new.broker_name, new.is_suspended = self._core.settings.broker_name, request.suspend
         ext = ChangeInvisibleTimeResult(
             pop_time=pop_time_ms, invisible_time=request.invisible_time, revive_qid=old.queue.revive_queue
         ).write()

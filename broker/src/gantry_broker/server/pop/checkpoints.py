@@ -11,7 +11,7 @@ when all of its messages are acked; a message that is delivered again counts as 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -30,6 +30,10 @@ from gantry_broker.server.pop.records import (
 SEPARATOR: Final = "@"
 """Separates topic and group in keys of a state."""
 
+FOREIGN_GRACE_MS: Final = 3_000
+"""How long a checkpoint of a RocketMQ broker stays open after its time. Its acks are timer messages, too, which are due
+at that time, rounded up to a second. RocketMQ waits for them two seconds."""
+
 COMPACTED_FROM: Final = 1024
 """From how many entries on an index is freed of checkpoints that are done: below, the saving is not worth a pass."""
 
@@ -41,8 +45,8 @@ CheckpointKey = tuple[int, int]
 class Checkpoint:
     """The messages of one pop from one queue that are invisible to the group."""
 
-    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "offsets", "pop_time_ms", "queue", "record_offset",
-                 "start_offset")  # fmt: skip
+    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "is_suspended", "offsets", "pop_time_ms", "queue",
+                 "record_offset", "revive_queue", "start_offset")  # fmt: skip
 
     def __init__(
         self, queue: PopQueue, start_offset: int, pop_time_ms: int, invisible_ms: int, offsets: Sequence[int]
@@ -57,6 +61,9 @@ class Checkpoint:
         self.acked = 0
         """The messages that are done: bit ``n`` stands for ``offsets[n]``."""
 
+        self.revive_queue = queue.revive_queue
+        """The revive queue that has its record and its acks; RocketMQ's brokers take the queues in rotation."""
+
         self.record_offset = -1
         """The offset of its record in the revive queue."""
 
@@ -64,6 +71,8 @@ class Checkpoint:
         """When its messages are delivered again."""
 
         self.broker_name: str | None = None
+        self.is_suspended = False
+        """Whether the delivery did not fail, so that the next one is not counted."""
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.queue!r} {self.start_offset}@{self.pop_time_ms} open={self.unacked}>"
@@ -175,11 +184,16 @@ class PopState:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def apply(self, record: PopRecord, record_offset: int, now_ms: int) -> None:
-        """Apply a record that was read from the log. ``now_ms`` is the present time."""
+    def apply(self, record: PopRecord, record_offset: int, now_ms: int, *, foreign_queue: int | None = None) -> None:
+        """Apply a record that was read from the log. ``now_ms`` is the present time.
+
+        ``foreign_queue``: the revive queue of a record that a RocketMQ broker has stored, as a timer message, so that
+        it comes just before its checkpoint is over, and out of order. It says nothing about the next offset, which
+        RocketMQ commits by itself.
+        """
         queue = self.queue(record.topic, record.group, record.queue_id)
         if isinstance(record, CheckpointRecord):
-            self._apply_checkpoint(queue, record, record_offset, now_ms)
+            self._apply_checkpoint(queue, record, record_offset, now_ms, foreign_queue)
         elif isinstance(record, AckRecord):
             checkpoint = queue.open.get((record.start_offset, record.pop_time))
             if checkpoint is not None:
@@ -187,17 +201,22 @@ class PopState:
         else:
             self._apply_position(queue, record, record_offset)
 
-    def _apply_checkpoint(self, queue: PopQueue, record: CheckpointRecord, record_offset: int, now_ms: int) -> None:
+    def _apply_checkpoint(
+        self, queue: PopQueue, record: CheckpointRecord, record_offset: int, now_ms: int, foreign_queue: int | None
+    ) -> None:
         offsets = record.offsets
         if not offsets or any(a >= b for a, b in pairwise(offsets)):
             raise ValueError("a checkpoint without messages, or whose offsets do not grow")
-        if record_offset >= self._known_ends[queue.revive_queue]:
+        if foreign_queue is None and record_offset >= self._known_ends[queue.revive_queue]:
             queue.next_offset = max(queue.next_offset or 0, offsets[-1] + 1)
         if (record.start_offset, record.pop_time) in queue.open:
             return
         checkpoint = Checkpoint(queue, record.start_offset, record.pop_time, record.invisible_time, offsets)
-        checkpoint.broker_name = record.broker_name
+        checkpoint.broker_name, checkpoint.is_suspended = record.broker_name, record.is_suspended
         checkpoint.due_ms = min(max(checkpoint.due_ms, now_ms), now_ms + record.invisible_time)
+        if foreign_queue is not None:
+            checkpoint.revive_queue = foreign_queue
+            checkpoint.due_ms += FOREIGN_GRACE_MS
         self.open(checkpoint, record_offset)
         self.ack(checkpoint, record.bit_map & (1 << len(offsets)) - 1)
 
@@ -217,10 +236,13 @@ class PopState:
         queue.inflight_count += len(checkpoint.offsets)
         self.inflight_count += len(checkpoint.offsets)
         self.open_count += 1
-        records = self._by_record[queue.revive_queue]
-        records.append(checkpoint)
+        records = self._by_record[checkpoint.revive_queue]
+        if records and record_offset < records[-1].record_offset:
+            insort(records, checkpoint, key=lambda one: one.record_offset)  # a record that was healed
+        else:
+            records.append(checkpoint)
         if len(records) > COMPACTED_FROM + 2 * self.open_count:
-            self._by_record[queue.revive_queue] = deque(filter(is_open, records))
+            self._by_record[checkpoint.revive_queue] = deque(filter(is_open, records))
         self.schedule(checkpoint, checkpoint.due_ms)
 
     def ack(self, checkpoint: Checkpoint, bits: int) -> int:
@@ -262,6 +284,13 @@ class PopState:
             if is_open(checkpoint) and due_ms == checkpoint.due_ms:
                 return checkpoint
         return None
+
+    def overdue_ms(self, now_ms: int) -> int:
+        """Return for how long the messages of the oldest open checkpoint have been due; 0 if none is due."""
+        due = self._due
+        while due and (not is_open(due[0][2]) or due[0][0] != due[0][2].due_ms):
+            heapq.heappop(due)
+        return max(0, now_ms - due[0][0]) if due else 0
 
     def oldest_open(self) -> dict[tuple[str, str, int], int]:
         """Return the offset of the oldest message that is not acked, by topic, group and queue."""

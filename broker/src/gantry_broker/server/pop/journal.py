@@ -24,7 +24,6 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports import Clock
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_broker.server.pop import records
@@ -32,6 +31,7 @@ from gantry_broker.server.pop.checkpoints import SEPARATOR, PopQueue, PopState
 from gantry_broker.server.pop.records import REVIVE_QUEUES, STATE_QUEUE, StateRecord
 from gantry_broker.store.draft import Draft
 from gantry_wire import names
+from gantry_wire import properties as keys
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record
 
@@ -113,7 +113,6 @@ class PopJournal:
         self.is_waiting = False
         """Whether reading waits, for a replica to heal the next record, or for slaves to confirm all records."""
 
-        self.healed: Final = HealedRecords(core.store, self.topic)
         self._own: Final[list[deque[tuple[int, int]]]] = [deque() for _ in range(REVIVE_QUEUES)]
         """Ranges of own records beyond a record that has to be read first."""
 
@@ -147,6 +146,11 @@ class PopJournal:
         """Whether the log has, or may have, records of pop consumption."""
         return any(self._core.store.queues.get(self.topic, number) is not None for number in range(REVIVE_QUEUES))
 
+    @property
+    def unsettled_count(self) -> int:
+        """The number of pops whose ends are not committed yet, since the log is not durable up to their checkpoints."""
+        return len(self._unsettled)
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read_next(self) -> bool:
@@ -179,6 +183,7 @@ class PopJournal:
         self._is_caught_up = self._is_state_read = False
         self._promotion_end = self._core.store.log.wrote
         self._unsettled.clear()
+        self._core.offsets.popped_ends.clear()
         self._unsettled_starts.clear()
         self._state_at_ms = None
         self._is_changed = False
@@ -261,16 +266,17 @@ class PopJournal:
             message = decode_record(result.body, position)
             position += message.size
             if not self._is_own(number, message.queue_offset):
-                self._apply(message, now_ms)
+                self._apply(message, number, now_ms)
         state.read_offsets[number] = max(result.next_offset, offset + 1)
         self._skip_own(number)
         return state.read_offsets[number] >= queue.readable_end
 
-    def _apply(self, message: StoredMessage, now_ms: int) -> None:
+    def _apply(self, message: StoredMessage, number: int, now_ms: int) -> None:
         try:
             record = records.parse_record(message)
             if record is not None:
-                self.state.apply(record, message.queue_offset, now_ms)
+                foreign_queue = number if keys.TIMER_ENQUEUE_MS in message.properties else None
+                self.state.apply(record, message.queue_offset, now_ms, foreign_queue=foreign_queue)
         except ValueError as error:
             facts = {"offset": message.queue_offset, "queue": message.queue_id, "reason": str(error)}
             log.error("unreadable pop record; skipping it", extra=facts)
@@ -309,6 +315,7 @@ class PopJournal:
     def note_progress(self, queue: PopQueue, next_offset: int) -> None:
         """Commit ``next_offset`` for the group, once the log is durable up to its present end."""
         self._unsettled.append(Progress(self._core.store.log.wrote, queue, queue.generation, next_offset))
+        self._core.offsets.popped_ends.record(_offset_key(queue), queue.queue_id, next_offset)
 
     # -- committed offsets, and the state for the next start -----------------------------------------------------------
 
@@ -323,6 +330,8 @@ class PopJournal:
             _, queue, generation, next_offset = self._unsettled.popleft()
             if generation == queue.generation:
                 offsets.commit_popped(queue.group, queue.topic, queue.queue_id, next_offset)
+            else:
+                offsets.popped_ends.discard(_offset_key(queue), queue.queue_id, next_offset)
         while self._unsettled_starts and self._unsettled_starts[0][0] <= durable:
             for number, start in enumerate(self._unsettled_starts.popleft()[1]):
                 if start > 0:  # RocketMQ's offset is that of the last record which it has processed
@@ -346,10 +355,13 @@ class PopJournal:
         self._unsettled_starts.append((self._core.store.log.wrote, state.starts))
         self._is_changed = False
 
-    def on_log_changed(self, end: int) -> None:
-        """Forget records from ``end`` on, where the log ends now: other records will be appended there."""
-        self.healed.on_log_changed(end)
+    def on_log_changed(self) -> None:
+        """Read the state again: the log ends at another offset now, and other records will be appended there."""
         self._epoch = -1
+
+
+def _offset_key(queue: PopQueue) -> str:
+    return f"{queue.topic}{SEPARATOR}{queue.group}"
 
 
 @final

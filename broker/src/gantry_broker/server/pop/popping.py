@@ -1,6 +1,7 @@
 """Reads the messages of a pop from its queues, and claims them for the group.
 
-    queues     the retry queue of the topic and group (first for one pop of five), then the queue of the request or all
+    queues     the retry queue of the topic and group (first for one pop of five), then the queue of the request or all,
+               in rotation; those of a priority topic by priority, and then the retry queue
     start      where the last pop ended, or the committed offset if that is later; a new group starts as it requests
     filter     by tags or by properties, as for pulls; messages that do not match are passed, and never popped later
 
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import QueueRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.priorities import is_priority_topic, priority_factor
 from gantry_broker.server.pop.checkpoints import Checkpoint, PopQueue
 from gantry_broker.server.pop.journal import PopJournal
 from gantry_broker.server.pop.order import OrderedQueues, OrderInfo, offset_list_of
@@ -39,8 +42,7 @@ from gantry_wire.pop_receipts import (
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST_INTERVAL: Final = 5
-"""Of so many pops, one reads the retry queue first, as often as in RocketMQ: neither queue can starve the other."""
+PERCENT: Final = 100
 
 READS_MAX: Final = 3
 """How often one pop reads a queue again from a corrected offset."""
@@ -53,6 +55,17 @@ _PASSED: Final = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING
 
 _HEAD: Final = struct.Struct(">i16xq")
 """The size and the queue offset of a record."""
+
+
+class ReadingOrder(NamedTuple):
+    """The order in which one pop reads its queues."""
+
+    is_retry_first: bool = False
+    is_by_priority: bool = False
+
+
+IN_ROTATION: Final = ReadingOrder()
+"""The order of most pops: the queues of the topic in turn, and then the retry queues."""
 
 
 @dataclass(slots=True)
@@ -95,6 +108,12 @@ class Popper:
         self._ordered: Final = ordered
         self.budget: Final = FilterBudget(loop)
         self._rotation = 0
+        self._retry_share = 0
+        """The sum of the shares of pops in percent, from which each 100 let one pop read its retry queue first."""
+
+        self.random: Final = random.Random()
+        """Decides which pops of a group read by priority."""
+
         self.limited: Final[set[PopQueue]] = set()
         """Queues that were left out since too many messages are not acked."""
 
@@ -108,7 +127,7 @@ class Popper:
         """Read and claim messages; none are claimed if none are found. The journal is ready."""
         self._rotation += 1
         popped = Popped(self._journal.clock.now_ms())
-        for topic, queue_id in self._queues(request):
+        for topic, queue_id in self._queues(request, self._reading_order(request)):
             queue = self._journal.state.queue(topic, request.consumer_group, queue_id)
             self._pop_queue(queue, request, message_filter, popped)
         self.pop_count += popped.count
@@ -154,32 +173,49 @@ class Popper:
 
     def retry_topics(self, topic: str, group: str) -> list[str]:
         """Return the retry topics of a topic and group that exist, the one for new messages first."""
-        is_v2 = self._core.settings.is_retry_topic_v2
+        is_v2 = self._core.settings.pop.is_retry_topic_v2
         found = [names.pop_retry_topic(topic, group, is_v2=kind) for kind in (is_v2, not is_v2)]
         return [name for name in found if name in self._core.topics]
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
-    def _queues(self, request: PopMessage) -> Iterator[tuple[str, int]]:
-        """Yield the queues of a pop in the order in which it reads them."""
-        topic, group = request.topic, request.consumer_group
-        retries = [] if request.order else self.retry_topics(topic, group)
-        is_retry_first = self._rotation % RETRY_FIRST_INTERVAL == 0
+    def _reading_order(self, request: PopMessage) -> ReadingOrder:
+        """Choose the order of a pop: by priority for a part of the pops of a group from a priority topic."""
+        core, settings = self._core, self._core.settings.pop
+        is_by_priority = (
+            not request.order
+            and is_priority_topic(core.topics.find(request.topic))
+            and self.random.randrange(PERCENT) < priority_factor(core.groups.all.get(request.consumer_group))
+        )
+        share = settings.priority_retry_first_percent if is_by_priority else settings.retry_first_percent
+        self._retry_share += share
+        is_retry_first = self._retry_share >= PERCENT
         if is_retry_first:
-            yield from self._all_queues(*retries)
-        if request.queue_id < 0:
-            yield from self._all_queues(topic)
-        else:
-            yield topic, request.queue_id
-        if not is_retry_first:
-            yield from self._all_queues(*retries)
+            self._retry_share -= PERCENT
+        return ReadingOrder(is_retry_first, is_by_priority)
 
-    def _all_queues(self, *topics: str) -> Iterator[tuple[str, int]]:
+    def _queues(self, request: PopMessage, order: ReadingOrder = IN_ROTATION) -> Iterator[tuple[str, int]]:
+        """Yield the queues of a pop in the order in which it reads them."""
+        retries = [] if request.order else self.retry_topics(request.topic, request.consumer_group)
+        if order.is_retry_first:
+            yield from self._all_queues(order, *retries)
+        if request.queue_id < 0:
+            yield from self._all_queues(order, request.topic)
+        else:
+            yield request.topic, request.queue_id
+        if not order.is_retry_first:
+            yield from self._all_queues(order, *retries)
+
+    def _all_queues(self, order: ReadingOrder, *topics: str) -> Iterator[tuple[str, int]]:
         for topic in topics:
             config = self._core.topics.find(topic)
             count = 0 if config is None else config.read_queue_nums
-            for number in range(count):
-                yield topic, (self._rotation + number) % count
+            numbers = range(count)
+            if order.is_by_priority and self._core.settings.pop.is_high_number_first:
+                numbers = numbers[::-1]
+            first = 0 if order.is_by_priority else self._rotation
+            for number in numbers:
+                yield topic, (first + number) % count
 
     def _known_start(self, queue: PopQueue) -> int | None:
         """Return where the next pop starts; None for a group that has no offset in the queue."""
@@ -335,10 +371,10 @@ class Popper:
 
     def _is_full(self, queue: PopQueue, wanted: int) -> bool:
         """Whether the group, or all groups together, have too many messages that are not acked."""
-        settings = self._core.settings
+        settings = self._core.settings.pop
         is_full = (
-            queue.inflight_count + wanted > settings.pop_inflight_max
-            or self._journal.state.inflight_count + wanted > settings.pop_inflight_total_max
+            queue.inflight_count + wanted > settings.inflight_max
+            or self._journal.state.inflight_count + wanted > settings.inflight_total_max
         )
         if is_full and not self.limited:
             facts = {"topic": queue.topic, "queue": queue.queue_id, "group": queue.group}

@@ -62,7 +62,7 @@ RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
 """The limit of the field in a record."""
 
 
-class CheckpointRecord(msgspec.Struct, gc=False):
+class CheckpointRecord(msgspec.Struct, gc=False, omit_defaults=True):
     """The body of a checkpoint, with RocketMQ's names for its fields."""
 
     start_offset: Int64 = msgspec.field(name="so")
@@ -81,6 +81,8 @@ class CheckpointRecord(msgspec.Struct, gc=False):
     """The distance of each message from the start; None if they follow each other from the start on."""
 
     broker_name: str | None = msgspec.field(name="bn", default=None)
+    is_suspended: bool = msgspec.field(name="sp", default=False)
+    """Whether the delivery did not fail, so that the next one is not counted; since RocketMQ 5.5."""
 
     @property
     def offsets(self) -> range | tuple[int, ...]:
@@ -90,7 +92,7 @@ class CheckpointRecord(msgspec.Struct, gc=False):
         return tuple(self.start_offset + distance for distance in self.distances)
 
 
-class AckRecord(msgspec.Struct, gc=False):
+class AckRecord(msgspec.Struct, gc=False, omit_defaults=True):
     """The body of an ack of one message or of several, with RocketMQ's names for its fields."""
 
     start_offset: Int64 = msgspec.field(name="so")
@@ -98,14 +100,18 @@ class AckRecord(msgspec.Struct, gc=False):
     queue_id: Int32 = msgspec.field(name="q")
     topic: str = msgspec.field(name="t")
     group: str = msgspec.field(name="c")
-    ack_offset: Int64 = msgspec.field(name="ackOffset", default=-1)
+    ack_offset: Int64 = msgspec.field(name="ao", default=-1)
     several: list[Int64] | None = msgspec.field(name="aol", default=None)
     broker_name: str | None = msgspec.field(name="bn", default=None)
+    old_ack_offset: Int64 = msgspec.field(name="ackOffset", default=-1)
+    """The same as ``ack_offset`` by its older name, which RocketMQ reads, too; it is not written."""
 
     @property
     def offsets(self) -> list[int]:
         """The queue offsets of the acked messages."""
-        return [self.ack_offset] if self.several is None else self.several
+        if self.several is not None:
+            return self.several
+        return [self.ack_offset if self.ack_offset >= 0 else self.old_ack_offset]
 
 
 class PositionRecord(msgspec.Struct, gc=False):
@@ -188,10 +194,10 @@ def record_draft(queue: ConsumeQueue, tag: str, body: bytes, *, host: bytes, now
 # ------- messages that are delivered again
 
 
-def retry_draft(message: StoredMessage, queue: ConsumeQueue, extra: dict[str, str]) -> Draft:
+def retry_draft(message: StoredMessage, queue: ConsumeQueue, extra: dict[str, str], failures: int = 1) -> Draft:
     """Return a message as it is delivered again, with ``extra`` for properties that it does not have yet.
 
-    It has one more in ``reconsume_times``. Without space for the extra properties it has none of them.
+    It has as many ``failures`` more in ``reconsume_times``. Without space for the extra properties it has none of them.
     """
     kept = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
     properties = {**extra, **kept}
@@ -203,7 +209,7 @@ def retry_draft(message: StoredMessage, queue: ConsumeQueue, extra: dict[str, st
         queue=queue, body=message.body, properties=encoded,
         sys_flag=message.sys_flag & ~(TRANSACTION_MASK | FLAG_STORE_HOST_V6), flag=message.flag,
         born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host,
-        reconsume_times=min(message.reconsume_times + 1, RECONSUME_TIMES_MAX), prepared_offset=0,
+        reconsume_times=min(message.reconsume_times + failures, RECONSUME_TIMES_MAX), prepared_offset=0,
         tags_code=tags_code(properties.get(keys.TAGS)), delay_ms=0, keys=keys.message_keys(properties),
     )  # fmt: skip
 

@@ -138,19 +138,20 @@ class Reviver:
         core, group, topic = self._core, checkpoint.queue.group, checkpoint.queue.topic
         config = core.groups.all.get(group)
         retries_max = RETRIES_DEFAULT if config is None else config.retry_max_times
-        if message.reconsume_times >= retries_max:
+        if message.reconsume_times >= retries_max and not checkpoint.is_suspended:
             self.given_up_count += 1
             target, extra = names.dead_letter_topic(group), given_up_properties(message, self._origin(topic, group))
         else:
             self.revived_count += 1
             target, extra = self._retry_topic(topic, group), {keys.FIRST_POP_TIME: str(checkpoint.pop_time_ms)}
         core.topics.ensure_queue(target, 0)
-        return retry_draft(message, core.store.queues.get_or_create(target, 0), extra)
+        failures = 0 if checkpoint.is_suspended else 1
+        return retry_draft(message, core.store.queues.get_or_create(target, 0), extra, failures)
 
     def _retry_topic(self, topic: str, group: str) -> str:
         if topic.startswith(names.RETRY_PREFIX):
             return topic
-        return names.pop_retry_topic(topic, group, is_v2=self._core.settings.is_retry_topic_v2)
+        return names.pop_retry_topic(topic, group, is_v2=self._core.settings.pop.is_retry_topic_v2)
 
     def _origin(self, topic: str, group: str) -> str:
         """Return the topic to which the messages of a queue were sent."""

@@ -18,6 +18,7 @@ from typing import Final, final
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.pop.checkpoints import PopQueue
+from gantry_broker.server.pop.healing import HealedPops
 from gantry_broker.server.pop.journal import PopJournal
 from gantry_broker.server.pop.order import ORDER_TABLE, OrderedQueues
 from gantry_broker.server.pop.popping import Popper
@@ -60,6 +61,7 @@ class Pops:
         self.writer: Final = PopWriter(core, self.journal, ack_gate, loop)
         self.popper: Final = Popper(core, self.journal, self.writer, ordered, loop)
         self.reviver: Final = Reviver(core, self.journal, self.writer)
+        self.healed: Final = HealedPops(core, self.journal)
         self._ordered_change_count = 0
         self._deferred: list[Callable[[], None]] = []
         """Changes by administrators that came while the checkpoints were read."""
@@ -72,6 +74,21 @@ class Pops:
 
     def __repr__(self) -> str:
         return f"<Pops {self.journal!r}>"
+
+    def runtime_info(self) -> dict[str, int]:
+        """Return the figures of pop consumption for `brokerStatus`; the counters start with the broker."""
+        state, writer, reviver = self.journal.state, self.writer, self.reviver
+        return {
+            "popInflightMessages": state.inflight_count,
+            "popOpenCheckpoints": state.open_count,
+            "popReviveLagMillis": state.overdue_ms(self.journal.clock.now_ms()),
+            "popUnflushedOffsets": self.journal.unsettled_count,
+            "popMessages": self.popper.pop_count,
+            "popAckedMessages": writer.ack_count,
+            "popRedeliveredMessages": reviver.revived_count,
+            "popDeadLetters": reviver.given_up_count,
+            "popExpiredMessages": reviver.dropped_count,
+        }
 
     # -- readiness -----------------------------------------------------------------------------------------------------
 
@@ -95,7 +112,8 @@ class Pops:
 
     def on_log_changed(self, end: int) -> None:
         """Forget records from ``end`` on, where the log ends now: other records will be appended there."""
-        self.journal.on_log_changed(end)
+        self.journal.on_log_changed()
+        self.healed.on_log_changed(end)
 
     def _on_acked(self, queue: PopQueue) -> None:
         """Retry the pops that wait because too many messages were not acked, or because a queue was blocked."""
@@ -154,7 +172,8 @@ class Pops:
             return TICK_S
         if not journal.read_next():
             return TICK_S if journal.is_waiting else 0
-        is_more = self.reviver.revive_due()
+        is_more = self.healed.step()
+        is_more |= self.reviver.revive_due()
         journal.settle()
         journal.store_state_if_due()
         self._wake_free_queues()

@@ -19,7 +19,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.refusals import Refusal, store_refusal
 from gantry_broker.server.pop import records
-from gantry_broker.server.pop.checkpoints import Checkpoint, PopQueue, is_open
+from gantry_broker.server.pop.checkpoints import SEPARATOR, Checkpoint, PopQueue, is_open
 from gantry_broker.server.pop.journal import PopJournal
 from gantry_broker.server.pop.records import AckRecord, CheckpointRecord, PositionRecord
 from gantry_broker.server.send.ack_gate import AckGate
@@ -115,10 +115,15 @@ class PopWriter:
             offset=-1 if offset is None else offset, queue_id=queue.queue_id, topic=queue.topic, group=queue.group,
             is_void=is_void,
         )  # fmt: skip
-        self.append([(queue.revive_queue, records.POSITION_TAG, _encode(record))])
+        entries = [(queue.revive_queue, records.POSITION_TAG, _encode(record))]
+        if is_void:  # a restart may read checkpoints of another revive queue after this record
+            foreign = [one for one in queue.open.values() if one.revive_queue != queue.revive_queue]
+            entries += [ack_entry(one, (1 << len(one.offsets)) - 1) for one in foreign]
+        self.append(entries)
         if is_void:
             self._journal.state.void(queue)
         queue.next_offset = offset
+        self._core.offsets.popped_ends.discard(f"{queue.topic}{SEPARATOR}{queue.group}", queue.queue_id)
 
     def append(self, entries: Sequence[tuple[int, str, bytes]], before: Sequence[Draft] = ()) -> list[int]:
         """Append messages and then records together; return the offsets of the records in their revive queues.
@@ -213,8 +218,9 @@ def checkpoint_entry(checkpoint: Checkpoint) -> tuple[int, str, bytes]:
         start_offset=start, pop_time=checkpoint.pop_time_ms, invisible_time=checkpoint.invisible_ms,
         queue_id=queue.queue_id, topic=queue.topic, group=queue.group, count=len(offsets),
         distances=None if is_dense else [offset - start for offset in offsets], broker_name=checkpoint.broker_name,
+        is_suspended=checkpoint.is_suspended,
     )  # fmt: skip
-    return queue.revive_queue, records.CHECKPOINT_TAG, _encode(record)
+    return checkpoint.revive_queue, records.CHECKPOINT_TAG, _encode(record)
 
 
 def ack_entry(checkpoint: Checkpoint, bits: int) -> tuple[int, str, bytes]:
@@ -226,4 +232,4 @@ def ack_entry(checkpoint: Checkpoint, bits: int) -> tuple[int, str, bytes]:
         topic=queue.topic, group=queue.group, ack_offset=offsets[0] if is_single else -1,
         several=None if is_single else offsets, broker_name=checkpoint.broker_name,
     )  # fmt: skip
-    return queue.revive_queue, records.ACK_TAG if is_single else records.BATCH_ACK_TAG, _encode(record)
+    return checkpoint.revive_queue, records.ACK_TAG if is_single else records.BATCH_ACK_TAG, _encode(record)

@@ -11,9 +11,9 @@ refused pull has no plan, so it is checked again.
 from typing import Final, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.core.offsets import SEPARATOR
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topic_attributes import BATCH_QUEUES, QUEUE_TYPE
+from gantry_broker.server.core.unsaved_progress import SEPARATOR
 from gantry_wire import ResponseCode, names
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.commands.nameserver import PERMISSION_READ

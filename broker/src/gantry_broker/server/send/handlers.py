@@ -15,6 +15,7 @@ import msgspec
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.priorities import place_by_priority
 from gantry_broker.server.core.refusals import Refused, check_topic_name, store_refusal
 from gantry_broker.server.core.send_routes import json_text
 from gantry_broker.server.core.timer_properties import as_timer, drop_timer, due_time, is_timer
@@ -143,9 +144,8 @@ class SendHandlers:
     def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig) -> None:
         properties = remove_broker_properties(parse_properties(send.properties or ""))
         unique = properties.setdefault(keys.UNIQUE_KEY, self.core.send_routes.next_unique_id())
-        message = OutgoingMessage(
-            send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
-        )
+        queue_id = place_by_priority(properties, self._queue_id(send, config), config.write_queue_nums)
+        message = OutgoingMessage(send.topic, queue_id, command.body, properties, send.reconsume_times or 0)
         message, config = self._redirect_exhausted_retry(send, message, config)
         handle = ""
         if is_half(message.properties, message.reconsume_times):

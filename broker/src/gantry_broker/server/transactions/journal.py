@@ -20,8 +20,9 @@ from typing import Final, NamedTuple, final
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.healed_records import HealedRecords
-from gantry_broker.server.core.offsets import SEPARATOR, ConsumerOffsets, OffsetDocument
+from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.core.stamped_documents import StampedDocuments
+from gantry_broker.server.core.unsaved_progress import SEPARATOR
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_copies
 from gantry_broker.server.transactions.records import Outcome

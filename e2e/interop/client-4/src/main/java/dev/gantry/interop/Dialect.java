@@ -33,6 +33,8 @@ final class Dialect {
         String answer() throws Exception;
     }
 
+    private static final int RETRIES_DEFAULT = 16;
+
     private Dialect() {
     }
 
@@ -55,8 +57,13 @@ final class Dialect {
     }
 
     static void createGroup(DefaultMQAdminExt admin, String broker, String group) throws Exception {
+        createGroup(admin, broker, group, RETRIES_DEFAULT);
+    }
+
+    static void createGroup(DefaultMQAdminExt admin, String broker, String group, int retriesMax) throws Exception {
         SubscriptionGroupConfig config = new SubscriptionGroupConfig();
         config.setGroupName(group);
+        config.setRetryMaxTimes(retriesMax);
         admin.createAndUpdateSubscriptionGroupConfig(broker, config);
     }
 
@@ -66,6 +73,10 @@ final class Dialect {
 
     /** This client does not support attributes of topics. */
     static void useBatchQueues(TopicConfig config) {
+    }
+
+    /** Clients of version 4 do not support attributes of topics. */
+    static void readByPriority(TopicConfig config) {
     }
 
     static String queueType(DefaultMQAdminExt admin, String broker, String topic) {

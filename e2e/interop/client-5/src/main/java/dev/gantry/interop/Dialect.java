@@ -38,6 +38,8 @@ final class Dialect {
         String answer() throws Exception;
     }
 
+    private static final int RETRIES_DEFAULT = 16;
+
     private Dialect() {
     }
 
@@ -61,8 +63,13 @@ final class Dialect {
     }
 
     static void createGroup(DefaultMQAdminExt admin, String broker, String group) throws Exception {
+        createGroup(admin, broker, group, RETRIES_DEFAULT);
+    }
+
+    static void createGroup(DefaultMQAdminExt admin, String broker, String group, int retriesMax) throws Exception {
         SubscriptionGroupConfig config = new SubscriptionGroupConfig();
         config.setGroupName(group);
+        config.setRetryMaxTimes(retriesMax);
         admin.createAndUpdateSubscriptionGroupConfig(broker, config);
     }
 
@@ -92,6 +99,11 @@ final class Dialect {
     /** Asks for batch consume queues in a topic that does not exist yet. */
     static void useBatchQueues(TopicConfig config) {
         config.setAttributes(Map.of("+queue.type", "BatchCQ"));
+    }
+
+    /** Lets pops read a topic that does not exist yet by priority; clients of version 4 know no attributes. */
+    static void readByPriority(TopicConfig config) {
+        config.setAttributes(Map.of("+message.type", "PRIORITY"));
     }
 
     static String queueType(DefaultMQAdminExt admin, String broker, String topic) throws Exception {

@@ -109,8 +109,10 @@ final class Delays {
     private boolean take(MessageExt message) {
         int number = content.verify(message, Integer.MAX_VALUE);
         boolean isTaken = number < 0 || message.getReconsumeTimes() >= failuresOf(number);
-        int retry = message.getProperty("RETRY_TOPIC") == null ? 0 : 1;
-        history.write("seen", number, message.getReconsumeTimes(), retry, History.now(), message.getCommitLogOffset(),
+        boolean isRetry = stage.options.isPopping()
+            ? message.getReconsumeTimes() > 0
+            : message.getProperty("RETRY_TOPIC") != null;
+        history.write("seen", number, message.getReconsumeTimes(), isRetry ? 1 : 0, History.now(), message.getCommitLogOffset(),
             isTaken ? 1 : 0);
         return isTaken;
     }

@@ -30,11 +30,13 @@ public final class Driver {
         SCENARIOS.put("retry", Retrying::retry);
         SCENARIOS.put("dlq", Retrying::deadLetters);
         SCENARIOS.put("pop", Popping::play);
+        SCENARIOS.put("popandpull", Popping::besidePull);
         SCENARIOS.put("transactions", Transactions::play);
         SCENARIOS.put("request", RequestReply::request);
         SCENARIOS.put("trace", Tracing::trace);
         SCENARIOS.put("queries", Queries::play);
         SCENARIOS.put("refusals", Refusals::play);
+        SCENARIOS.put("priorities", Priorities::play);
         SCENARIOS.put("timers", Timers::play);
         SCENARIOS.put("retrylimits", RetryLimits::play);
         SCENARIOS.put("codecs", Codecs::play);

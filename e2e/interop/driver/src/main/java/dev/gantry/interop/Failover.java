@@ -103,7 +103,9 @@ final class Failover {
     }
 
     private DefaultMQPushConsumer consumer() throws MQClientException {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(stage.group);
+        DefaultMQPushConsumer consumer = stage.options.isPopping()
+            ? new PoppingConsumer(stage, stage.group)
+            : new DefaultMQPushConsumer(stage.group);
         consumer.setNamesrvAddr(stage.options.nameServer());
         consumer.setInstanceName("consumer-" + stage.options.run());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -133,6 +135,10 @@ final class Failover {
             return false;
         }
         received.incrementAndGet();
+        if (stage.options.isPopping() && message.getReconsumeTimes() > 0) {
+            history.write("again", number, History.now());
+            return true;
+        }
         history.write("seen", number, message.getQueueId(), message.getQueueOffset(), History.now());
         return true;
     }

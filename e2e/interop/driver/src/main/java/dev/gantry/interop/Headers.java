@@ -39,6 +39,9 @@ final class Headers {
     private static final int GET_ROUTE = 105;
     /** SYSTEM_ERROR, SYSTEM_BUSY, REQUEST_CODE_NOT_SUPPORTED, MESSAGE_ILLEGAL, NO_PERMISSION, INVALID_PARAMETER. */
     private static final Set<Integer> REFUSALS = Set.of(1, 2, 3, 13, 16, 29);
+    private static final Integer SEND_BACK = 36;
+    /** In pop mode: pops, acks, and changes of the invisible time, in place of messages that are sent back. */
+    private static final List<Integer> POPPING = List.of(400, 200050, 200051, 200053);
     /** The request codes that must occur, or the scenario has too little coverage. */
     private static final List<Integer> ASKED = List.of(11, 12, 14, 15, 17, 28, 29, 30, 31, 33, 34, 36, 37, 38, 41, 105, 106,
         200, 202, 203, 206, 208, 310, 320);
@@ -155,6 +158,10 @@ final class Headers {
         Map<Integer, Set<Integer>> answers = watcher.answers;
         Set<Integer> missing = new ConcurrentSkipListSet<>(ASKED);
         missing.addAll(Dialect.NEW_CODES);
+        if (stage.options.isPopping()) {
+            missing.addAll(POPPING);
+            missing.remove(SEND_BACK);
+        }
         stage.within(() -> watcher.asked.containsAll(missing));  // offsets are reported once a second
         missing.removeAll(watcher.asked);
         Map<Integer, Set<Integer>> refused = new TreeMap<>();

@@ -22,6 +22,7 @@ record Options(
     long patienceMillis,
     int pollMillis,
     boolean isMixed,
+    boolean isPopping,
     String directory,
     String gantry,
     String accessKey,
@@ -32,7 +33,7 @@ record Options(
     String run) {
 
     private static final Set<String> KNOWN = Set.of("namesrv", "count", "retry-count", "seed", "threads", "queues",
-        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "directory", "gantry",
+        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "pop", "directory", "gantry",
         "access-key", "secret-key", "admin-key", "admin-secret", "guarded-names", "run");
 
     static final String DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
@@ -70,6 +71,7 @@ record Options(
             number(flags, "patience-ms", 30_000),
             number(flags, "poll-ms", 0),
             number(flags, "mixed", 0) > 0,
+            number(flags, "pop", 0) > 0,
             flags.getOrDefault("directory", "."),
             flags.getOrDefault("gantry", ""),
             flags.getOrDefault("access-key", ""),

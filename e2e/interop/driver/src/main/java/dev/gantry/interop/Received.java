@@ -23,6 +23,8 @@ final class Received {
     private final AtomicIntegerArray times;
     private final Map<Integer, int[]> numberByOffset = new TreeMap<>();
     private final Map<Integer, Long> lastDelivered = new TreeMap<>();
+    /** Messages that came as the copy of a retry topic, which has a place of its own. */
+    private final BitSet redelivered = new BitSet();
     final AtomicInteger distinct = new AtomicInteger();
     final AtomicInteger duplicates = new AtomicInteger();
     final AtomicInteger altered = new AtomicInteger();
@@ -55,7 +57,11 @@ final class Received {
     /** As {@link #take} (of one topic on one broker), and records the message's queue and offset. */
     int takeAt(MessageExt message) {
         int number = take(message);
-        if (number >= 0) {
+        if (number >= 0 && message.getReconsumeTimes() > 0) {
+            synchronized (numberByOffset) {
+                redelivered.set(number);
+            }
+        } else if (number >= 0) {
             place(message, number);
         }
         return number;
@@ -129,7 +135,7 @@ final class Received {
         int misplaced = 0;
         synchronized (numberByOffset) {
             for (int number = 0; number < sent.count; number++) {
-                if (sent.answered(number) && times.get(number) > 0) {
+                if (sent.answered(number) && times.get(number) > 0 && !redelivered.get(number)) {
                     int[] numbers = numberByOffset.getOrDefault(sent.queueOf(number), new int[0]);
                     int offset = Math.toIntExact(sent.offsetOf(number));
                     misplaced += offset < numbers.length && numbers[offset] == number + 1 ? 0 : 1;
@@ -143,6 +149,7 @@ final class Received {
     int holes() {
         int holes = 0;
         synchronized (numberByOffset) {
+            redelivered.stream().filter(sent::answered).forEach(this::fill);
             for (int[] numbers : numberByOffset.values()) {
                 int end = numbers.length;
                 while (end > 0 && numbers[end - 1] == 0) {
@@ -154,6 +161,15 @@ final class Received {
             }
         }
         return holes;
+    }
+
+    /** Puts a message that came as a copy to the place of the broker's answer. */
+    private void fill(int number) {
+        int[] numbers = numberByOffset.getOrDefault(sent.queueOf(number), new int[0]);
+        int offset = Math.toIntExact(sent.offsetOf(number));
+        if (offset < numbers.length && numbers[offset] == 0) {
+            numbers[offset] = number + 1;
+        }
     }
 
     /** Messages that are in their queue after a later message of the same stream. */

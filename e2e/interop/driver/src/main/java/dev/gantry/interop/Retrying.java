@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Consumers that fail. A failed message comes back through the group's retry topic after a delay that grows with every
@@ -89,6 +90,10 @@ final class Retrying {
             times = new long[sent.count][RECONSUME_TIMES_MAX + 1];
             producer = stage.producer();
             stage.createTopic(producer, stage.options.queues());
+            if (stage.options.isPopping()) { // then the broker counts, and gives a message up
+                DefaultMQAdminExt admin = stage.sharedAdmin();
+                Dialect.createGroup(admin, Stage.brokerOf(admin), stage.group, RECONSUME_TIMES_MAX);
+            }
             DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
             consumer.setMaxReconsumeTimes(RECONSUME_TIMES_MAX);
             consumer.setConsumeMessageBatchMaxSize(1);

@@ -46,6 +46,7 @@ final class Stage implements AutoCloseable {
     private final Deque<Runnable> closings = new ArrayDeque<>();
     private int instances;
     private RPCHook watcher;
+    private DefaultMQAdminExt sharedAdmin;
 
     Stage(Options options, String scenario) {
         this.options = options;
@@ -180,6 +181,20 @@ final class Stage implements AutoCloseable {
         return admin;
     }
 
+    /** The address of the first broker that the name server knows. */
+    static String brokerOf(DefaultMQAdminExt admin) throws Exception {
+        return admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next()
+            .getBrokerAddrs().get(0L);
+    }
+
+    /** The administrator's client that this scenario shares. */
+    DefaultMQAdminExt sharedAdmin() throws MQClientException {
+        if (sharedAdmin == null) {
+            sharedAdmin = admin();
+        }
+        return sharedAdmin;
+    }
+
     void createTopic(DefaultMQProducer producer, int queues) throws MQClientException {
         createTopic(producer, topic, queues);
     }
@@ -191,7 +206,9 @@ final class Stage implements AutoCloseable {
 
     /** A push consumer that reads from the first message on; the caller subscribes, listens and starts it. */
     DefaultMQPushConsumer pushConsumer(String group) {
-        return prepared(new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely()));
+        return prepared(options.isPopping()
+            ? new PoppingConsumer(this, group)
+            : new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely()));
     }
 
     /** A push consumer that traces what it consumes. */
@@ -199,7 +216,7 @@ final class Stage implements AutoCloseable {
         return prepared(new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely(), true, null));
     }
 
-    private DefaultMQPushConsumer prepared(DefaultMQPushConsumer consumer) {
+    DefaultMQPushConsumer prepared(DefaultMQPushConsumer consumer) {
         consumer.setNamesrvAddr(options.nameServer());
         consumer.setInstanceName(instance());
         consumer.setClientIP("127.0.0.1");

@@ -187,6 +187,7 @@ public final class AdminTour {
             refusals.add("pop: the consumer got nothing");
         }
         consumer.shutdown();
+        step("requests of pop consumption", () -> new PopTour(admin, nameServer, broker, topic, popGroup).play());
     }
 
     private void removals() {
