@@ -10,13 +10,12 @@ from test_server_delay_progress import FakeLog
 
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.timers.marks import Mark, TimerState
 from gantry_broker.server.timers.progress import (
     MARKS_MAX,
     STEPS_MAX,
-    Mark,
     TimerDocument,
     TimerProgress,
-    TimerState,
     read_java_state,
 )
 from gantry_testing.fake_clock import FakeClock
