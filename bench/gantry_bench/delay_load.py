@@ -16,7 +16,7 @@ import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_remoting import Channel, split_address
-from gantry_wire import Command, RequestCode
+from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire import properties as keys
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION
 from gantry_wire.frame import FRAME_HEAD, FrameReader
@@ -195,12 +195,19 @@ async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) ->
 
 
 async def queue_end(channel: Channel, topic: str, queue_id: int) -> int:
-    """Return the end of a queue. Raises BenchmarkFailed if the broker refuses the request."""
+    """Return the end of a queue. Raises BenchmarkFailed if the broker refuses the request.
+
+    A broker that has just started is not ready for some time, and is asked again.
+    """
     ext = {"topic": topic, "queueId": str(queue_id)}
-    reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
-    if reply.code != 0:
-        raise BenchmarkFailed(f"the end of {topic}/{queue_id} is unknown: {reply.remark}")
-    return int(reply.ext["offset"])
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
+        if reply.code == 0:
+            return int(reply.ext["offset"])
+        if reply.code != ResponseCode.SERVICE_NOT_AVAILABLE or time.monotonic() > deadline:
+            raise BenchmarkFailed(f"the end of {topic}/{queue_id} is unknown: {reply.remark}")
+        await asyncio.sleep(TICK_SECONDS)
 
 
 async def wait_for_end(channel: Channel, topic: str, queue_id: int, end: int, *, seconds: float) -> None:

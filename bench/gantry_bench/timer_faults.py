@@ -180,7 +180,7 @@ def measure_kill(scale: FaultScale, cores: Cores, folder: Path) -> FaultCell:
 
 
 def measure_promotion(scale: FaultScale, cores: Cores, folder: Path) -> FaultCell:
-    """Kill the master of a synchronous pair while timers are due, and promote its slave at once.
+    """Kill the master of a synchronous pair while timers are due, promote its slave, and start the other as a slave.
 
     The two brokers share the cores, because they run at the same time.
     """
@@ -206,7 +206,10 @@ def measure_promotion(scale: FaultScale, cores: Cores, folder: Path) -> FaultCel
         asyncio.run(_wait_until_accepted(pair["first"].target.address))
         expected, refused = asyncio.run(send_all(pair["first"].target.address, scale))
         stopped_ms = _kill(pair["first"])
-        order_once(second, Promote(epoch=FIRST_EPOCH + 1))
+        order_once(second, Promote(epoch=FIRST_EPOCH + 1, electable=[1]))
+        # Without a slave a synchronous master may acknowledge, and show, nothing: the killed member is started again.
+        stack.enter_context(restart_broker(folder / "first", port=ports["first"], core=None))
+        order_once(first, Follow(epoch=FIRST_EPOCH + 1, master=f"127.0.0.1:{ports['second'] + 1}"))
         stored = asyncio.run(read_all(pair["second"].target.address, expected))
     return judge("kill -9, promotion", stored, expected, stopped_ms=stopped_ms, resumed_ms=None, refused=refused)
 
