@@ -7,6 +7,7 @@ accepts. Answers are counted and checked; every answer but success is an error o
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 import time
 from typing import Final
@@ -15,7 +16,7 @@ import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_remoting import Channel, split_address
-from gantry_wire import Command, RequestCode
+from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire import properties as keys
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION
 from gantry_wire.frame import FRAME_HEAD, FrameReader
@@ -36,6 +37,10 @@ PULL_BYTES: Final = 1 << 20
 _SERIAL: Final = struct.Struct(">q")
 _KEY: Final = b"7F00000100002A139A55000000000000"
 _SUCCESS: Final = b'"code":0,'
+_FIRST_OPAQUE: Final = 1_000_000_000
+"""The number of the first request: all numbers have as many digits."""
+_OPAQUE: Final = re.compile(rb'"opaque":(\d+)')
+_REMARK: Final = re.compile(rb'"remark":"([^"]*)"')
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -47,17 +52,18 @@ class Stored(msgspec.Struct, frozen=True):
     """When it was due, if it was a timer."""
 
 
-def frame_parts(level: int, queue_id: int, property_name: str) -> tuple[bytes, bytes]:
-    """Return the header of a send before and after its unique id."""
+def frame_parts(level: int, queue_id: int, property_name: str) -> tuple[bytes, bytes, bytes]:
+    """Return the header of a send before its unique id, from there to its number, and after it."""
     properties = format_properties({"UNIQ_KEY": _KEY.decode(), "WAIT": "true", property_name: str(level)})
     fields = {
         "a": "bench", "b": TOPIC, "c": "TBW102", "d": "8", "e": str(queue_id), "f": "0", "g": "1700000000000",
         "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
-    frame = Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields).encode()
-    before, key, after = frame[FRAME_HEAD.size :].partition(_KEY)
-    assert key, "expected the unique id in the frame as it is"
-    return before, after
+    frame = Command(code=RequestCode.SEND_MESSAGE_V2, opaque=_FIRST_OPAQUE, ext=fields).encode()
+    before, key, rest = frame[FRAME_HEAD.size :].partition(_KEY)
+    between, opaque, after = rest.partition(b"%d" % _FIRST_OPAQUE)
+    assert key and opaque, "expected the unique id and the number of the request in the frame as they are"
+    return before, between, after
 
 
 class DelaySender:
@@ -74,13 +80,16 @@ class DelaySender:
         body_bytes: int,
         property_name: str = keys.DELAY_LEVEL,
     ) -> None:
-        self.errors = 0
+        self.refused: set[int] = set()
+        """The numbers of the messages that the broker has refused."""
+        self.first_refusal = ""
+        """The broker's text of the first refusal."""
         self._property_name = property_name
         self._reader = reader
         self._writer = writer
         self._frames = FrameReader()
         self._filler = bytes(body_bytes - _SERIAL.size)
-        self._parts: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        self._parts: dict[tuple[int, int], tuple[bytes, bytes, bytes]] = {}
         self._serial = 0
         self._outstanding = 0
 
@@ -88,6 +97,11 @@ class DelaySender:
     async def open(cls, address: str, *, body_bytes: int, property_name: str = keys.DELAY_LEVEL) -> DelaySender:
         streams = await asyncio.open_connection(*split_address(address))
         return cls(*streams, body_bytes=body_bytes, property_name=property_name)
+
+    @property
+    def errors(self) -> int:
+        """The number of messages that the broker has refused."""
+        return len(self.refused)
 
     @property
     def sent(self) -> int:
@@ -114,7 +128,8 @@ class DelaySender:
         loop = asyncio.get_running_loop()
         began, sent, total = loop.time(), 0, int(per_second * seconds)
         while sent < total:
-            due = min(total, int((loop.time() - began) * per_second))
+            # After a pause the rest is sent in parts: a burst that grows with each pause would be refused as busy.
+            due = min(total, int((loop.time() - began) * per_second), sent + OUTSTANDING_MAX)
             for queue_id, level in enumerate(levels, start=1):
                 share = due // len(levels) - sent // len(levels)
                 self._write(share, level, queue_id)
@@ -124,10 +139,11 @@ class DelaySender:
             await asyncio.sleep(TICK_SECONDS)
 
     def _write(self, count: int, level: int, queue_id: int) -> None:
-        before, after = self._parts.setdefault((level, queue_id), frame_parts(level, queue_id, self._property_name))
+        key = level, queue_id
+        before, between, after = self._parts.setdefault(key, frame_parts(*key, self._property_name))
         parts: list[bytes] = []
         for _ in range(count):
-            header = b"%b%032X%b" % (before, self._serial, after)
+            header = b"%b%032X%b%d%b" % (before, self._serial, between, _FIRST_OPAQUE + self._serial, after)
             body = _SERIAL.pack(self._serial) + self._filler
             parts += (FRAME_HEAD.pack(4 + len(header) + len(body), len(header)), header, body)
             self._serial += 1
@@ -142,7 +158,16 @@ class DelaySender:
             raise BenchmarkFailed("the broker has closed the connection")
         for frame in self._frames.feed(data):
             self._outstanding -= 1
-            self.errors += _SUCCESS not in frame.header
+            if _SUCCESS not in frame.header:
+                self._note_refusal(bytes(frame.header))
+
+    def _note_refusal(self, header: bytes) -> None:
+        number = _OPAQUE.search(header)
+        if number is None:
+            raise BenchmarkFailed(f"an answer without a number: {header!r}")
+        self.refused.add(int(number[1]) - _FIRST_OPAQUE)
+        if not self.first_refusal and (remark := _REMARK.search(header)):
+            self.first_refusal = remark[1].decode(errors="replace")
 
 
 async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) -> list[Stored]:
@@ -170,18 +195,30 @@ async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) ->
 
 
 async def queue_end(channel: Channel, topic: str, queue_id: int) -> int:
-    """Return the end of a queue. Raises BenchmarkFailed if the broker refuses the request."""
+    """Return the end of a queue. Raises BenchmarkFailed if the broker refuses the request.
+
+    A broker that has just started is not ready for some time, and is asked again.
+    """
     ext = {"topic": topic, "queueId": str(queue_id)}
-    reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
-    if reply.code != 0:
-        raise BenchmarkFailed(f"the end of {topic}/{queue_id} is unknown: {reply.remark}")
-    return int(reply.ext["offset"])
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
+        if reply.code == 0:
+            return int(reply.ext["offset"])
+        if reply.code != ResponseCode.SERVICE_NOT_AVAILABLE or time.monotonic() > deadline:
+            raise BenchmarkFailed(f"the end of {topic}/{queue_id} is unknown: {reply.remark}")
+        await asyncio.sleep(TICK_SECONDS)
 
 
 async def wait_for_end(channel: Channel, topic: str, queue_id: int, end: int, *, seconds: float) -> None:
-    """Wait until a queue has so many messages."""
-    deadline = time.monotonic() + seconds
-    while await queue_end(channel, topic, queue_id) < end:
+    """Wait until a queue has so many messages. Raises BenchmarkFailed if it gets none for ``seconds``.
+
+    A broker that other programs leave little CPU time takes longer, and does not fail.
+    """
+    found, deadline = -1, time.monotonic() + seconds
+    while (now := await queue_end(channel, topic, queue_id)) < end:
+        if now > found:
+            found, deadline = now, time.monotonic() + seconds
         if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"{topic}/{queue_id} did not get its {end} messages within {seconds:.0f} s")
+            raise BenchmarkFailed(f"{topic}/{queue_id} has {now} messages of {end}, and got none for {seconds:.0f} s")
         await asyncio.sleep(0.2)

@@ -178,8 +178,8 @@ class MemoryDisk:
     def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         self._small_files[path] = data
 
-    def append_file(self, path: str, data: bytes) -> None:
-        self._small_files[path] = self._small_files.get(path, b"") + data
+    def append_file(self, path: str, data: bytes, *, end: int | None = None) -> None:
+        self._small_files[path] = self._small_files.get(path, b"")[:end] + data
 
     def space(self, path: str) -> DiskSpace:
         return DiskSpace(total=PLENTY_BYTES, free=PLENTY_BYTES)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Generic, TypeVar, final
+from typing import Final, Generic, NoReturn, TypeVar, final
 
 import click
 import msgspec
@@ -53,8 +53,12 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
     errors: Callable[[ReportT], int] = lambda report: 0
     """Returns how many errors there were: wrong answers and refusals, missing rows, failed groups."""
 
-    def run(self, scale: ScaleT, *, assert_goals: bool, json_path: Path | None = None) -> None:
+    def run(self, scale: ScaleT, *, assert_goals: bool, json_path: Path | None = None) -> NoReturn:
         """Measure, print, write the results, and end the process."""
+        sys.exit(self.measure_and_print(scale, assert_goals=assert_goals, json_path=json_path))
+
+    def measure_and_print(self, scale: ScaleT, *, assert_goals: bool, json_path: Path | None = None) -> int:
+        """Measure, print, and write the results; return the exit code."""
         console = Console(width=None if sys.stdout.isatty() else 150)
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -79,4 +83,4 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
         if errors:
             console.print(f"{errors} errors: wrong answers, refusals, missing rows or failed groups", style="red")
         is_missed = any(not goal.is_met for goal in goals)
-        sys.exit(1 if errors or (assert_goals and is_missed) else 0)
+        return 1 if errors or (assert_goals and is_missed) else 0

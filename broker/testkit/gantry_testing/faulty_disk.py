@@ -397,13 +397,15 @@ class FaultyDisk:
         self.rename(temporary, path)
         self.sync_directory(posixpath.dirname(posixpath.normpath(path)))
 
-    def append_file(self, path: str, data: bytes) -> None:
+    def append_file(self, path: str, data: bytes, *, end: int | None = None) -> None:
         path = posixpath.normpath(path)
         self.meet_fault("write", path)
         if posixpath.dirname(path) not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         node = self._names.get(path) or Node(0)
         self._names[path] = node
+        if end is not None:
+            node.cache = node.cache[:end]
         taken = data[: self.shorten(len(data))]
         self.charge(node, len(node.cache) + len(taken), path)
         node.cache = node.cache + taken

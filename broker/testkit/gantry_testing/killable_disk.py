@@ -81,8 +81,8 @@ class KillableDisk:
     def write_file(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         self._real.write_file(path, data, is_private=is_private)
 
-    def append_file(self, path: str, data: bytes) -> None:
-        self._real.append_file(path, data)
+    def append_file(self, path: str, data: bytes, *, end: int | None = None) -> None:
+        self._real.append_file(path, data, end=end)
 
     def space(self, path: str) -> DiskSpace:
         return self._real.space(path)

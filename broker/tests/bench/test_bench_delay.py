@@ -5,17 +5,22 @@ The tests do not check durations, which are meaningful only on a quiet machine.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import cast
 
 import delay
 import msgspec
 import pytest
 from click.testing import CliRunner
-from gantry_bench import delay_run, reported_run, timer_run
-from gantry_bench.delay_load import Stored
+from gantry_bench import delay_load, delay_run, reported_run, timer_faults, timer_run
+from gantry_bench.delay_load import DelaySender, Stored
 from gantry_bench.delay_run import DelayScale, lateness_of, quantile
 from gantry_bench.errors import BenchmarkFailed
+
+from gantry_wire.command import decode_command
+from gantry_wire.frame import FrameReader
 
 SMALL = DelayScale(
     pending=300, due_per_second=100, due_seconds=0.5, delays_s=(1, 2), body_bytes=64, segment_bytes=8 << 20
@@ -65,6 +70,75 @@ def test_errors_of_timers_are_counted(serials: list[int], errors: int) -> None:
     assert timer_run.count_errors(stored, {1, 2}, {3}) == errors
     early = [Stored(1, 99, 100), Stored(2, 100, 100)]
     assert timer_run.count_errors(early, {1, 2}, set()) == 1
+
+
+@pytest.mark.verify
+def test_benchmark_of_faults_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers come due across a kill, a promotion and jumps of the clock; none is lost or early."""
+    monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(delay, "QUICK_FAULTS", msgspec.structs.replace(timer_faults.QUICK, due_per_second=100))
+
+    result = CliRunner().invoke(delay.main, ["--quick", "--only", "faults"])
+
+    assert result.exit_code == 0, result.output
+    [path] = (tmp_path / "results").iterdir()
+    cells = json.loads(path.read_text())["report"]["cells"]
+    assert [cell["delivered"] for cell in cells] == [300] * 4
+    assert [cell["errors"] for cell in cells] == [0] * 4
+    kill, promotion, forward, back = cells
+    assert kill["waited"] > 0 and promotion["waited"] > 0
+    assert forward["outage_seconds"] == 1 and forward["waited"] >= 90
+    assert back["outage_seconds"] == 0
+
+
+def test_timers_of_an_outage_are_separated_from_the_others() -> None:
+    """What is due in the outage, or until it is caught up, is not late by the broker's fault; the first copy counts."""
+    stored = [Stored(number, 100 + number, 100 + number) for number in range(10)]  # before the kill at 110
+    stored += [Stored(9, 150, 109), *(Stored(number, 160, 100 + number) for number in range(10, 50))]
+    stored += [Stored(number, 165, 100 + number) for number in range(50, 60)]
+    stored += [Stored(number, 103 + number, 100 + number) for number in range(65, 75)]
+
+    cell = timer_faults.judge("kill", stored, set(range(76)), stopped_ms=110, resumed_ms=None, refused=2)
+
+    assert (cell.delivered, cell.repeated, cell.errors) == (70, 1, 2 + 6)
+    assert (cell.outage_seconds, cell.waited, cell.catch_up_seconds) == (0.04, 40, 0.015)
+    assert (cell.late_ms_p50, cell.late_ms_max) == (3, 15)
+    early = timer_faults.judge("x", [Stored(1, 99, 100)], {1}, stopped_ms=110, resumed_ms=None, refused=0)
+    assert early.errors == 1
+
+
+class AnsweringWriter:
+    """A connection to a broker that refuses each third send, and answers in batches of a limited size."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self.largest = 0
+        self._reader = reader
+        self._frames = FrameReader()
+
+    def write(self, data: bytes) -> None:
+        commands = [decode_command(frame) for frame in self._frames.feed(data)]
+        self.largest = max(self.largest, len(commands))
+        for command in commands:
+            is_refused = command.body[7] % 3 == 0
+            answer = command.reply(2, "[TIMEOUT_CLEAN_QUEUE]broker busy") if is_refused else command.reply()
+            self._reader.feed_data(answer.encode())
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+
+async def test_paced_sender_sends_no_growing_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the broker has paused, a sender has a limited number of unanswered sends; refused ones are known."""
+    monkeypatch.setattr(delay_load, "OUTSTANDING_MAX", 10)
+    reader = asyncio.StreamReader()
+    writer = AnsweringWriter(reader)
+    sender = DelaySender(reader, cast("asyncio.StreamWriter", writer), body_bytes=16)
+
+    await sender.send_paced(1_000_000, 0.00005, levels=(5,))
+
+    assert (writer.largest, sender.sent) == (10, 50)
+    assert sender.refused == set(range(0, 50, 3)) and sender.errors == 17
+    assert sender.first_refusal == "[TIMEOUT_CLEAN_QUEUE]broker busy"
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,10 @@ ABORT_MARKER_DAMAGES: Final = {
     (FileKind.ABORT, Stop.UNCLEAN): (DamageKind.MISSING,),
 }
 """What can be done to the abort marker of a stopped store: it is empty, and exists after an unclean stop only."""
-NEVER_LEFT_BEHIND: Final = frozenset({FileKind.FLUSH_FAILED, FileKind.ACCOUNTS, FileKind.ACCOUNTS_BAK, FileKind.TIMERS})
+NEVER_LEFT_BEHIND: Final = frozenset({FileKind.FLUSH_FAILED, FileKind.ACCOUNTS, FileKind.ACCOUNTS_BAK})
 """Kinds that no stop or kill of a trial's broker leaves behind.
 
-`flush-failed` exists only after a disk failure. The broker has no users and no timers that are due within its life:
-their own tests damage these files.
+`flush-failed` exists only after a disk failure. The broker has no users: the tests of `accounts.json` damage it.
 """
 
 

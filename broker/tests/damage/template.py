@@ -35,8 +35,10 @@ from damage.expectations import Expectations, Message, PendingMessage
 from damage.shard import FIRST_EPOCH, Setup, Shard, ShiftedClock, wait_until_met
 
 from gantry_broker.app import Broker
-from gantry_testing.local import Dialogue, dialogue
+from gantry_testing.local import Dialogue, dialogue, properties_text
 from gantry_wire import RequestCode
+from gantry_wire.message import parse_offset_message_id
+from gantry_wire.names import TIMER_TOPIC
 
 BUSY, LATER, DEALS, LATE_TOPIC = "Busy", "Later", "Deals", "Young"
 """Topics of ordinary, delayed and transaction messages, and a topic that is created in the second run."""
@@ -49,7 +51,12 @@ RETRIED: Final = f"%RETRY%{FAILING}"
 TAGS: Final = ("red", "green", "blue")
 MESSAGES: Final = (150, 130, 80)
 """Number of ordinary messages in the first run, in the second before the copy `older-2`, and after it."""
-HOURS_MS: Final = 3 * 3_600_000
+HOUR_MS: Final = 3_600_000
+TIMER_HOURS: Final = (0.05, 0.1, 0.7, 1.9)
+"""In how many hours the timers of each run are due. The first one is recalled."""
+PENDING: Final = 6 + 2 * (len(TIMER_HOURS) - 1)
+"""How many messages wait in the end: delayed ones, half messages and the timers of both runs."""
+HOURS_MS: Final = 3 * HOUR_MS
 """Clock offset of trials relative to templates, after which all delayed messages are due."""
 SETTING: Final = ("maxBatchMessages", "77")
 """The setting that is changed at run time, and its last value."""
@@ -120,7 +127,10 @@ class TemplateBuilder:
             if broker is not master:
                 are_same = partial(_have_same_offsets, master, broker)
                 assert await wait_until_met(are_same, 20), "a slave does not get the offsets"
+            has_flushed = partial(_has_flushed_timers, broker)
+            assert await wait_until_met(has_flushed, 30), "timers are not in their files"
             broker.core.persistence.mark("consumerOffset", now=False)
+            broker.core.persistence.mark("timerProgress", now=False)
             broker.core.persistence.mark("delayOffset", now=False)
             broker.core.persistence.mark("queueLocks", now=False)
             await broker.core.persistence.write_stale()
@@ -173,6 +183,7 @@ class TemplateBuilder:
             await self._delayed(peer, "1")
         for _ in range(2):
             await self._delayed(peer, "2")
+        await self._timers(peer)
         await self._transactions(peer)
         await self._retries(peer)
         self._clock.shift_ms += 2_000
@@ -185,6 +196,21 @@ class TemplateBuilder:
         answer = await send(peer, LATER, 0, body, UNIQ_KEY=unique, DELAY=level)
         assert answer.code == 0, answer
         self.expectations.pending.append(PendingMessage(LATER, 0, unique, body, physical_offset=answer.physical_offset))
+
+    async def _timers(self, peer: Dialogue) -> None:
+        """Send timers that are due in this hour and in later ones; recall one, which must never be delivered."""
+        for hours in range(len(TIMER_HOURS)):
+            unique, body = self._next(body_bytes=100)
+            due_ms = str(self._clock.wall_ms() + int(TIMER_HOURS[hours] * HOUR_MS))
+            properties = properties_text(WAIT="true", UNIQ_KEY=unique, TIMER_DELIVER_MS=due_ms)
+            reply = await peer.send(body, topic=LATER, queueId="0", properties=properties)
+            assert reply.code == 0, reply
+            if hours == 0:
+                fields = {"topic": LATER, "recallHandle": reply.ext["recallHandle"], "producerGroup": "producers"}
+                assert (await peer.ask(RequestCode.RECALL_MESSAGE, fields)).code == 0
+                continue
+            physical_offset = parse_offset_message_id(reply.ext["msgId"])[2]
+            self.expectations.pending.append(PendingMessage(LATER, 0, unique, body, physical_offset=physical_offset))
 
     async def _transactions(self, peer: Dialogue) -> None:
         for how in (COMMIT, ROLL_BACK, COMMIT):
@@ -229,7 +255,7 @@ class TemplateBuilder:
                 expectations.messages += [self._checked(message) for message in served.messages]
         seen = {message.unique for message in expectations.messages}
         expectations.pending = [one for one in expectations.pending if one.unique not in seen]
-        assert len(expectations.pending) == 6, expectations.pending
+        assert len(expectations.pending) == PENDING, expectations.pending
         for queue_id in range(QUEUES[BUSY]):
             offset = await committed_offset(peer, READERS, BUSY, queue_id)
             assert offset is not None
@@ -252,6 +278,12 @@ class TemplateBuilder:
 def _end(broker: Broker, topic: str, queue_id: int = 0) -> int:
     queue = broker.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.readable_end
+
+
+def _has_flushed_timers(broker: Broker) -> bool:
+    """Whether the due files have every timer message."""
+    end = _end(broker, TIMER_TOPIC)
+    return broker.timers.files.saved_position.queue_offset == end and not broker.timers.index.is_split_needed(0)
 
 
 def _have_same_offsets(one: Broker, other: Broker) -> bool:

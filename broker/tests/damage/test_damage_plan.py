@@ -14,7 +14,7 @@ from damage.file_kinds import IN_GROUPS_ONLY, FileKind, UnknownFile, classify_fi
 from damage.plan import NEVER_LEFT_BEHIND, BrokerState, Stop, combinations, plan, trial_of
 from damage.run_damage import MEMORY, SLICE_SEED, SLICE_TRIALS, TRIALS, parse_replay, replay_command, the_slice
 from damage.shard import Setup
-from damage.template import CLEAN, OLDER, UNCLEAN, build_template
+from damage.template import CLEAN, OLDER, PENDING, UNCLEAN, build_template
 
 
 def test_every_combination_is_planned() -> None:
@@ -106,7 +106,7 @@ async def test_every_file_of_a_real_store_has_a_kind(
     missing = set(FileKind) - NEVER_LEFT_BEHIND - found
     assert missing == {Setup.ALONE: set(IN_GROUPS_ONLY), Setup.SYNC: set()}[setup]
     assert {message.topic for message in expectations.messages} >= {"Busy", "Later", "Deals", "%RETRY%Failing"}
-    assert sum(one.is_half for one in expectations.pending) == 2 and len(expectations.pending) == 6
+    assert sum(one.is_half for one in expectations.pending) == 2 and len(expectations.pending) == PENDING
 
 
 def test_a_file_of_no_known_kind_is_an_error(tmp_path: Path) -> None:

@@ -171,6 +171,8 @@ def report_words_of(file: StoreFile) -> list[str]:
             return [f"commitlog/{parts[-1]}", parts[-1]]
         case kind if kind in QUEUE_KINDS:
             return [f"consumequeue/{parts[2]}/{parts[3]}", f"'topic': '{parts[2]}'", f"{parts[2]}/{parts[3]}"]
+        case FileKind.TIMERS:
+            return ["due file", "due files", parts[-1]]
         case FileKind.INDEX:
             return ["index/", parts[-1], "key index"]
         case FileKind.RECOVERY_POINT:

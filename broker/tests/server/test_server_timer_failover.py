@@ -73,7 +73,7 @@ async def test_slave_delivers_nothing(tmp_path: Path) -> None:
         await wait_until(lambda: slave.timers.reader.position == 2)
 
         assert slave.timers.delivery.delivered_count == 0
-        assert slave.timers.index.buffered + sum(slave.timers.files.counts.values()) >= 1
+        assert slave.timers.index.buffered or not slave.timers.files.is_empty
         await wait_until(lambda: slave.timers.progress.state.read == 2)
 
 
@@ -127,7 +127,7 @@ async def test_damaged_due_files_are_built_again(tmp_path: Path, damage: str) ->
                 assert (await recall(client, reply["recallHandle"])).code == 0
         await wait_for_due_files(tmp_path, 25)
     folder = tmp_path / "timers"
-    [file] = [path for path in folder.iterdir() if path.name != "position"]
+    [file] = [path for path in folder.iterdir() if path.name != "position"]  # of the hour, or `later`
     data = file.read_bytes()
     if damage == "flipped":
         file.write_bytes(data[:100] + bytes((data[100] ^ 1,)) + data[101:])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gantry_broker.server.timers import window as module
 from gantry_broker.server.timers.entries import MESSAGE, RECALL, REPLACED, Entry, decode_entry, first_key
-from gantry_broker.server.timers.progress import TimerState
+from gantry_broker.server.timers.marks import TimerState
 from gantry_broker.server.timers.window import DueWindow
 
 
@@ -33,7 +33,7 @@ def test_loaded_and_new_entries_come_in_due_order(loaded: list[tuple[int, int]],
     """Entries of a load and those that were read meanwhile are one sequence by due time and queue offset."""
     window = DueWindow()
     window.restart(1_000, keeps_recalls=False)
-    window.add_run([message(*one) for one in loaded], first_key(1_010 + 1))
+    window.add_run(sorted(message(*one) for one in loaded), first_key(1_010 + 1))
     for one in added:
         window.add(message(*one))
 
@@ -44,7 +44,7 @@ def test_full_window_gives_later_entries_back_to_the_files(monkeypatch: pytest.M
     """When too many entries are added, the latest are dropped, and the window ends before them."""
     window = DueWindow()
     monkeypatch.setattr(module, "RUN_MAX", 10)
-    monkeypatch.setattr(module, "SORTED_MAX", 20)
+    monkeypatch.setattr(module, "FRESH_MAX", 20)
     window.restart(0, keeps_recalls=False)
     window.add_run((), first_key(10_000))
     for number in range(25):

@@ -189,11 +189,11 @@ class Disk(Protocol):
         """
         ...
 
-    def append_file(self, path: str, data: bytes) -> None:
-        """Append to a small file, which is created if it is missing; its bytes are durable when this returns.
+    def append_file(self, path: str, data: bytes, *, end: int | None = None) -> None:
+        """Append to a file, which is created if it is missing; its bytes are durable when this returns.
 
-        The name of a new file is durable only after ``sync_directory``. After an error any part of ``data`` may be
-        there.
+        With ``end`` the file is cut to this size first: what is left there of an append that has failed is removed. The
+        name of a new file is durable only after ``sync_directory``. After an error any part of ``data`` may be there.
         """
         ...
 

@@ -382,10 +382,12 @@ class RealDisk(LocalFileListing):
         os.replace(temporary, path)
         self.sync_directory(os.path.dirname(path))
 
-    def append_file(self, path: str, data: bytes) -> None:
+    def append_file(self, path: str, data: bytes, *, end: int | None = None) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         try:
             with _adding_path(path), memoryview(data) as whole:
+                if end is not None and os.fstat(descriptor).st_size > end:
+                    os.ftruncate(descriptor, end)
                 done = 0
                 while done < len(whole):
                     done += os.write(descriptor, whole[done:])

@@ -8,9 +8,9 @@ Nothing is skipped for a record that is damaged and may be healed: its delivery,
 
 from __future__ import annotations
 
-import heapq
 import logging
-from typing import Final, final
+from collections.abc import Set
+from typing import Final, NamedTuple, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.healed_records import HealedRecords
@@ -56,6 +56,46 @@ class _Batch:
         return [*self.urgent, *self.pending]
 
 
+class _Due(NamedTuple):
+    """What is done with a due message."""
+
+    entry: Entry
+    draft: Draft | None
+    """The message for its own topic; None if it is not delivered."""
+
+    topic: str | None
+    """The topic for which it is not pending any more; None if it was not counted, or its copy is."""
+
+    @property
+    def copy_key(self) -> tuple[int, int]:
+        """What all copies of a message have in common: the due time, and the first copy."""
+        return self.entry.due_ms, self.entry.origin
+
+
+@final
+class _Slice:
+    """The due messages that are appended together."""
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.due: list[_Due] = []
+        self.copies: set[tuple[int, int]] = set()
+        """The keys of its messages that were stored again."""
+        self._bytes = 0
+
+    def add(self, one: _Due) -> bool:
+        """Add a message; False if there is no room for it."""
+        if one.draft is not None:
+            if self.drafts and self._bytes + len(one.draft.body) > SLICE_BYTES_MAX:
+                return False
+            self._bytes += len(one.draft.body)
+            self.drafts.append(one.draft)
+            if one.entry.origin != one.entry.queue_offset:
+                self.copies.add(one.copy_key)
+        self.due.append(one)
+        return True
+
+
 @final
 class TimerDelivery:
     """Delivers due messages of the timer topic. Owned by the event loop."""
@@ -87,7 +127,7 @@ class TimerDelivery:
 
     def next_due_ms(self) -> int | None:
         """Return when the next message in memory is due; None if there is none."""
-        heads = [one for one in (self._window.peek(), *self._reader.urgent[:1]) if one is not None]
+        heads = [one for one in (self._window.peek(), self._reader.urgent.peek()) if one is not None]
         return min(map(due_of, heads), default=None)
 
     def deliver_slice(self) -> bool:
@@ -115,8 +155,11 @@ class TimerDelivery:
         batch, reader, window = _Batch(), self._reader, self._window
         # Recalls of an urgent message may be in the due files, if its time is not before the window.
         last_key = min(first_key(now_ms + 1), window.covered)
-        while len(batch.urgent) < SLICE_MESSAGES_MAX and reader.urgent and reader.urgent[0] < last_key:
-            batch.urgent.append(heapq.heappop(reader.urgent))
+        while len(batch.urgent) < SLICE_MESSAGES_MAX:
+            late = reader.urgent.peek()
+            if late is None or late >= last_key:
+                break
+            batch.urgent.append(reader.urgent.pop())
         while len(batch.urgent) + len(batch.pending) < SLICE_MESSAGES_MAX:
             data = window.peek()
             if data is None or data >= last_key:
@@ -129,43 +172,42 @@ class TimerDelivery:
     def _return(self, batch: _Batch, done: int) -> None:
         """Return the entries after the first ``done`` to where they came from."""
         for one in batch.urgent[done:]:
-            heapq.heappush(self._reader.urgent, one)
+            self._reader.urgent.push(one)
         self._window.push_back(batch.pending[max(done - len(batch.urgent), 0) :])
 
     def _append(self, batch: _Batch, now_ms: int) -> int:
         """Append the copies of the first messages of the batch; return how many messages are processed."""
         entries = [decode_entry(one) for one in batch.entries]
         by_offset = sorted(range(len(entries)), key=lambda index: entries[index].queue_offset)
-        records: dict[int, bytes | None] = {}
-        for index in by_offset:
-            records[index] = self._reader.find_record(entries[index].queue_offset)
-        drafts: list[Draft] = []
+        records = {index: self._reader.find_record(entries[index].queue_offset) for index in by_offset}
         known: dict[tuple[bytes, bytes], ConsumeQueue | None] = {}
-        done, total = 0, 0
+        found, done, late = _Slice(), 0, len(batch.urgent)
         for index, entry in enumerate(entries):
             record = records[index]
-            is_late = index < len(batch.urgent)
-            if not is_late and self._progress.state.is_passed(entry.due_ms, entry.queue_offset):
-                done += 1
-                continue
-            if record is None and self._must_wait(entry):
-                break
-            draft = None if record is None else self._make_draft(entry, record, known, now_ms)
-            if draft is not None:
-                if drafts and total + len(draft.body) > SLICE_BYTES_MAX:
+            if index < late or not self._progress.state.is_passed(entry.due_ms, entry.queue_offset):
+                if record is None and self._must_wait(entry):
                     break
-                total += len(draft.body)
-                drafts.append(draft)
-                if entry.origin != entry.queue_offset:
-                    self._copies = {one for one in self._copies if one[0] == entry.due_ms}
-                    self._copies.add((entry.due_ms, entry.origin))
-                self.lateness_ms_max = max(self.lateness_ms_max, now_ms - entry.due_ms)
+                if record is not None and not found.add(self._make_due(entry, record, known, now_ms, found.copies)):
+                    break
             done += 1
-        if drafts:
-            self._core.store.append(drafts)
-            self._core.stats.count_put(len(drafts), self._core.store)
-            self.delivered_count += len(drafts)
+        if found.drafts:
+            self._core.store.append(found.drafts)
+            self._core.stats.count_put(len(found.drafts), self._core.store)
+            self.delivered_count += len(found.drafts)
+        late_offsets = {one.queue_offset for one in entries[:late]}
+        for one in found.due:
+            self._note_done(one, now_ms, is_late=one.entry.queue_offset in late_offsets)
         return done
+
+    def _note_done(self, one: _Due, now_ms: int, *, is_late: bool) -> None:
+        """Record that a message is not pending any more. Called after the append, which may have failed."""
+        entry = one.entry
+        if one.topic is not None:
+            self._progress.pending.note_done(entry, one.topic, is_late=is_late)
+        if one.draft is not None:
+            self.lateness_ms_max = max(self.lateness_ms_max, now_ms - entry.due_ms)
+            if entry.origin != entry.queue_offset:
+                self._copies = {key for key in self._copies if key[0] == entry.due_ms} | {one.copy_key}
 
     def _must_wait(self, entry: Entry) -> bool:
         """Whether the unreadable record of a message may still be healed; else the message is skipped."""
@@ -184,23 +226,26 @@ class TimerDelivery:
             self._skipped.add(entry.queue_offset)
         return False
 
-    def _make_draft(
-        self, entry: Entry, record: bytes, known: dict[tuple[bytes, bytes], ConsumeQueue | None], now_ms: int
-    ) -> Draft | None:
-        """Return the message for its own topic; None if it is not delivered."""
+    def _make_due(
+        self,
+        entry: Entry,
+        record: bytes,
+        known: dict[tuple[bytes, bytes], ConsumeQueue | None],
+        now_ms: int,
+        copies: Set[tuple[int, int]],
+    ) -> _Due:
+        """Return what is to be done with a due message. ``copies`` are those that are delivered with it."""
         pairs = record_properties(record, 0, len(record))
         if entry.encode() not in entries_in(record, 0, pairs):
-            return None
-        self._reader.count_delivered(real_topic(pairs))
-        if self.is_cancelled(entry):
-            return None
-        if (entry.due_ms, entry.origin) in self._copies:
-            return None
+            return _Due(entry, None, None)
+        one = _Due(entry, None, None if self._window.is_replaced(entry) else real_topic(pairs))
+        if self.is_cancelled(entry) or one.copy_key in self._copies or one.copy_key in copies:
+            return one
         queue = find_destination(pairs, known, self._find_target_queue)
         if queue is None:
             log.error("timer message without valid real topic; skipping it", extra={"queue_offset": entry.queue_offset})
-            return None
-        return delivered_draft(record, pairs, queue, now_ms)
+            return one
+        return one._replace(draft=delivered_draft(record, pairs, queue, now_ms))
 
     def _find_target_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the destination queue; create it, readable for consumers, if it is missing."""
@@ -232,9 +277,11 @@ class TimerDelivery:
         entry = decode_entry(entries[0]) if entries else None
         if entry is None or entry.queue_offset not in self._skipped:
             return
-        draft = self._make_draft(entry, record, {}, self._core.clock.wall_ms())
-        if draft is not None:
-            self._core.store.append([draft])
+        one = self._make_due(entry, record, {}, self._core.clock.wall_ms(), set())
+        if one.draft is not None:
+            self._core.store.append([one.draft])
             self._core.stats.count_put(1, self._core.store)
             log.warning("delivered healed timer message late", extra={"queue_offset": entry.queue_offset})
+        if one.topic is not None:
+            self._progress.pending.note_done(entry, one.topic, is_late=True)
         self._skipped.discard(entry.queue_offset)

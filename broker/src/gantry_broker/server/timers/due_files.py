@@ -1,39 +1,61 @@
-"""The due files: entries of the timer topic by the minute in which they are due, one file for each minute.
+"""The due files: entries of the timer topic by the hour in which they are due, in sorted blocks.
 
-    <store>/timers/<minute since 1970>      entries, appended in the order in which they were read
-    <store>/timers/position                 sealed: how far the timer topic's queue is in the files, durably
+    <store>/timers/<hour since 1970>   blocks, appended: [ head | entries in due order ] [ head | ... ] ...
+    <store>/timers/later               entries of later hours, in the order in which they were read
+    <store>/timers/position            sealed: how far the timer topic's queue is in the files, and the extent of each
 
-Ten million pending messages are 400 MB of files and need no memory. A file is appended to by a worker thread, synced,
-and removed when its minute is over and that is recorded durably. The position is written after the files are synced, so
-a crash leaves entries beyond it, which are read from the log again and ignored where they are repeated.
+With 40 days there are at most 961 files of hours. A flush appends to `later`, and to the files of this hour and of the
+next one, so it syncs four files however far ahead messages are due. When `later` is large, and before each hour, its
+entries move to the files of their hours (`due_index`). The blocks of an hour are merged when it comes due
+(`due_merge`), so an hour of ten million messages is never in memory.
 
-The files are derived. If the position is missing or does not match the log, or an entry is damaged, all files are
-removed, and the timer topic is read again from its start. An append that a crash has torn leaves the same damage, so a
-file whose size is not a multiple of an entry is padded, and the invalid entry is found when the file is loaded.
+The position is written after the files are synced, and names the size and the CRC-32 of each. What a crash has left
+beyond a size is overwritten by the next append, and a file that is not named is removed. A file that is missing, too
+short, or not the one that was written, a position of another format or none: then all files are removed, and the timer
+topic is read again from its start, since the files are derived.
 """
 
 from __future__ import annotations
 
-import bisect
 import logging
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import msgspec
 
 from gantry_broker.ports import Disk
-from gantry_broker.server.timers.entries import ENTRY_BYTES
+from gantry_broker.ports.disk import DiskFile
+from gantry_broker.server.timers.entries import ENTRY_BYTES, due_of, is_intact
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_wire.checksum import crc32
 
 log = logging.getLogger(__name__)
 
-MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
 DIRECTORY: Final = "timers"
 POSITION: Final = "position"
-
+LATER: Final = "later"
+FORMAT: Final = 2
+"""The format of the files. In format 1 there was a file for each minute."""
+OFFSET_MAX: Final = 1 << 62
+"""An offset beyond any queue."""
+BLOCK_ENTRIES_MAX: Final = 4096
+"""The limit of entries in a block: sorting so many takes a millisecond or two."""
 READ_BYTES: Final = 8192 * ENTRY_BYTES
-"""How much of a file is read at a time: 320 KB."""
+"""How much of `later` is read at a time: 320 KB."""
+VERIFIED_BYTES: Final = 1 << 20
+"""How much of a file is read at a time to verify it."""
+_HEAD: Final = struct.Struct(">4sIQQ12x")
+"""The head of a block has the size of an entry: magic number, count, first and last due time, then a CRC-32."""
+_CRC: Final = struct.Struct(">I")
+_MAGIC: Final = b"DUE2"
+assert _HEAD.size + _CRC.size == ENTRY_BYTES, "files have a multiple of the size of an entry"
+
+
+class DamagedDueFile(Exception):
+    """The due files have an invalid part, so all of them must be built again from the log."""
 
 
 class IndexedPosition(msgspec.Struct, frozen=True):
@@ -49,83 +71,272 @@ class IndexedPosition(msgspec.Struct, frozen=True):
     """The entry of that message, in hex, by which a start recognizes a log that was replaced."""
 
 
+class Extent(NamedTuple):
+    """The part of a file that is used, from its start."""
+
+    size: int = 0
+    crc: int = 0
+    """The CRC-32 of these bytes."""
+
+    first_offset: int = OFFSET_MAX
+    """The smallest queue offset of a record that has an entry here."""
+
+    def extended(self, data: bytes, first_offset: int = OFFSET_MAX) -> Extent:
+        """Return the extent with more data."""
+        return Extent(self.size + len(data), crc32(data, self.crc), min(self.first_offset, first_offset))
+
+    def is_same(self, other: Extent) -> bool:
+        """Whether two extents have the same bytes."""
+        return self[:2] == other[:2]
+
+
+class _Contents(msgspec.Struct, frozen=True):
+    """The content of the file `position`."""
+
+    format: int = 1
+    position: IndexedPosition = msgspec.field(default_factory=IndexedPosition)
+    hours: dict[int, Extent] = msgspec.field(default_factory=dict)
+    later: Extent = Extent()
+    split_hour: int = 0
+
+
+class Block(NamedTuple):
+    """A block of the file of an hour."""
+
+    start: int
+    """The position of its first entry."""
+
+    end: int
+    first_ms: int
+    last_ms: int
+
+
+class Part(NamedTuple):
+    """What is appended to a file."""
+
+    hour: int | None
+    """The hour of the file; None for `later`."""
+
+    before: Extent
+    """The present extent of the file."""
+
+    data: bytes
+    first_offset: int
+    """The smallest queue offset of a record that has an entry in the data."""
+
+    @property
+    def after(self) -> Extent:
+        """The extent of the file after the append."""
+        return self.before.extended(self.data, self.first_offset)
+
+
+def encode_block(entries: Sequence[bytes]) -> bytes:
+    """Return a block of sorted entries."""
+    assert 0 < len(entries) <= BLOCK_ENTRIES_MAX, "a block has a limited number of entries"
+    head = _HEAD.pack(_MAGIC, len(entries), due_of(entries[0]), due_of(entries[-1]))
+    return b"".join((head, _CRC.pack(crc32(head)), *entries))
+
+
+def split_entries(data: bytes) -> list[bytes]:
+    """Return the entries of these bytes. Raises ``DamagedDueFile``."""
+    entries = [data[first : first + ENTRY_BYTES] for first in range(0, len(data), ENTRY_BYTES)]
+    if not all(map(is_intact, entries)):
+        raise DamagedDueFile
+    return entries
+
+
+def _decode_head(data: bytes, position: int) -> Block:
+    """Return the block whose head is at this position of its file. Raises ``DamagedDueFile``."""
+    if len(data) != ENTRY_BYTES or crc32(data[: _HEAD.size]) != _CRC.unpack_from(data, _HEAD.size)[0]:
+        raise DamagedDueFile
+    magic, count, first_ms, last_ms = _HEAD.unpack_from(data)
+    if magic != _MAGIC or not 0 < count <= BLOCK_ENTRIES_MAX:
+        raise DamagedDueFile
+    start = position + ENTRY_BYTES
+    return Block(start, start + int(count) * ENTRY_BYTES, int(first_ms), int(last_ms))
+
+
 @final
 class DueFiles:
     """The due files of one store.
 
-    ``minutes`` and ``counts`` belong to the event loop. A worker thread calls the methods that wait for the disk,
-    one at a time.
+    The fields belong to the event loop, which changes an extent after the append. A worker thread calls the methods
+    that wait for the disk, one at a time.
     """
 
     def __init__(self, disk: Disk, store_path: str) -> None:
         self._disk: Final = disk
         self._directory: Final = f"{store_path}/{DIRECTORY}"
-        self.minutes: list[int] = []
-        """The minutes that have a file, sorted."""
-        self.counts: Final[dict[int, int]] = {}
-        """The number of entries in the file of each minute."""
+        self.hours: dict[int, Extent] = {}
+        """The extent of the file of each hour."""
+        self.later = Extent()
+        """The extent of `later`."""
+        self.split_hour = 0
+        """Entries that are due in this hour or before are in the files of their hours; others may be in `later`."""
+        self.saved_position = IndexedPosition()
+        """The position that was saved last."""
 
     def __repr__(self) -> str:
-        return f"<DueFiles {self._directory} minutes={len(self.minutes)}>"
+        return f"<DueFiles {self._directory} hours={len(self.hours)} later={self.later.size}>"
+
+    @property
+    def first_offset(self) -> int:
+        """The queue offset before which no record has an entry in the files, or will have one."""
+        offsets = (extent.first_offset for extent in (self.later, *self.hours.values()))
+        return min(self.saved_position.queue_offset, *offsets)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the files have no entry."""
+        return not self.hours and not self.later.size
+
+    # ------- the start
 
     def open(self) -> IndexedPosition:
-        """List the files; return the durable position, at the start of the queue if it is not usable."""
+        """Check the files; return the durable position, at the start of the queue if the files are not usable."""
         if not self._disk.exists(self._directory):
-            self._disk.make_directory(self._directory)
-            self._disk.sync_directory(self._directory.rpartition("/")[0])
-        self.minutes = sorted(int(name) for name in self._disk.list(self._directory) if name.isdigit())
-        self.counts.update((one, self._disk.file_size(self._path(one)) // ENTRY_BYTES) for one in self.minutes)
+            self._make_directory()
         try:
-            return read_sealed(self._disk, f"{self._directory}/{POSITION}", IndexedPosition) or IndexedPosition()
+            contents = read_sealed(self._disk, f"{self._directory}/{POSITION}", _Contents)
+            reason = self._find_fault(contents)
         except (OSError, ValueError) as error:
-            log.warning("timer position is not usable; reading the timer topic again", extra={"reason": str(error)})
+            contents, reason = None, str(error)
+        if contents is None or reason is not None:
+            if self._disk.list(self._directory):
+                log.warning("due files are not usable; reading the timer topic again", extra={"reason": reason})
+                self.remove_all()
             return IndexedPosition()
+        known = {POSITION, LATER, *(_name(hour) for hour in contents.hours)}
+        for name in self._disk.list(self._directory):
+            if name not in known:
+                self._disk.remove(f"{self._directory}/{name}")
+        self.hours, self.later = dict(contents.hours), contents.later
+        self.split_hour, self.saved_position = contents.split_hour, contents.position
+        return contents.position
 
-    def note_minute(self, minute: int, entries: int) -> None:
-        """Record that the minute gets a file, or more entries. Called by the loop before the append."""
-        self.counts[minute] = self.counts.get(minute, 0) + entries
-        index = bisect.bisect_left(self.minutes, minute)
-        if index == len(self.minutes) or self.minutes[index] != minute:
-            self.minutes.insert(index, minute)
+    def _find_fault(self, contents: _Contents | None) -> str | None:
+        """Return why the files cannot be used; None if they can."""
+        if contents is None:
+            return f"{POSITION} is missing"
+        if contents.format != FORMAT:
+            return f"format {contents.format}, expected {FORMAT}"
+        sizes = {_name(hour): extent.size for hour, extent in contents.hours.items()} | {LATER: contents.later.size}
+        for name, size in sizes.items():
+            path = f"{self._directory}/{name}"
+            found = self._disk.file_size(path) if self._disk.exists(path) else 0
+            if found < size or size % ENTRY_BYTES:
+                return f"{name} has {found} bytes, expected {size}"
+        return None
 
-    def next_minute(self, minute: int) -> int | None:
-        """Return the first minute with a file from this one on; None if there is none."""
-        index = bisect.bisect_left(self.minutes, minute)
-        return self.minutes[index] if index < len(self.minutes) else None
+    # ------- writing
 
-    def append(self, entries: Mapping[int, bytes]) -> None:
-        """Append entries to the files of their minutes, durably."""
-        for minute, data in entries.items():
-            path = self._path(minute)
-            rest = self._disk.file_size(path) % ENTRY_BYTES if self._disk.exists(path) else 0
-            self._disk.append_file(path, bytes(ENTRY_BYTES - rest) + data if rest else data)
-        if entries:
-            self._disk.sync_directory(self._directory)
+    def append(self, parts: Iterable[Part]) -> None:
+        """Append to files; durable when this returns."""
+        for hour, before, data, _ in parts:
+            name = LATER if hour is None else _name(hour)
+            self._disk.append_file(f"{self._directory}/{name}", data, end=before.size)
+        self._disk.sync_directory(self._directory)
 
     def save_position(self, position: IndexedPosition) -> None:
         """Record how far the queue is in the files. Their entries must be durable before."""
-        write_sealed(self._disk, f"{self._directory}/{POSITION}", position)
+        contents = _Contents(FORMAT, position, dict(self.hours), self.later, self.split_hour)
+        write_sealed(self._disk, f"{self._directory}/{POSITION}", contents)
+        self.saved_position = position
 
-    def read(self, minute: int, position: int) -> bytes:
-        """Return whole entries of a minute from ``position`` on, at most ``READ_BYTES``; empty at the end."""
-        path = self._path(minute)
-        if not self._disk.exists(path):
-            return b""
-        with closing(self._disk.open(path)) as file:
-            data = file.pread(READ_BYTES, position)
-        return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
-
-    def remove(self, minutes: list[int]) -> None:
-        """Remove the files of these minutes. A crash may leave some of them, which are removed again later."""
-        for minute in minutes:
+    def remove(self, hours: list[int]) -> None:
+        """Remove the files of these hours, which the position names no more. A start removes what a crash has left."""
+        for hour in hours:
             with suppress(FileNotFoundError):
-                self._disk.remove(self._path(minute))
+                self._disk.remove(f"{self._directory}/{_name(hour)}")
 
     def remove_all(self) -> None:
-        """Remove all files, because they do not match the log. The position goes first, so that none is believed."""
+        """Remove all files. The position goes first, so that none is believed after a crash."""
+        path = f"{self._directory}/{POSITION}"
+        if self._disk.exists(path):
+            self._disk.remove(path)
+            self._disk.sync_directory(self._directory)
         self._disk.remove_tree(self._directory)
+        self._make_directory()
+
+    def forget(self) -> None:
+        """Forget the files, which `remove_all` has removed."""
+        self.hours, self.later, self.saved_position = {}, Extent(), IndexedPosition()
+
+    def _make_directory(self) -> None:
         self._disk.make_directory(self._directory)
         self._disk.sync_directory(self._directory.rpartition("/")[0])
 
-    def _path(self, minute: int) -> str:
-        return f"{self._directory}/{minute:010d}"
+    # ------- reading
+
+    def read_later(self, position: int) -> bytes:
+        """Return entries of `later` from this position on. Raises ``DamagedDueFile`` if the file is too short."""
+        length = min(READ_BYTES, self.later.size - position)
+        [data] = self._read(LATER, [(position, length)])
+        return data
+
+    def read_parts(self, hour: int, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of ranges (position, length) of an hour's file. Raises ``DamagedDueFile``."""
+        return self._read(_name(hour), ranges)
+
+    def _read(self, name: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        with closing(self._open(name)) as file:
+            found = [(length, file.pread(length, position)) for position, length in ranges]
+        if any(len(data) != length for length, data in found):
+            raise DamagedDueFile
+        return [data for _, data in found]
+
+    def find_blocks(self, hour: int, known: Extent, end: Extent, key: bytes) -> list[Block]:
+        """Return the blocks of an hour's file after ``known``, each from its first entry on that is not before ``key``,
+        and only those that have one. Raises ``DamagedDueFile`` if the file has not the extent ``end``.
+        """
+        found: list[Block] = []
+        with closing(self._open(_name(hour))) as file:
+            _verify(file, known, end)
+            position = known.size
+            while position < end.size:
+                block = _decode_head(file.pread(ENTRY_BYTES, position), position)
+                position = block.end
+                if position > end.size:
+                    raise DamagedDueFile
+                start = _first_not_before(file, block, key)
+                if start < block.end:
+                    found.append(block._replace(start=start))
+        return found
+
+    def _open(self, name: str) -> DiskFile:
+        try:
+            return self._disk.open(f"{self._directory}/{name}")
+        except FileNotFoundError:
+            raise DamagedDueFile from None
+
+
+def _verify(file: DiskFile, known: Extent, end: Extent) -> None:
+    """Raise ``DamagedDueFile`` if the file has not the extent ``end``, of which ``known`` is verified."""
+    while known.size < end.size:
+        data = file.pread(min(VERIFIED_BYTES, end.size - known.size), known.size)
+        if not data:
+            raise DamagedDueFile
+        known = known.extended(data)
+    if not known.is_same(end):
+        raise DamagedDueFile
+
+
+def _first_not_before(file: DiskFile, block: Block, key: bytes) -> int:
+    """Return the position of the first entry of a block that is not before ``key``; the end of the block if none is."""
+    key_ms = due_of(key)
+    if key_ms < block.first_ms:
+        return block.start
+    if key_ms > block.last_ms:
+        return block.end
+    low, high = 0, (block.end - block.start) // ENTRY_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        if file.pread(ENTRY_BYTES, block.start + middle * ENTRY_BYTES) < key:
+            low = middle + 1
+        else:
+            high = middle
+    return block.start + low * ENTRY_BYTES
+
+
+def _name(hour: int) -> str:
+    return f"{hour:08d}"

@@ -105,6 +105,11 @@ def source_of(entry: Entry) -> int:
     return entry.origin if entry.kind == REPLACED else entry.queue_offset
 
 
+def kind_of(data: bytes) -> int:
+    """Return the kind of an entry."""
+    return data[_DUE.size]
+
+
 def due_of(data: bytes) -> int:
     """Return the due time of an entry."""
     return int(_DUE.unpack_from(data)[0])

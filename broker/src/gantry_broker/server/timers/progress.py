@@ -17,16 +17,17 @@ the last durable state, which is saved every `flushConsumerOffsetInterval`; it n
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
-from contextlib import closing
-from typing import Final, NamedTuple, final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, final
 
 import msgspec
 
-from gantry_broker.ports import Disk
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.stamped_documents import StampedDocuments
+from gantry_broker.server.timers.java_progress import JavaProgress
+from gantry_broker.server.timers.marks import START, Mark, TimerState
+from gantry_broker.server.timers.pending import PendingCounts
 from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
@@ -35,74 +36,11 @@ log = logging.getLogger(__name__)
 
 TABLE: Final = "timerProgress"
 """The name of the table file with the progress."""
-JAVA_CHECKPOINT: Final = "timercheck"
-"""RocketMQ's file of its progress, in `config/`."""
-JAVA_NUMBERS: Final = struct.Struct(">4q")
-"""Its first numbers: the time up to which it has delivered, a position in its own log, and twice a queue offset."""
-QUEUE_OFFSET_MAX: Final = 1 << 62
-"""An offset beyond any queue: RocketMQ's progress has only a time."""
 STEPS_MAX: Final = 256
 """The limit of states that wait for the log. When there are as many, since slaves are missing, a new one replaces the
 last."""
 MARKS_MAX: Final = 64
 """The limit of marks: one for each time that the clock was set back, until the time before is reached again."""
-
-
-class Mark(NamedTuple):
-    """Messages from queue offset ``start`` on are delivered up to this due time and queue offset, inclusive."""
-
-    start: int
-    due_ms: int
-    queue_offset: int
-
-
-START: Final = Mark(0, 0, -1)
-"""The mark before any message."""
-
-
-class TimerState(NamedTuple):
-    """The messages of the timer queue that are delivered, at one moment."""
-
-    read: int = 0
-    """Messages of the queue from here on are not known: they are read again after a start."""
-
-    marks: tuple[Mark, ...] = (START,)
-    """The marks by their starts; each is before the previous one in due order."""
-
-    kept: int = 0
-    """Messages before this are delivered, recalled or stored again, so their records may be deleted."""
-
-    def is_passed(self, due_ms: int, queue_offset: int) -> bool:
-        """Whether a message before ``read`` is delivered."""
-        mark = self.marks[-1]
-        if queue_offset < mark.start:
-            mark = next(one for one in reversed(self.marks) if one.start <= queue_offset)
-        return (due_ms, queue_offset) <= mark[1:]
-
-    @property
-    def last(self) -> Mark:
-        """The mark for new messages, which is the lowest."""
-        return self.marks[-1]
-
-    def advance(self, due_ms: int, queue_offset: int, read: int) -> TimerState:
-        """Return the state in which everything up to this due time and queue offset is delivered."""
-        done = (due_ms, queue_offset)
-        marks: list[Mark] = []
-        for mark in self.marks:
-            passed = Mark(mark.start, *max(mark[1:], done))
-            if not marks or marks[-1][1:] != passed[1:]:
-                marks.append(passed)
-        return TimerState(read, tuple(marks), self.kept)
-
-    def set_back(self, start: int, due_ms: int) -> TimerState:
-        """Return the state with a new mark at this time for messages from ``start`` on."""
-        kept = tuple(mark for mark in self.marks if mark.start < start)
-        return self._replace(marks=(*kept, Mark(start, due_ms, -1)))
-
-    def clamp(self, end: int) -> TimerState:
-        """Return the state for a queue that ends at ``end``: messages from there on are new."""
-        marks = tuple(mark for mark in self.marks if mark.start <= end)
-        return TimerState(min(self.read, end), marks, min(self.kept, end))
 
 
 class TimerDocument(Document):
@@ -111,26 +49,29 @@ class TimerDocument(Document):
     read: int = 0
     marks: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     kept: int = 0
+    pending: dict[str, int] = msgspec.field(default_factory=dict)
+    """The number of pending messages by topic, in the state that ``counted`` has."""
+    counted: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
+    counted_read: int = 0
+    first_pending: int = 0
+    """Messages of the queue before this are delivered, or not in the log any more."""
     data_version: DataVersion | None = None
 
     def state(self) -> TimerState:
         """Return the state of the document."""
-        return TimerState(self.read, tuple(Mark(*mark) for mark in self.marks) or (START,), self.kept)
+        return TimerState(self.read, _decode_marks(self.marks), self.kept)
+
+    def counted_state(self) -> TimerState:
+        """Return the state in which ``pending`` is right."""
+        return TimerState(self.counted_read, _decode_marks(self.counted))
 
 
-def read_java_state(disk: Disk, store_path: str) -> TimerState:
-    """Return the progress that a RocketMQ broker has left in this store; the start of the queue if there is none."""
-    path = f"{store_path}/config/{JAVA_CHECKPOINT}"
-    if not disk.exists(path):
-        return TimerState()
-    with closing(disk.open(path)) as file:
-        data = file.pread(JAVA_NUMBERS.size, 0)
-    if len(data) < JAVA_NUMBERS.size:
-        return TimerState()
-    last_read_ms, _, queue_offset, _ = JAVA_NUMBERS.unpack(data)
-    if last_read_ms < 0 or queue_offset < 0:
-        return TimerState()
-    return TimerState(queue_offset, (Mark(0, last_read_ms, QUEUE_OFFSET_MAX),))
+def _decode_marks(marks: list[tuple[int, int, int]]) -> tuple[Mark, ...]:
+    return tuple(Mark(*mark) for mark in marks) or (START,)
+
+
+def _encode_marks(state: TimerState) -> list[tuple[int, int, int]]:
+    return [(mark.start, mark.due_ms, mark.queue_offset) for mark in state.marks]
 
 
 class Step(NamedTuple):
@@ -146,10 +87,12 @@ class Step(NamedTuple):
 class TimerProgress:
     """The delivered and the settled state of the timers. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, find_first_pending: Callable[[], int] = lambda: 0) -> None:
         self.state = TimerState()
         """The present state."""
+        self.pending: Final = PendingCounts()
         self._core: Final = core
+        self._find_first_pending: Final = find_first_pending
         self._settled = TimerState()
         self._steps: Final[deque[Step]] = deque()
         self._waiting: Final = StampedDocuments[TimerDocument]()
@@ -163,12 +106,19 @@ class TimerProgress:
         self._steps.clear()
         self._waiting.clear()
         self.state = self._settled = document.state()
+        self.pending.load(document.pending, document.counted_state())
 
     def adopt(self, state: TimerState) -> None:
         """Continue from the progress of a RocketMQ broker that has used this store, if it is further than ours."""
         if state.read > self.state.read and state.last.due_ms > self.state.last.due_ms:
             log.info("continuing from the timer progress of RocketMQ", extra={"read": state.read})
             self.state = self._settled = state
+
+    def java_progress(self, document: Mapping[str, Any]) -> JavaProgress:
+        """Return what RocketMQ's file has to say for a document that is written."""
+        marks = document.get("marks") or [START]
+        version = msgspec.convert(document.get("dataVersion") or {}, DataVersion)
+        return JavaProgress(marks[-1][1], document.get("firstPending", 0), version)
 
     def document(self) -> TimerDocument:
         """Return the document for the file: the settled state."""
@@ -183,8 +133,12 @@ class TimerProgress:
         return self._encode(self.state)
 
     def _encode(self, state: TimerState) -> TimerDocument:
-        marks = [(mark.start, mark.due_ms, mark.queue_offset) for mark in state.marks]
-        return TimerDocument(read=state.read, marks=marks, kept=state.kept, data_version=self._version)
+        counted = self.pending.counted_state(self.state)
+        return TimerDocument(
+            read=state.read, marks=_encode_marks(state), kept=state.kept, pending=self.pending.by_topic(),
+            counted=_encode_marks(counted), counted_read=counted.read,
+            first_pending=min(state.read, self._find_first_pending()), data_version=self._version,
+        )  # fmt: skip
 
     def change(self, state: TimerState) -> None:
         """Record a new state; the copies that it needs end at the end of the log."""
@@ -223,6 +177,7 @@ class TimerProgress:
             return
         end, document = newest
         self.state = document.state()
+        self.pending.load(document.pending, document.counted_state())
         self._put(Step(end, self.state, is_ours=False))
         self._version = document.data_version or self._version
         self._core.persistence.mark(TABLE, now=False)

@@ -9,17 +9,25 @@ reads from, so they are in no file. On a slave they are ignored, since a promoti
 
 from __future__ import annotations
 
-import heapq
 import logging
-from collections import Counter
 from typing import Final, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.delay.drafts import record_properties
 from gantry_broker.server.timers.due_files import IndexedPosition
 from gantry_broker.server.timers.due_index import DueIndex
-from gantry_broker.server.timers.entries import MESSAGE, decode_entry, entries_in, entries_of, real_topic
+from gantry_broker.server.timers.entries import (
+    MESSAGE,
+    REPLACED,
+    decode_entry,
+    entries_in,
+    entries_of,
+    kind_of,
+    real_topic,
+)
+from gantry_broker.server.timers.pending import ReadMessage
 from gantry_broker.server.timers.progress import MARKS_MAX, TimerProgress
+from gantry_broker.server.timers.urgent import UrgentMessages
 from gantry_broker.server.timers.window import DueWindow
 from gantry_wire import names
 from gantry_wire.message import INT, RECORD_HEAD
@@ -32,8 +40,6 @@ SLICE_BYTES_MAX: Final = 1 << 20
 """Limit of the bytes of these messages."""
 URGENT_MAX: Final = 16 * 1024
 """Limit of urgent messages in memory. With as many, reading pauses until some are delivered."""
-TOPICS_MAX: Final = 10_000
-"""The limit of topics whose pending messages are counted."""
 SET_BACK_MS: Final = 5_000
 """A message that is this far before its time, although later ones are delivered, shows that the clock was set back."""
 
@@ -45,10 +51,8 @@ class TimerReader:
     def __init__(self, core: BrokerCore, progress: TimerProgress, index: DueIndex, window: DueWindow) -> None:
         self.position = 0
         """The queue offset of the next message to read."""
-        self.urgent: Final[list[bytes]] = []
-        """A heap of late messages."""
-        self.pending_by_topic: Final[Counter[str]] = Counter()
-        """The number of messages that were read since the last start and are not delivered, by topic."""
+        self.urgent: Final = UrgentMessages()
+        """The late messages."""
         self.is_waiting = False
         """Whether the next message is damaged and may still be healed from a replica; reading waits for it."""
         self._core: Final = core
@@ -64,7 +68,8 @@ class TimerReader:
     @property
     def settled_position(self) -> int:
         """The offset before which no late message waits: a start reads from here on."""
-        return min((decode_entry(one).queue_offset for one in self.urgent), default=self.position)
+        late = self.urgent.first_offset
+        return self.position if late is None else late
 
     @property
     def indexed_position(self) -> IndexedPosition:
@@ -76,7 +81,6 @@ class TimerReader:
         queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
         self.position = min(self.position, position, 0 if queue is None else queue.end)
         self.urgent.clear()
-        self.pending_by_topic.clear()
 
     def restore(self, indexed: IndexedPosition) -> bool:
         """Start after the indexed messages; False if the log does not have the last of them as it was indexed.
@@ -98,13 +102,6 @@ class TimerReader:
         self._last_physical = indexed.last_physical
         return True
 
-    def count_delivered(self, topic: str) -> None:
-        """Count a message that is not pending any more. Those from before the last start were not counted."""
-        if self.pending_by_topic[topic] > 1:
-            self.pending_by_topic[topic] -= 1
-        else:
-            del self.pending_by_topic[topic]
-
     def find_record(self, queue_offset: int) -> bytes | None:
         """Return the record at this queue offset; None if it has expired, is damaged, or is not visible yet."""
         queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
@@ -117,7 +114,9 @@ class TimerReader:
         queue = store.queues.get(names.TIMER_TOPIC, 0)
         if queue is None:
             return True
-        self.position = max(self.position, queue.min_offset)
+        if self.position < queue.min_offset:
+            self.position = queue.min_offset
+            self._progress.pending.skip_to(self.position)
         if self._index.is_full or len(self.urgent) >= URGENT_MAX:
             return False
         if self.position >= queue.readable_end:
@@ -126,25 +125,33 @@ class TimerReader:
             names.TIMER_TOPIC, 0, self.position, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
         )
         self.is_waiting = result.is_waiting and not result.body
-        start = 0
+        start, began, messages = 0, self.position, list[ReadMessage]()
         while start < len(result.body):
             end = start + int(INT.unpack_from(result.body, start)[0])
-            self._take_record(result.body, start, end, is_master=is_master)
+            message = self._take_record(result.body, start, end, is_master=is_master)
+            if message is not None:
+                messages.append(message)
             start = end
         self.position = max(self.position, result.next_offset)
+        self._progress.pending.note_read(began, self.position, messages)
         return self.position >= queue.readable_end
 
-    def _take_record(self, data: bytes, start: int, end: int, *, is_master: bool) -> None:
+    def _take_record(self, data: bytes, start: int, end: int, *, is_master: bool) -> ReadMessage | None:
+        """Take the entries of a record; return the message that is to be counted, if it is one."""
         pairs = record_properties(data, start, end)
         entries = entries_in(data, start, pairs)
         if not entries:
             log.error("timer message without valid time; skipping it", extra={"position": self.position})
+            return None
         for one in entries:
             self._take_entry(one, is_master=is_master)
-        if entries and decode_entry(entries[0]).kind == MESSAGE and len(self.pending_by_topic) < TOPICS_MAX:
-            self.pending_by_topic[real_topic(pairs)] += 1
-        if entries:
-            self._last_entry, self._last_physical = entries[0], int(RECORD_HEAD.unpack_from(data, start)[6])
+        self._last_entry, self._last_physical = entries[0], int(RECORD_HEAD.unpack_from(data, start)[6])
+        entry, state = decode_entry(entries[0]), self._progress.state
+        is_delivered = entry.queue_offset < state.read and state.is_passed(entry.due_ms, entry.queue_offset)
+        if entry.kind != MESSAGE or is_delivered:
+            return None
+        replaced = [decode_entry(one).queue_offset for one in entries[1:] if kind_of(one) == REPLACED]
+        return ReadMessage(entry.queue_offset, real_topic(pairs), replaced[0] if replaced else None)
 
     def _take_entry(self, data: bytes, *, is_master: bool) -> None:
         entry, state = decode_entry(data), self._progress.state
@@ -153,7 +160,7 @@ class TimerReader:
                 return
             now_ms = self._core.clock.wall_ms()
             if entry.due_ms < now_ms + SET_BACK_MS or len(state.marks) >= MARKS_MAX:
-                heapq.heappush(self.urgent, data)
+                self.urgent.push(data)
                 return
             log.warning(
                 "wall clock was set back; later timers wait", extra={"mark_ms": state.last.due_ms, "now_ms": now_ms}

@@ -1,6 +1,6 @@
 """Keeps timer messages of any delay, and delivers each when it is due: the service of the timer topic.
 
-    send ------> rmq_sys_wheel_timer, queue 0 --read--> due files, by minute --load--> window --due--> its own topic
+    send ------> rmq_sys_wheel_timer, queue 0 --read--> due files, by hour --load--> window --due--> its own topic
     recall ----> rmq_sys_wheel_timer, queue 0 --read-->       `- cancels a message before it is delivered
 
 **The log decides.** The due files and the window follow from the timer topic, and are built again from it when they are
@@ -18,16 +18,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, final
+from collections.abc import Callable
+from typing import Any, Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.server.timers.delivery import TimerDelivery
-from gantry_broker.server.timers.due_files import MINUTE_MS, DueFiles
-from gantry_broker.server.timers.due_index import BUFFERED_MAX, FLUSH_INTERVAL_S, DamagedDueFile, DueIndex
+from gantry_broker.server.timers.due_files import HOUR_MS, DamagedDueFile, DueFiles
+from gantry_broker.server.timers.due_index import BUFFERED_MAX, FLUSH_INTERVAL_S, SPLIT_AHEAD_MS, DueIndex
 from gantry_broker.server.timers.entries import JAVA_PRECISION_MAX_MS, Entry, due_of, first_key
-from gantry_broker.server.timers.progress import TimerProgress, read_java_state
+from gantry_broker.server.timers.java_progress import read_java_state, write_java_progress
+from gantry_broker.server.timers.progress import TimerProgress
 from gantry_broker.server.timers.reader import TimerReader
 from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_broker.server.timers.window import RUN_MAX, DueWindow
@@ -56,9 +58,9 @@ class TimerService:
     """The timers of one broker. Owned by the event loop; `run` and `run_files` are its tasks."""
 
     def __init__(self, core: BrokerCore) -> None:
-        self.progress: Final = TimerProgress(core)
-        self.window: Final = DueWindow()
         self.files: Final = DueFiles(core.disk, core.settings.store_path)
+        self.progress: Final = TimerProgress(core, self._first_pending)
+        self.window: Final = DueWindow()
         self.index: Final = DueIndex(self.files)
         self.reader: Final = TimerReader(core, self.progress, self.index, self.window)
         self.delivery: Final = TimerDelivery(core, self.progress, self.reader, self.window)
@@ -75,6 +77,8 @@ class TimerService:
         self._roll_at = 0.0
         self._is_rebuild_needed = False
         self._wake_files: Final = asyncio.Event()
+        self._passed_offset = 0
+        """Messages before this queue offset are delivered; known at a stop only."""
 
     def __repr__(self) -> str:
         return f"<TimerService {self.reader!r} {self.window!r} {self.progress!r}>"
@@ -89,6 +93,20 @@ class TimerService:
         if not self.reader.restore(indexed):
             log.warning("due files do not match the log; building them again", extra={"read": indexed.queue_offset})
             self._is_rebuild_needed = True
+
+    async def close(self) -> None:
+        """Find the first pending message, for a RocketMQ broker that takes over. Called when the tasks have ended."""
+        if self.is_ready:
+            self._passed_offset = await self.roller.find_pending(self.files.first_offset)
+
+    def _first_pending(self) -> int:
+        return max(self.files.first_offset, self._passed_offset)
+
+    def save_progress(self, save: Callable[[dict[str, Any]], None], document: dict[str, Any]) -> None:
+        """Write the document of the progress with ``save``, and RocketMQ's file. Called in a worker thread."""
+        save(document)
+        core = self._core
+        write_java_progress(core.disk, core.settings.store_path, self.progress.java_progress(document))
 
     def on_log_changed(self, end: int) -> None:
         """Start again from the durable progress: the log ends at ``end`` now, or the role may have changed."""
@@ -115,10 +133,8 @@ class TimerService:
         return not self.progress.state.is_passed(entry.due_ms, entry.queue_offset)
 
     def pending_count(self) -> int:
-        """Return about how many messages wait: those that are due after this minute, and those in memory."""
-        minute = self._core.clock.wall_ms() // MINUTE_MS
-        later = sum(count for one, count in self.files.counts.items() if one > minute)
-        return later + self.index.buffered + len(self.reader.urgent)
+        """Return how many messages wait, without those of topics that are not counted."""
+        return self.progress.pending.total()
 
     def runtime_info(self) -> dict[str, str | int]:
         """Return RocketMQ's figures about timers for `brokerStatus`."""
@@ -187,6 +203,8 @@ class TimerService:
             return 0
         self._save_read_position()
         self._wake_files_if_needed()
+        if is_read and self._is_empty:
+            self.progress.pending.clear()
         self.rounds += 1
         due_ms = self.delivery.next_due_ms()
         wait_s = TICK_S if due_ms is None else (due_ms - self._core.clock.wall_ms()) / 1000
@@ -239,10 +257,14 @@ class TimerService:
         if self._is_rebuild_needed:
             await self._rebuild()
             return True
+        self.window.forget_recalls_if_many(self._oldest_due_ms())
+        now_ms = self._core.clock.wall_ms()
         if self.is_load_needed:
-            now_ms = self._core.clock.wall_ms()
             read = self.reader.position
             await self.index.load(self.window, self.progress.state, read=read, horizon_ms=now_ms + HORIZON_MS)
+            return True
+        if self.index.is_split_needed(now_ms):
+            await self.index.split_step(now_ms + SPLIT_AHEAD_MS)
             return True
         if self.index.buffered and (now >= self._flush_at or self.index.buffered >= BUFFERED_MAX):
             await self.index.flush(self.reader.indexed_position)
@@ -250,23 +272,25 @@ class TimerService:
             return True
         # The present state is behind the settled one if the clock was set back a moment ago.
         settled_ms = min(self.progress.settle_steps().last.due_ms, self.progress.state.last.due_ms)
-        old = self.index.minutes_before((settled_ms - JAVA_PRECISION_MAX_MS) // MINUTE_MS)
-        if old:
-            self.window.forget_recalls(self._oldest_due_ms())
-            await run_in_thread(lambda: self.files.remove(old))
-        return False
+        return await self.index.remove_before((settled_ms - JAVA_PRECISION_MAX_MS) // HOUR_MS)
 
     def _oldest_due_ms(self) -> int:
         """Return a time before which no undelivered message is due."""
-        urgent = self.reader.urgent
-        last_ms = self.progress.state.last.due_ms
-        return min(last_ms, due_of(urgent[0])) if urgent else last_ms
+        late, last_ms = self.reader.urgent.peek(), self.progress.state.last.due_ms
+        return last_ms if late is None else min(last_ms, due_of(late))
 
     @property
     def is_load_needed(self) -> bool:
         """Whether the window ends soon, and has room."""
         ahead = first_key(self._core.clock.wall_ms() + LOOK_AHEAD_MS)
         return self.is_ready and self.window.covered < ahead and len(self.window) < RUN_MAX // 2
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether no message is pending: all that were counted are read, and neither files nor memory have one."""
+        if self.reader.position < self.progress.pending.read:
+            return False
+        return not (len(self.window) or len(self.reader.urgent) or self.index.buffered or not self.files.is_empty)
 
     def _wake_files_if_needed(self) -> None:
         if self.is_load_needed:
@@ -276,8 +300,8 @@ class TimerService:
         """Remove all due files and read the timer topic from its start; until then nothing is delivered."""
         self._is_caught_up = False
         await run_in_thread(self.files.remove_all)
-        self.files.minutes = []
-        self.files.counts.clear()
+        self.files.forget()
         self.index.clear()
         self.reader.restart(0)
+        self.progress.pending.restart()
         self._is_restart_needed, self._is_rebuild_needed = True, False

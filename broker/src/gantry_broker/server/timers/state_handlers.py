@@ -52,11 +52,11 @@ class TimerStateHandlers:
 
     @handles(RequestCode.GET_TIMER_METRICS)
     def metrics(self, command: Command, connection: Connection) -> Command:
-        """Return the numbers of pending messages by topic, as far as this broker has read them since its last start."""
+        """Return the numbers of pending messages by topic."""
         if not self._core.settings.is_timer_enabled:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
         now_ms = self._core.clock.wall_ms()
-        counts = self._timers.reader.pending_by_topic
+        counts = self._timers.progress.pending.by_topic()
         metrics = TimerMetrics(
             data_version=self._timers.progress.delivered_document().data_version,
             timing_count={topic: TimerMetric(count=count, time_stamp=now_ms) for topic, count in counts.items()},

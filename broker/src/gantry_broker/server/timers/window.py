@@ -3,8 +3,8 @@
     due order   [ delivered ... | in memory ...... covered | only in the due files ...... )
 
 Every pending entry before `covered` is in memory, so the service delivers from memory alone. The window is loaded from
-the due files in runs of at most `RUN_MAX` entries, however many are due in one minute or in one millisecond, and new
-entries before `covered` are added as they are read. When too many are added, `covered` moves back: the files have them.
+the due files in runs of a bounded size, however many are due in one hour or in one millisecond, and new entries before
+`covered` are added as they are read. When too many are added, `covered` moves back: the files have them.
 
 Recalls are in memory for the messages that are in memory, and from their request until they are read from the log.
 """
@@ -24,13 +24,15 @@ from gantry_broker.server.timers.entries import (
     cancels,
     decode_entry,
     first_key,
+    kind_of,
 )
 
 RUN_MAX: Final = 64 * 1024
-"""The limit of entries that one load adds: 7 MB, and 13 seconds at 5,000 due messages a second."""
-
-SORTED_MAX: Final = 2 * RUN_MAX
-"""The limit of entries that a load collects before it drops the latest ones."""
+"""How many entries are kept when there are too many: 7 MB, and 13 seconds at 5,000 due messages a second."""
+FRESH_MAX: Final = RUN_MAX
+"""The limit of entries that were added since a load. With more, the window ends earlier."""
+RECALLS_MIN: Final = 4096
+"""With so many recalls, those of messages that are delivered are looked for."""
 
 
 @final
@@ -47,6 +49,7 @@ class DueWindow:
         """Key hash -> recalls."""
         self._replaced: dict[int, Entry] = {}
         """Queue offset of a message that was stored again -> the entry that says so."""
+        self._forget_at = RECALLS_MIN
 
     def __repr__(self) -> str:
         return f"<DueWindow entries={len(self)} recalls={len(self._recalls)}>"
@@ -78,7 +81,7 @@ class DueWindow:
             return
         if entry.kind == MESSAGE:
             heapq.heappush(self._fresh, data)
-            if len(self._fresh) > SORTED_MAX:
+            if len(self._fresh) > FRESH_MAX:
                 self._shrink()
         else:
             self.cancel(entry)
@@ -103,15 +106,13 @@ class DueWindow:
                 del self._recalls[entry.key_hash]
 
     def add_run(self, entries: Iterable[bytes], covered: bytes) -> None:
-        """Add loaded entries, which are all from the present ``covered`` up to the new one."""
+        """Add loaded entries in due order, which are all from the present ``covered`` up to the new one."""
         messages = self._run[self._position :]
         for data in entries:
-            entry = decode_entry(data)
-            if entry.kind == MESSAGE:
+            if kind_of(data) == MESSAGE:
                 messages.append(data)
             else:
-                self.cancel(entry)
-        messages.sort()
+                self.cancel(decode_entry(data))
         self._run, self._position, self.covered = messages, 0, covered
 
     def peek(self) -> bytes | None:
@@ -135,6 +136,10 @@ class DueWindow:
         for data in entries:
             heapq.heappush(self._fresh, data)
 
+    def is_replaced(self, entry: Entry) -> bool:
+        """Whether a message was stored again."""
+        return entry.queue_offset in self._replaced
+
     def find_cancellations(self, entry: Entry) -> list[Entry]:
         """Return the entries that cancel a message. The log may have lost the records of some."""
         found = [self._replaced[entry.queue_offset]] if entry.queue_offset in self._replaced else []
@@ -145,8 +150,15 @@ class DueWindow:
     def _shrink(self) -> None:
         """Keep the entries that are due first, and let the due files have the others."""
         merged = sorted([*self._run[self._position :], *self._fresh])
-        self.covered = merged[RUN_MAX]
+        if len(merged) > RUN_MAX:
+            self.covered = merged[RUN_MAX]
         self._run, self._position, self._fresh = merged[:RUN_MAX], 0, []
+
+    def forget_recalls_if_many(self, due_ms: int) -> None:
+        """Call ``forget_recalls`` if recalls have doubled since the last call."""
+        if len(self._recalls) + len(self._replaced) >= self._forget_at:
+            self.forget_recalls(due_ms)
+            self._forget_at = max(RECALLS_MIN, 2 * (len(self._recalls) + len(self._replaced)))
 
     def forget_recalls(self, due_ms: int) -> None:
         """Forget recalls of messages that are all due before ``due_ms``, so that all are delivered or passed."""
