@@ -14,7 +14,8 @@ from random import Random
 from typing import Final, final
 
 from gantry_bench.errors import BenchmarkFailed
-from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_cli.local.records import GroupRecord
+from gantry_cli.local.state import GroupState
 from gantry_client import Admin, Message, Producer
 
 TOPIC: Final = "bench-spark"

@@ -21,7 +21,8 @@ import msgspec
 from gantry_cli.local.group_status import LocalGroupStatus, read_running_status
 from gantry_cli.local.plan import LaunchOptions, Planner
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
-from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_cli.local.records import GroupRecord
+from gantry_cli.local.state import GroupState
 from gantry_client import ClientError, ClientSettings, Message, Producer
 from gantry_spec.manifest import BrokerGroup, read_group
 

@@ -3,6 +3,7 @@
     absent                              -> every caller waits for one load
     younger than `refresh_ms`           -> returned
     older                               -> returned, and one load begins; if it fails, the old answer stays
+    passing, older than `MISSING_MS`    -> the same
     not used for `expire_ms`            -> forgotten
     more than `entries_max`             -> the entry that was not used for the longest time is forgotten
 
@@ -22,7 +23,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 MISSING_MS: Final = 1_000
-"""How long the answer that something does not exist is used: it may be created at any moment."""
+"""How long the answer that something does not exist is used: it may be created at any moment. A passing state is asked
+for again after this time, too."""
 REFRESH_MS: Final = 20_000
 """The age from which an answer is refreshed; RocketMQ's proxy has the same."""
 EXPIRE_MS: Final = 300_000
@@ -49,12 +51,17 @@ class AnswerCache(Generic[T]):
         now_ms: Callable[[], int],
         *,
         entries_max: int = ENTRIES_MAX,
+        is_passing: Callable[[T], bool] = lambda _: False,
     ) -> None:
-        """``load`` returns None for what does not exist, and raises ClientError if no server answers."""
+        """``load`` returns None for what does not exist, and raises ClientError if no server answers.
+
+        ``is_passing`` returns whether an answer describes a state that ends soon, such as a failover.
+        """
         self._what: Final = what
         self._load: Final = load
         self._now_ms: Final = now_ms
         self._entries_max: Final = entries_max
+        self._is_passing: Final = is_passing
         self._entries: Final[OrderedDict[str, _Entry[T]]] = OrderedDict()
         self._loading: Final[dict[str, asyncio.Task[T | None]]] = {}
 
@@ -75,7 +82,7 @@ class AnswerCache(Generic[T]):
         age_ms = now_ms - entry.loaded_at_ms
         if entry.value is None:
             return None if age_ms < MISSING_MS else await self._begin(name)
-        if age_ms >= REFRESH_MS:
+        if age_ms >= (MISSING_MS if self._is_passing(entry.value) else REFRESH_MS):
             self._begin(name)
         return entry.value
 

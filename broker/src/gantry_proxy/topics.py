@@ -41,7 +41,7 @@ class Topics:
         self._now_ms: Final = now_ms
         self._selector: Final = QueueSelector(AVOID_FAILED_BROKER_MS)
         self._turn: Final = itertools.count()
-        self._routes: Final = AnswerCache("route", self._load_route, now_ms)
+        self._routes: Final = AnswerCache("route", self._load_route, now_ms, is_passing=_is_passing)
         self._kinds: Final = AnswerCache("topic config", self._load_kind, now_ms)
         self._groups: Final = AnswerCache("group config", self._load_group, now_ms)
         """By group and topic, since any broker of the topic has the group."""
@@ -139,3 +139,12 @@ class Topics:
         if not addresses:
             raise NoMaster(topic, tuple(sorted(route.brokers)))
         return addresses[0][1]
+
+
+def _is_passing(topic: KnownTopic) -> bool:
+    """Return whether a route is that of a failover: a broker has no master, or no broker accepts sends.
+
+    A proxy often asks just then, since a send has failed. It must not keep such a route until the next regular refresh.
+    """
+    route = topic.route
+    return not route.write_queues or any(route.master_address(name) is None for name in route.brokers)

@@ -151,6 +151,9 @@ def _group_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--peer", action="append", default=[], metavar="URL", help="another sidecar of the group, repeatable"
     )
+    group.add_argument(
+        "--proxy", action="append", default=[], metavar="URL", help="HTTP port of gRPC proxies to show, repeatable"
+    )
     group.add_argument("--peer-token-file", type=Path, metavar="FILE", help="token for requests to peers")
     group.add_argument("--peer-ca", type=Path, metavar="FILE", help="authority of the peers' certificates")
     group.add_argument("--peer-verify", default="full", choices=["full", "authority"], help="[default: full]")
@@ -215,6 +218,7 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
                 urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca,
                 verify=options.peer_verify,
             ),
+            proxies=tuple(options.proxy),
             lease=_lease_of(options),
             topics_file=options.topics_file,
             openapi=options.openapi,

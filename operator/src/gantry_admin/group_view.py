@@ -26,6 +26,7 @@ from pydantic import Field
 
 from gantry_admin.documents import AtRiskDocument, Document, SlaveDocument, StatusDocument
 from gantry_admin.peers import Peers
+from gantry_admin.proxies import Proxies, ProxyDocument
 from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.ledger import Fault, Ledger, ledger_of
 from gantry_spec.manifest.group import Spec
@@ -103,13 +104,18 @@ class ShardDocument(Document):
 
 
 class BrokerGroupDocument(Document):
-    """This broker and those of the --peer sidecars, by shard."""
+    """This broker and those of the --peer sidecars, by shard, and the gRPC proxies."""
 
     shards: list[ShardDocument]
     members: list[MemberDocument]
+    proxies: list[ProxyDocument] = Field(
+        default=[], description="The gRPC proxies at the --proxy addresses; known from about a second after a request."
+    )
 
 
-def group_view(own: StatusDocument, peers: Peers, ledgers: ShardLedgers, now_ms: int) -> BrokerGroupDocument:
+def group_view(
+    own: StatusDocument, peers: Peers, proxies: Proxies, ledgers: ShardLedgers, now_ms: int
+) -> BrokerGroupDocument:
     """Return the group at ``now_ms``, on this machine's clock since boot."""
     members = [MemberDocument(url=SELF, is_self=True, is_reachable=True, age_ms=0, fault=None, status=own)]
     for peer in peers.reports.values():
@@ -120,7 +126,8 @@ def group_view(own: StatusDocument, peers: Peers, ledgers: ShardLedgers, now_ms:
                 status=peer.status,
             )
         )  # fmt: skip
-    return BrokerGroupDocument(shards=shards_of(members, ledgers, now_ms), members=members)
+    shards = shards_of(members, ledgers, now_ms)
+    return BrokerGroupDocument(shards=shards, members=members, proxies=proxies.documents())
 
 
 def shards_of(members: list[MemberDocument], ledgers: ShardLedgers, now_ms: int) -> list[ShardDocument]:

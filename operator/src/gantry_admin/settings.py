@@ -249,6 +249,10 @@ class SidecarSettings:
     peers: PeerSettings = PeerSettings()
     """The other sidecars of the group; by default none, and the view of the group is this broker."""
 
+    proxies: tuple[str, ...] = ()
+    """--proxy: base URL of the HTTP port of gRPC proxies, which the view of the group shows, repeatable. A host name
+    stands for each of its addresses, so one URL is enough for all pods of a headless Service."""
+
     lease: LeaseSettings | None = None
     """The shard's Lease; by default none is renewed."""
 
@@ -308,7 +312,20 @@ def validate_settings(settings: SidecarSettings) -> SidecarSettings:
     for url in settings.peers.urls:
         if not url.startswith(("http://", "https://")):
             raise SettingsError(f"--peer {url[:200]}: write a base URL, http://host:port or https://host:port")
+    for url in settings.proxies:
+        _check_proxy(url)
     return settings
+
+
+def _check_proxy(url: str) -> None:
+    """Check the URL of proxies. Raises ``SettingsError``."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme == "http" and bool(parts.hostname and parts.port) and parts.path in ("", "/")
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise SettingsError(f"--proxy {url[:200]}: write http://host:port, the port for probes and metrics")
 
 
 def _check_http(http: HttpLimitSettings) -> None:

@@ -37,6 +37,7 @@ from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
 from gantry_admin.limits import ConcurrencyLimit, LogLimits
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.peers import PeerRoles, Peers
+from gantry_admin.proxies import Proxies
 from gantry_admin.rates import POLL_AFTER_REQUEST_S, Rates
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
@@ -77,6 +78,7 @@ class Sidecar:
         self.guard: Final = Guard(settings)
         self.broker: Final = ObservedBroker(settings.broker, settings.health, clock=clock)
         self.peers: Final = Peers(settings.peers, self.guard.peer_token)
+        self.proxies: Final = Proxies(settings.proxies)
         self.files: Final = StoreFiles(settings.broker.store)
         self.limits: Final = LogLimits(settings.log)
         self.admission: Final = HttpAdmission("main", settings.http, clock=time.monotonic)
@@ -115,6 +117,7 @@ class Sidecar:
         self._start_task(self.broker.link.run(), "link")
         self._start_task(self.guard.keep_fresh(), "guard")
         self._start_task(self.peers.run(), "peers")
+        self._start_task(self.proxies.run(), "proxies")
         self._start_task(self.rates.run(), "rates")
         self._start_task(self._update_ledgers(), "ledgers")
         if self.lease is not None:
@@ -233,8 +236,9 @@ class Sidecar:
         )
 
     def group(self) -> BrokerGroupDocument:
-        """Return the view of the group: this broker and those of the peers."""
-        return group_view(self.status(), self.peers, self.ledgers, self.broker.watch.now_ns() // 1_000_000)
+        """Return the view of the group: this broker, those of the peers, and the proxies."""
+        now_ms = self.broker.watch.now_ns() // 1_000_000
+        return group_view(self.status(), self.peers, self.proxies, self.ledgers, now_ms)
 
     def _update_verdict(self, observation: PageObservation) -> None:
         watch = self.broker.watch

@@ -4,6 +4,7 @@
     g-0-slave-1     pod of member 3; a member's own Service has the name of its pod
     g-0             objects that a shard has once: its Lease, the Service of its master
     g-proxy         objects of the gRPC proxies: their Deployment, Service, ConfigMap
+    g-proxy-pods    the headless Service with the addresses of their pods
 
 A pod's name states the initial role of its member, not the current one. This module imports no other module of the
 project, since the first process of every pod uses it.
@@ -25,6 +26,9 @@ COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 BROKER: Final = "broker"
 NAME_SERVER: Final = "nameserver"
 PROXY: Final = "proxy"
+PROXY_HTTP_PORT: Final = 9081
+"""The port of a proxy for probes and metrics, without TLS."""
+
 BROKER_CONTAINER: Final = "broker"
 """The name of the broker's container in its pod."""
 
@@ -69,6 +73,11 @@ def shard_name(group: str, shard: int) -> str:
 def proxy_name(group: str) -> str:
     """Return the name of the objects of a group's gRPC proxies: its Deployment, Service, ConfigMap and others."""
     return f"{group}-{PROXY}"
+
+
+def proxy_pods_name(group: str) -> str:
+    """Return the name of the headless Service of the proxies' pods, by which sidecars find them."""
+    return f"{proxy_name(group)}-pods"
 
 
 def member_pod(group: str, shard: int, member: int) -> str:

@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 from local_group_kit import planned
 
-from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_cli.local.records import GroupRecord
+from gantry_cli.local.state import GroupState
 from gantry_cli.main import cli
 from gantry_cli.processes import boot_id_of
 

@@ -15,7 +15,8 @@ from gantry_cli.errors import CliError
 from gantry_cli.local.group_run import wait_for_leftover_processes
 from gantry_cli.local.group_status import LocalGroupStatus
 from gantry_cli.local.lease import LeaseFile
-from gantry_cli.local.state import GroupRecord, GroupState, MemberHold, read_json_file
+from gantry_cli.local.records import GroupRecord, MemberHold
+from gantry_cli.local.state import GroupState, read_json_file
 from gantry_cli.processes import boot_id_of
 from gantry_spec.lease import Goal, LeaseRecord
 from gantry_spec.manifest.annotations import parse_requests

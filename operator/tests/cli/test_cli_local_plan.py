@@ -16,7 +16,8 @@ from gantry_cli.local.access import make_replication_secret, read_access
 from gantry_cli.local.buffers import Mount
 from gantry_cli.local.plan import DEFAULT_MANIFEST, LaunchOptions, Planner, notes_of, require_room
 from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, PROXY, SIDECAR, Kind, PortPlan
-from gantry_cli.local.state import GroupState, member_name, parse_member
+from gantry_cli.local.records import GroupRecord, member_name, parse_member
+from gantry_cli.local.state import GroupState
 from gantry_spec.manifest import Spec, read_group
 
 MIB = 1 << 20
@@ -109,13 +110,49 @@ def test_port_without_room_for_the_next_ports_is_refused(kind: Kind, words: str,
         PortPlan(is_free=lambda port: True).allocate_first(kind, port, "it")
 
 
-def test_proxy_gets_the_port_of_rocketmq_beside_the_console() -> None:
-    """The console keeps 8080 and the proxy 8081: their second ports are out of the way."""
+def test_proxies_get_the_port_of_rocketmq_beside_the_console() -> None:
+    """The console keeps 8080 and the first proxy 8081, and the further ones alternate: second ports are out of the
+    way."""
     plan = PortPlan(is_free=lambda port: True)
 
     sidecars = [plan.allocate_first(SIDECAR, 8080, "sidecar"), plan.allocate_next(SIDECAR, 8080)]
+    proxies = [plan.allocate_first(PROXY, 8081, "proxy-0"), plan.allocate_next(PROXY, 8081)]
 
-    assert (sidecars, plan.allocate_first(PROXY, 8081, "proxy")) == ([8080, 8082], 8081)
+    assert (sidecars, proxies) == ([8080, 8082], [8081, 8083])
+
+
+def test_group_has_the_proxies_of_its_spec(tmp_path: Path) -> None:
+    """Their number is that of the spec, as in a cluster: none without it. They keep their ports in later runs."""
+    free = LaunchOptions(ports=((NAME_SERVER, 0), (BROKER, 0), (SIDECAR, 0)))
+
+    def proxies_of(spec: str, before: GroupRecord | None = None) -> GroupRecord:
+        launch = free if before is None else LaunchOptions()
+        return Planner(GroupState(tmp_path), group_of(spec), launch, before, has_proxies=True).record
+
+    two = proxies_of("{proxy: {replicas: 2}}")
+    three = proxies_of("{proxy: {replicas: 3}}", two)
+    without = Planner(GroupState(tmp_path), group_of("{proxy: {replicas: 2}}"), free, None).record
+
+    assert [one.name for one in three.proxies] == ["proxy-0", "proxy-1", "proxy-2"]
+    assert [one.port for one in three.proxies[:2]] == [one.port for one in two.proxies]
+    assert len({one.http_address for one in three.proxies}) == 3
+    assert proxies_of("{}", two).proxies == proxies_of("{proxy: null}", two).proxies == without.proxies == []
+    assert read_group(DEFAULT_MANIFEST).spec.proxy.replicas == 1, "gantry up without a manifest"
+
+
+def test_secrets_of_proxies_must_exist(tmp_path: Path) -> None:
+    """A proxy must not start with another certificate or account than the manifest names; unused ones may lack."""
+    state = GroupState(tmp_path)
+    spec = spec_of("{proxy: {replicas: 1, tls: {secret: grpc}}}")
+    with pytest.raises(CliError, match=r"spec\.proxy\.tls\.secret: .*/secrets/grpc/tls\.crt not found"):
+        read_access(spec, state)
+
+    read_access(spec_of("{proxy: {replicas: 0, tls: {secret: grpc}}}"), state)
+    folder = tmp_path / "secrets" / "grpc"
+    folder.mkdir(parents=True)
+    for name in ("tls.crt", "tls.key"):
+        (folder / name).write_text("")
+    read_access(spec, state)
 
 
 def test_broker_without_slaves_starts_without_its_replication_port() -> None:
@@ -248,9 +285,10 @@ def test_secret_is_a_folder_with_the_keys_of_the_cluster(tmp_path: Path) -> None
         ("{image: x, resources: {limits: {cpu: 1}}}", "spec.image, spec.resources"),
         ("{storage: {size: 40Gi, storageClassName: fast}}", "spec.storage.size, spec.storage.storageClassName"),
         ("{access: {external: {type: LoadBalancer}}}", "spec.access.external"),
-        ("{proxy: {replicas: 1}}", "spec.proxy"),
+        ("{proxy: {replicas: 1, port: 443, resources: {limits: {cpu: 1}}}}", "spec.proxy.port, spec.proxy.resources"),
+        ("{proxy: {service: {type: NodePort}}}", "spec.proxy.service"),
     ],
-    ids=["pods", "volumes", "services", "proxies"],
+    ids=["pods", "volumes", "services", "pods of proxies", "service of proxies"],
 )
 def test_fields_without_effect_are_named(spec: str, names: str) -> None:
     """Fields about pods, volumes, Services and proxies are named and ignored."""
@@ -261,7 +299,10 @@ def test_fields_without_effect_are_named(spec: str, names: str) -> None:
 
 def test_fields_with_effect_are_not_named() -> None:
     """A local group uses the other fields of storage and access."""
-    spec = spec_of("{storage: {retain: Never, reservedTime: 1h}, access: {aclSecret: keys}}")
+    spec = spec_of(
+        "{storage: {retain: Never, reservedTime: 1h}, access: {aclSecret: keys},"
+        " proxy: {replicas: 2, limits: {clients: 10}, tls: {secret: grpc}}}"
+    )
 
     assert notes_of(spec, buffers.BufferPlacement(None)) == []
 

@@ -24,7 +24,8 @@ from gantry_cli.local.group_run import UpOptions, choose_group
 from gantry_cli.local.group_status import LocalGroupStatus, read_running_status
 from gantry_cli.local.plan import LaunchOptions, Planner, single_group
 from gantry_cli.local.ports import BROKER, NAME_SERVER
-from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_cli.local.records import GroupRecord
+from gantry_cli.local.state import GroupState
 from gantry_cli.local.up import up as up_command
 from gantry_cli.stack import StackDirectory
 from gantry_spec.broker_conf import BrokerPlacement, broker_conf

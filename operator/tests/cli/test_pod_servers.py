@@ -90,8 +90,13 @@ def arguments_of(process: subprocess.Popen[str]) -> list[str]:
 
 def peers_of(process: subprocess.Popen[str]) -> list[str]:
     """Return the peers that the sidecar was started with."""
+    return option_of(process, "--peer")
+
+
+def option_of(process: subprocess.Popen[str], option: str) -> list[str]:
+    """Return the values of an option with which the server was started."""
     words = arguments_of(process)
-    return [words[number + 1] for number, word in enumerate(words) if word == "--peer"]
+    return [words[number + 1] for number, word in enumerate(words) if word == option]
 
 
 @pytest.mark.verify
@@ -109,10 +114,12 @@ def test_sidecar_follows_the_members_without_a_new_pod(containers: Containers, t
         *("--store", f"{tmp_path}/store", "--token-file", f"{tmp_path}/tokens"),
         *("--listen", f"127.0.0.1:{port}", "--log-listen", f"127.0.0.1:{log_port}"),
         POD_NAME="g-0-master-0",
+        POD_NAMESPACE="shop",
     )
 
     wait_for(lambda: answers(port))
     assert peers_of(process) == [first]
+    assert option_of(process, "--proxy") == ["http://g-proxy-pods.shop.svc:9081"]
     peers.write_text(f"{own}\n{first}\n{second}\n")
     wait_for(lambda: peers_of(process) == [first, second])
     wait_for(lambda: answers(port))

@@ -11,10 +11,10 @@ from edit_world.rows_of_brokers import ON_FAST_DISKS
 ONE_PROXY: Final[Fields] = {"proxy": {"replicas": 1}}
 BALANCED: Final = spec_part("proxy.service.type", "LoadBalancer")
 PROXY: Final = "orders-proxy"
-"""The name of all objects of the proxies."""
+"""The name of all objects of the proxies but the headless Service."""
 
 OWN_KINDS: Final = ("ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount")
-OBJECTS: Final = tuple(f"{kind}/{PROXY}" for kind in OWN_KINDS)
+OBJECTS: Final = (*(f"{kind}/{PROXY}" for kind in OWN_KINDS), f"Service/{PROXY}-pods")
 DEPLOYMENT: Final = frozenset({f"Deployment/{PROXY}"})
 SETTINGS: Final = DEPLOYMENT | {f"ConfigMap/{PROXY}"}
 """The objects that an edit of a setting changes: the file, and the template with its hash."""

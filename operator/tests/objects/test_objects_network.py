@@ -69,13 +69,15 @@ def test_name_servers_admit_the_whole_cluster() -> None:
     assert not may(CLIENT, "nameserver", 10913)
 
 
-def test_proxies_admit_clients_and_prometheus() -> None:
-    """The port for clients is open; only Prometheus reaches the one for metrics, which has no accounts."""
+def test_proxies_admit_clients_and_readers_of_metrics() -> None:
+    """The port for clients is open; Prometheus and the group's sidecars reach that for metrics, which has no
+    accounts."""
     proxy = {"proxy": {"replicas": 1}}
 
     assert {port for port in (8081, 9081, 8080, 10911) if may(CLIENT, "proxy", port, **proxy)} == {8081}
     assert {port for port in (8081, 9081, 8080, 10911) if may(PROMETHEUS, "proxy", port, **proxy)} == {8081, 9081}
-    assert not may(IMPOSTOR, "proxy", 9081, **proxy)
+    assert {port for port in (8081, 9081, 8080, 10911) if may(BROKER, "proxy", port, **proxy)} == {8081, 9081}
+    assert not may(IMPOSTOR, "proxy", 9081, **proxy) and not may(OTHER_GROUP, "proxy", 9081, **proxy)
 
 
 def test_external_listener_is_closed_by_default() -> None:

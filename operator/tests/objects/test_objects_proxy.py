@@ -21,6 +21,9 @@ from gantry_operator.objects.base import Object
 from gantry_operator.objects.proxy import endpoint, proxy_resources, settings_text
 
 NAME = "orders-proxy"
+PODS = "orders-proxy-pods"
+"""The headless Service of the proxies' pods."""
+
 TWO: dict[str, Any] = {"replicas": 2}
 SECURE: dict[str, Any] = {"aclSecret": "accounts", "tlsSecret": "certificates"}
 SPECS: dict[str, dict[str, Any]] = {
@@ -77,7 +80,7 @@ def test_proxies_change_no_object_of_brokers() -> None:
         ("PodMonitor", "orders"),
         ("PrometheusRule", "orders"),
     }
-    assert {name for _, name in after.keys() - before.keys()} == {NAME}
+    assert {name for _, name in after.keys() - before.keys()} == {NAME, PODS}
 
 
 def test_proxies_are_replaced_without_a_gap() -> None:
@@ -226,6 +229,15 @@ def test_service_leads_to_proxies_that_are_ready() -> None:
     assert plain["type"] == "ClusterIP" and "externalTrafficPolicy" not in plain
 
 
+def test_sidecars_find_all_pods_of_proxies_by_one_name() -> None:
+    """The second Service has no address of its own, so its name leads to every pod, also to one that is not ready."""
+    one = of_kind(rendered(group(proxy=TWO)), "Service")[PODS]["spec"]
+
+    assert (one["clusterIP"], one["publishNotReadyAddresses"]) == ("None", True)
+    assert [port["port"] for port in one["ports"]] == [names.PROXY_HTTP_PORT]
+    assert PODS not in of_kind(rendered(group()), "Service")
+
+
 def test_selectors_of_proxies_and_brokers_never_overlap() -> None:
     """No Service, budget or policy of brokers selects a proxy, and none of proxies a broker, in any role."""
     objects = rendered(group(**EVERYTHING))
@@ -243,8 +255,9 @@ def test_selectors_of_proxies_and_brokers_never_overlap() -> None:
             continue
         labels = selector.get("matchLabels", selector)
         chosen = {"matchLabels": labels}
-        assert is_selected(own, chosen) is (name == NAME), (kind, name)
-        assert not (name == NAME and any(is_selected(one, chosen) for one in others)), (kind, name)
+        is_own = name in (NAME, PODS)
+        assert is_selected(own, chosen) is is_own, (kind, name)
+        assert not (is_own and any(is_selected(one, chosen) for one in others)), (kind, name)
     assert is_selected(own, {"matchLabels": {names.GROUP_LABEL: "orders"}}), "the twin: a selector by group overlaps"
 
 
@@ -304,7 +317,7 @@ def test_egress_of_proxies_is_limited_to_the_group() -> None:
 
     ports = [{one["port"] for one in rule["ports"]} for rule in policy["egress"]]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
-    assert ports == [{10911, 10909}, {9876}, {53}]
+    assert ports == [{10911, 10909}, {9876}, {53, 5353}]
     assert [bool(rule.get("to")) for rule in policy["egress"]] == [True, True, False]
     pods = {labels[names.COMPONENT_LABEL]: labels for _, labels, _ in pods_of(rendered(group()))}
     for rule, component in zip(policy["egress"], ("broker", "nameserver"), strict=False):

@@ -119,7 +119,7 @@ async def test_removed_proxies_leave_no_object() -> None:
     deleted = [ref.kind for verb, ref in simulation.cluster.api.calls if verb == "delete"]
 
     assert kinds_of_proxies(simulation) == set()
-    assert sorted(kind.name for kind in deleted) == sorted(kind.name for kind in KINDS)
+    assert sorted(kind.name for kind in deleted) == sorted(kind.name for kind in (*KINDS, SERVICES)), "two Services"
     assert deleted[0] is DEPLOYMENTS, "the policy and the settings of running pods are deleted before them"
     assert {ref for ref in simulation.cluster.api.objects if ref.kind != EVENTS} == before
     assert simulation.condition("ProxiesReady") == ("", "", "")

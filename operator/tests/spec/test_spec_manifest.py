@@ -95,6 +95,15 @@ def test_fields_that_kubernetes_adds_are_accepted() -> None:
     assert group.metadata.generation == 3
 
 
+def test_null_is_the_default() -> None:
+    """The API server drops a null before it sets defaults, so both read the same; other wrong values are refused."""
+    spec = read_group(HEAD + "spec: {proxy: null, slaves: null, flush: {mode: null, interval: 1s}}").spec
+
+    assert (spec.proxy, spec.slaves, spec.flush.mode) == (Spec().proxy, Spec().slaves, Spec().flush.mode)
+    assert spec.flush.interval == 1_000
+    assert "spec.proxy.replicas: expected int" in problems_of(HEAD + "spec: {proxy: {replicas: none}}")
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [

@@ -108,8 +108,9 @@ async def event_stream(
 
 @router.get("/v1/group")
 async def group(sidecar: TheSidecar) -> BrokerGroupDocument:
-    """Return this broker and those of the --peer sidecars, by shard."""
+    """Return this broker and those of the --peer sidecars, by shard, and the gRPC proxies."""
     sidecar.request_rates(of_peers=True)
+    sidecar.proxies.request()
     return sidecar.group()
 
 

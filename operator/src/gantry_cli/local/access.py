@@ -5,6 +5,8 @@
     STATE/secrets/NAME/tls.crt          and tls.key, ca.crt: the certificate of brokers and name servers, and its CA
     STATE/replication-secret            created here: a slave must present it to replicate
 
+`proxy.tls.secret` and `proxy.credentialsSecret` name Secrets with the same keys, which only the proxies use.
+
 A Secret that the manifest names and that is missing stops the start: a group whose manifest requires accounts must
 never run without access control. The sidecars of a group with accounts show its state and messages only with a token.
 """
@@ -21,7 +23,8 @@ from typing import Final, final
 from gantry_access import AccessFileError, read_credentials
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
+from gantry_cli.local.records import GroupRecord, MemberRecord
+from gantry_cli.local.state import GroupState
 from gantry_cli.processes import boot_id_of
 from gantry_client import ClientSettings
 from gantry_remoting import ClientTlsSettings
@@ -107,9 +110,16 @@ class Access:
 
 
 def read_access(spec: Spec, state: GroupState) -> Access:
-    """Return the access files that the spec requires. Raises CliError for a missing file or unreadable account."""
-    accounts = _secret(state, "aclSecret", spec.access.acl_secret, ("plain_acl.yml", "credentials"))
-    certificates = _secret(state, "tlsSecret", spec.access.tls_secret, ("tls.crt", "tls.key", "ca.crt"))
+    """Return the access files that the spec requires. Raises CliError for a missing file or unreadable account.
+
+    The Secrets of proxies are only checked: `gantry_cli.local.proxy` uses their folders.
+    """
+    accounts = _secret(state, "access.aclSecret", spec.access.acl_secret, ("plain_acl.yml", "credentials"))
+    certificates = _secret(state, "access.tlsSecret", spec.access.tls_secret, ("tls.crt", "tls.key", "ca.crt"))
+    if spec.proxy.replicas:
+        keys = ("tls.crt", "tls.key", *(("ca.crt",) if spec.proxy.tls.requires_client_certificate else ()))
+        _secret(state, "proxy.tls.secret", spec.proxy.tls.secret, keys)
+        _secret(state, "proxy.credentialsSecret", spec.proxy.credentials_secret, ("credentials",))
     access = Access(certificates=certificates)
     if accounts is not None:
         own = (accounts / "plain_acl.yml", accounts / "credentials", state.path / "replication-secret")
@@ -118,13 +128,18 @@ def read_access(spec: Spec, state: GroupState) -> Access:
     return access
 
 
+def secret_folder(state: GroupState, name: str) -> Path:
+    """Return the folder of a Secret, whether it exists or not."""
+    return state.path / "secrets" / name
+
+
 def _secret(state: GroupState, field: str, name: str, files: tuple[str, ...]) -> Path | None:
     """Return the folder of a Secret, None if no Secret is named. Raises CliError for a missing file."""
-    folder = state.path / "secrets" / name
+    folder = secret_folder(state, name)
     for file in files if name else ():
         if not (folder / file).is_file():
             remedy = f"create it with the content that the Secret has in a cluster, or remove {field} from the manifest"
-            raise CliError(f"spec.access.{field}: {folder / file} not found", remedy)
+            raise CliError(f"spec.{field}: {folder / file} not found", remedy)
     return folder if name else None
 
 

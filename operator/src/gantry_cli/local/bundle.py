@@ -18,7 +18,8 @@ import click
 from gantry_access.redaction import add_bundle_entry, read_redacted_tail
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.local.access import SidecarNotRunning, ask_sidecar
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
+from gantry_cli.local.records import GroupRecord, MemberRecord
+from gantry_cli.local.state import GroupState
 from gantry_cli.progress import count_progress
 from gantry_cli.stack import StackDirectory
 from gantry_status.text import bytes_text

@@ -12,10 +12,11 @@ import click
 
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.examples import examples
-from gantry_cli.local.access import console_address
+from gantry_cli.local.access import console_address, read_access
 from gantry_cli.local.group_status import require_alive, require_group, require_status
 from gantry_cli.local.manifest_changes import changes_needing_restart, read_manifest
-from gantry_cli.local.state import GroupRecord, GroupState, MemberHold, machine_boot, member_name, now_ms, parse_member
+from gantry_cli.local.records import GroupRecord, MemberHold, member_name, parse_member
+from gantry_cli.local.state import GroupState, machine_boot, now_ms
 from gantry_cli.options import data_option, refuse_ignored
 from gantry_cli.processes import STOP_TIMEOUT_S, boot_id_of
 from gantry_cli.progress import spinner
@@ -55,6 +56,7 @@ def apply(manifest: Path, data: Path, dry_run: bool) -> None:
     problems = [*map(str, check_changes(old, new)), *changes_needing_restart(old, new)]
     if problems:
         raise CliError("; ".join(problems))
+    read_access(new.spec, state)
     if dry_run:
         click.echo("Manifest is valid")
         return
@@ -143,8 +145,9 @@ def _complete_process_names(context: click.Context, _parameter: click.Parameter,
 def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool, down_ms: int | None) -> None:
     """Kill or suspend a process of the local group.
 
-    NAME is that of a broker (`master-0`, `slave-0-1`), of its sidecar (`sidecar-master-0`), or of a name server
-    (`nameserver-0`). A broker keeps its name when its role moves: `gantry status` shows which one is the master now.
+    NAME is that of a broker (`master-0`, `slave-0-1`), of its sidecar (`sidecar-master-0`), of a name server
+    (`nameserver-0`), or of a gRPC proxy (`proxy-0`). A broker keeps its name when its role moves: `gantry status` shows
+    which one is the master now.
     """
     if is_kill + is_stop + is_continue > 1:
         raise click.UsageError("-9, --stop and --cont contradict each other: give one of them")
@@ -186,7 +189,7 @@ def _processes_by_name(record: GroupRecord) -> dict[str, tuple[int | None, str]]
     """Return the process id and boot id of every process of the group, by its name."""
     brokers = {one.name: (one.pid, one.boot_id) for one in record.members}
     sidecars = {f"sidecar-{one.name}": (one.sidecar_pid, one.sidecar_boot_id) for one in record.members}
-    proxies = {} if record.proxy is None else {"proxy": (record.proxy.pid, record.proxy.boot_id)}
+    proxies = {one.name: (one.pid, one.boot_id) for one in record.proxies}
     return brokers | sidecars | proxies | {one.name: (one.pid, one.boot_id) for one in record.name_servers}
 
 

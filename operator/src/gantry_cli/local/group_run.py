@@ -30,10 +30,11 @@ from gantry_cli.local.plan import (
     settings_of,
     single_group,
 )
-from gantry_cli.local.proxy import WITHOUT_PROXY, is_proxy_installed, proxy_process
+from gantry_cli.local.proxy import WITHOUT_PROXY, LocalProxies, is_proxy_installed
 from gantry_cli.local.publishing import Publisher
+from gantry_cli.local.records import GroupRecord, MemberRecord, NameServerRecord
 from gantry_cli.local.running import RunOutput, claim, first_error, is_listening, program_name, run_until_stopped
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, now_ms
+from gantry_cli.local.state import GroupState, now_ms
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import LocalTopicReconciler
 from gantry_cli.options import DEFAULT_NAME_SERVER
@@ -131,15 +132,13 @@ class GroupRun:
         self._is_single: Final = options.launch.single is not None
         has_admin = importlib.util.find_spec("fastapi") is not None
         has_sidecars = has_admin and not self._is_single
-        has_proxy = options.launch.has_proxy and not self._is_single
-        planner = Planner(
-            self.state, group, options.launch, before, has_sidecars=has_sidecars,
-            has_proxy=has_proxy and is_proxy_installed(),
-        )  # fmt: skip
+        has_proxies = options.launch.has_proxies and is_proxy_installed()
+        planner = Planner(self.state, group, options.launch, before, has_sidecars=has_sidecars, has_proxies=has_proxies)
         self.record: Final = planner.record
         choice = place_buffers(self.state, group.spec, self.record)
         notes = notes_of(group.spec, choice) + ([] if has_admin or self._is_single else [WITHOUT_ADMIN])
-        self.record.begin(notes + ([WITHOUT_PROXY] if has_proxy and self.record.proxy is None else []))
+        lacks_proxy = group.spec.proxy.replicas and options.launch.has_proxies and not has_proxies
+        self.record.begin(notes + ([WITHOUT_PROXY] if lacks_proxy else []))
         self._access: Final = read_access(group.spec, self.state)
         make_replication_secret(self._access)
         settings = settings_of(group, self.record, choice.root, self._access, has_sidecars=has_sidecars)
@@ -151,9 +150,14 @@ class GroupRun:
         )  # fmt: skip
         self._has_sidecars: Final = has_sidecars
         self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
-        self._proxy: Final = proxy_process(self.state, self.record, self._access, self._report_event)
-        self._publisher: Final = Publisher(self.supervisor, self._name_servers, self._proxy)
-        self._manifest_watcher: Final = ManifestWatcher(self.supervisor, group, has_sidecars=has_sidecars)
+        self._proxies: Final = LocalProxies(
+            self.state, self.record, lambda: self.supervisor.settings, make_record=planner.proxy,
+            report_event=self.supervisor.report_event, is_enabled=has_proxies,
+        )  # fmt: skip
+        self._publisher: Final = Publisher(self.supervisor, self._name_servers, self._proxies)
+        self._manifest_watcher: Final = ManifestWatcher(
+            self.supervisor, group, has_sidecars=has_sidecars, on_adopted=self._proxies.adopt
+        )
         self._topics: Final = LocalTopicReconciler(";".join(self.record.addresses), self._access)
         self._is_ready = asyncio.Event()
         self._is_quiet = True
@@ -188,8 +192,8 @@ class GroupRun:
     async def _work(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                children = [*self._name_servers, *([] if self._proxy is None else [self._proxy])]
-                group.create_task(self.supervisor.run(children), name="supervise")
+                group.create_task(self.supervisor.run(self._name_servers), name="supervise")
+                group.create_task(self._proxies.run(), name="run proxies")
                 group.create_task(self._reconcile_topics(), name="reconcile topics")
                 await self._start()
                 if not self._output.is_detached:
@@ -212,7 +216,7 @@ class GroupRun:
         except ClientError as error:
             raise error_for_client(error, name_server) from error
         await self._wait_for_sidecars(deadline)
-        await self._wait_for_proxy(deadline)
+        await self._wait_for_proxies(deadline)
         self._is_quiet = False
         self._directory.write(self._stack_record())
         self._output.ready(await asyncio.to_thread(self._summary, trip))
@@ -227,14 +231,16 @@ class GroupRun:
                     break
                 await asyncio.sleep(READY_POLL_S)
 
-    async def _wait_for_proxy(self, deadline: float) -> None:
-        """Wait until the proxy listens. One that cannot start is only reported: brokers work without it."""
-        proxy, record = self._proxy, self.record.proxy
-        while proxy is not None and record is not None and not await is_listening(self.record.host, record.port):
-            if proxy.starts >= STARTS_MAX or time.monotonic() > deadline:
-                self._output.report(f"the proxy does not answer: {proxy.failure or f'see {proxy.log}'}")
-                return
-            await asyncio.sleep(READY_POLL_S)
+    async def _wait_for_proxies(self, deadline: float) -> None:
+        """Wait until all proxies listen. One that cannot start is only reported: brokers work without it."""
+        for record in self.record.proxies:
+            while not await is_listening(self.record.host, record.port):
+                child = self._proxies.child(record.name)
+                if time.monotonic() > deadline or (child is not None and child.starts >= STARTS_MAX):
+                    reason = f"see {record.log}" if child is None or not child.failure else child.failure
+                    self._output.report(f"{record.name} does not answer: {reason}")
+                    break
+                await asyncio.sleep(READY_POLL_S)
 
     def _check_failures(self) -> None:
         """Raise CliError for a broker or name server that has failed and has been started STARTS_MAX times."""
@@ -284,9 +290,8 @@ class GroupRun:
 
     async def _stop(self) -> list[str]:
         # The tasks that watched the processes have ended by now, and the processes have not: each is stopped here.
-        results = [] if self._proxy is None else [(self._proxy.name, await self._proxy.stop())]
-        killed = await self.supervisor.stop()
-        results += [(child.name, await child.stop()) for child in self._name_servers]
+        killed = await self._proxies.stop() + await self.supervisor.stop()
+        results = [(child.name, await child.stop()) for child in self._name_servers]
         self._publisher.publish_end()
         return killed + [name for name, is_graceful in results if not is_graceful]
 
@@ -311,8 +316,8 @@ class GroupRun:
         for member in record.members:
             sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
             lines.append(f"  {member.name:<13} {join_address(record.host, member.port)}{sidecar}")
-        if record.proxy is not None:
-            lines.append(f"  gRPC proxy    {record.proxy.address}")
+        if record.proxies:
+            lines.append(f"  gRPC proxy    {';'.join(one.address for one in record.proxies)}")
         if self._has_sidecars:
             lines.append(f"  console       {self._console_address()}")
         lines.append(f"  data, logs    {self._directory.path}")
@@ -360,8 +365,7 @@ POLL_S: Final = 0.05
 
 def _leftover_processes(record: GroupRecord) -> Iterator[tuple[str, int]]:
     processes: list[tuple[str, int | None, str]] = [(one.name, one.pid, one.boot_id) for one in record.name_servers]
-    if record.proxy is not None:
-        processes.append(("proxy", record.proxy.pid, record.proxy.boot_id))
+    processes += [(one.name, one.pid, one.boot_id) for one in record.proxies]
     for member in record.members:
         processes.append((member.name, member.pid, member.boot_id))
         processes.append((f"sidecar of {member.name}", member.sidecar_pid, member.sidecar_boot_id))

@@ -12,7 +12,8 @@ import msgspec
 from rich.console import RenderableType
 
 from gantry_cli.errors import CliError, NotFoundError
-from gantry_cli.local.state import GroupRecord, GroupState, member_name, read_json_file
+from gantry_cli.local.records import GroupRecord, member_name
+from gantry_cli.local.state import GroupState, read_json_file
 from gantry_cli.output import OutputFormat, show, table
 from gantry_cli.stack import StackDirectory
 from gantry_cli.text import duration_text, time_text
@@ -72,8 +73,9 @@ class LocalMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class LocalProxyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The gRPC proxy of the group."""
+    """One gRPC proxy of the group."""
 
+    name: str
     process: str
     """The state of its process: `running` or `stopped`."""
     pid: int | None
@@ -96,8 +98,8 @@ class LocalGroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int
     name_servers: list[str]
     members: list[LocalMemberStatus]
-    proxy: LocalProxyStatus | None = None
-    """The gRPC proxy; null without one."""
+    proxies: list[LocalProxyStatus] = []
+    """The gRPC proxies."""
     conditions: tuple[Condition, ...]
     ledgers: tuple[Ledger, ...]
     decision: tuple[str, ...]
@@ -207,9 +209,9 @@ def status_screen(status: LocalGroupStatus, *, with_events: bool = False) -> Ite
         yield f"the supervisor has not updated its status for {age}: the following is outdated"
     columns = ("member", "role", "epoch", "address", "wrote", "confirmed", "flushed", "lag", "sidecar", "remarks")
     yield table("Members", columns, map(_row, status.members), right=columns[4:8])
-    if status.proxy is not None:
-        restarts = f", started {status.proxy.starts} times" if status.proxy.starts > 1 else ""
-        yield f"gRPC proxy: {status.proxy.address}, {status.proxy.process}{restarts}"
+    for proxy in status.proxies:
+        restarts = f", started {proxy.starts} times" if proxy.starts > 1 else ""
+        yield f"gRPC {proxy.name}: {proxy.address}, {proxy.process}{restarts}"
     yield from (risk_line(ledger, member_name) for ledger in status.ledgers)
     for one in status.conditions:
         if is_shown_in_status(one.type, one.is_true, one.message):

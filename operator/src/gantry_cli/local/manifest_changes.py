@@ -6,6 +6,7 @@ again, since another process may have replaced the file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
@@ -13,6 +14,7 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.errors import CliError
+from gantry_cli.local.access import read_access
 from gantry_cli.local.plan import settings_of
 from gantry_cli.local.supervisor import Supervisor
 from gantry_spec.manifest import BrokerGroup, ManifestError, check_changes, read_group
@@ -31,10 +33,14 @@ def read_manifest(path: Path) -> tuple[BrokerGroup, bytes]:
 
 @final
 class ManifestWatcher:
-    """Adopts changed manifests for one supervisor, and keeps the sidecars' list of peers up to date."""
+    """Adopts changed manifests for one supervisor, and keeps the sidecars' lists of peers and proxies up to date."""
 
-    def __init__(self, supervisor: Supervisor, group: BrokerGroup, *, has_sidecars: bool) -> None:
+    def __init__(
+        self, supervisor: Supervisor, group: BrokerGroup, *, has_sidecars: bool, on_adopted: Callable[[], None]
+    ) -> None:
+        """``on_adopted`` is called after the supervisor has the settings of a changed manifest."""
         self._supervisor: Final = supervisor
+        self._on_adopted: Final = on_adopted
         self._has_sidecars: Final = has_sidecars
         self._group = group
         self._file_version = self._read_file_version()
@@ -47,14 +53,17 @@ class ManifestWatcher:
         return found.st_mtime_ns, found.st_ino
 
     def refresh(self) -> None:
-        """Adopt the manifest if its file has changed, and give every sidecar the addresses of the others."""
+        """Adopt the manifest if its file has changed, and give every sidecar the addresses of the others and of the
+        proxies."""
         version = self._read_file_version()
         if version != self._file_version:
             self._file_version = version
             self._adopt_manifest()
         urls = tuple(one.sidecar_url for one in self._supervisor.record.members) if self._has_sidecars else ()
-        if self._supervisor.settings.sidecars != urls:
-            self._supervisor.replace_settings(replace(self._supervisor.settings, sidecars=urls))
+        proxies = tuple(one.http_address for one in self._supervisor.record.proxies)
+        settings = self._supervisor.settings
+        if (settings.sidecars, settings.proxies) != (urls, proxies):
+            self._supervisor.replace_settings(replace(settings, sidecars=urls, proxies=proxies))
 
     def _adopt_manifest(self) -> None:
         """Read the changed manifest, and give the supervisor its settings, if the changes are allowed."""
@@ -66,6 +75,7 @@ class ManifestWatcher:
             problems = check_changes(self._group, group) + changes_needing_restart(self._group, group)
             if problems:
                 raise CliError("; ".join(map(str, problems)))
+            read_access(group.spec, supervisor.state)
         except CliError as error:
             supervisor.report_event(f"new manifest rejected: {error}")
             return
@@ -75,6 +85,7 @@ class ManifestWatcher:
             settings_of(group, supervisor.record, old.buffers_root, old.access, has_sidecars=has_sidecars)
         )
         supervisor.report_event("new manifest adopted")
+        self._on_adopted()
         supervisor.wake()
 
 

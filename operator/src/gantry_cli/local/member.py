@@ -15,7 +15,8 @@ from typing import Final, final
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.ports import SIDECAR
-from gantry_cli.local.state import GroupState, MemberRecord, machine_boot
+from gantry_cli.local.records import MemberRecord
+from gantry_cli.local.state import GroupState, machine_boot
 from gantry_cli.processes import RestartPolicy, ServerProcess
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.broker_conf import BrokerPlacement, broker_conf, conf_text, template_of
@@ -58,6 +59,9 @@ class MemberSettings:
     sidecars: tuple[str, ...]
     """The URLs of all sidecars, so that each finds the others."""
 
+    proxies: tuple[str, ...]
+    """The addresses of the metrics of all gRPC proxies, which the sidecars show."""
+
     is_single: bool
     """Whether this is the broker of `gantry up --single`."""
 
@@ -94,7 +98,8 @@ class LocalMember:
             f"sidecar of {record.name}", "gantry_admin", self._sidecar_arguments, Path(record.sidecar_log),
             policy=local_restart_policy(), now_ms=now_ms, report=report_event, on_changed=on_changed,
         )  # fmt: skip
-        self._sidecar_peers: tuple[str, ...] = ()
+        self._sidecar_urls: tuple[str, ...] = ()
+        """The options with which the sidecar was started for its peers and the proxies."""
 
     def __repr__(self) -> str:
         return f"<LocalMember {self.broker!r}>"
@@ -128,9 +133,9 @@ class LocalMember:
 
     @property
     def is_sidecar_outdated(self) -> bool:
-        """Whether the sidecar was started with another list of peers than the present one."""
+        """Whether the sidecar was started with another list of peers or proxies than the present one."""
         is_running = self.sidecar is not None and self.sidecar.is_running
-        return is_running and self._sidecar_peers != self._peers()
+        return is_running and self._sidecar_urls != self._urls()
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -162,16 +167,18 @@ class LocalMember:
 
     def _sidecar_arguments(self) -> Sequence[str]:
         record, store = self.record, Path(self.record.store)
-        self._sidecar_peers = self._peers()
+        self._sidecar_urls = self._urls()
         listen, ranges = (f"127.0.0.1:{record.sidecar_port + offset}" for offset in SIDECAR.port_offsets)
         arguments = ["--page", str(store / "status"), "--control", self.control, "--store", str(store)]
         arguments += ["--broker-log", record.log, "--listen", listen, "--log-listen", ranges]
         arguments += ["--token-file", str(self._state.token_file), "--openapi"]
         arguments += self._settings().access.sidecar_arguments
-        return arguments + [word for url in self._sidecar_peers for word in ("--peer", url)]
+        return [*arguments, *self._sidecar_urls]
 
-    def _peers(self) -> tuple[str, ...]:
-        return tuple(url for url in self._settings().sidecars if url != self.record.sidecar_url)
+    def _urls(self) -> tuple[str, ...]:
+        settings = self._settings()
+        peers = [word for url in settings.sidecars if url != self.record.sidecar_url for word in ("--peer", url)]
+        return (*peers, *(word for address in settings.proxies for word in ("--proxy", f"http://{address}")))
 
     # -- observing -----------------------------------------------------------------------------------------------------
 

@@ -29,27 +29,23 @@ from gantry_cli.local.ports import (
     PortPlan,
     port_probe,
 )
-from gantry_cli.local.state import (
-    GroupRecord,
-    GroupState,
-    MemberRecord,
-    NameServerRecord,
-    ProxyRecord,
-    member_name,
-)
+from gantry_cli.local.records import GroupRecord, MemberRecord, NameServerRecord, ProxyRecord, member_name
+from gantry_cli.local.state import GroupState
 from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
 from gantry_status.broker_ports import BROKER_PORT, PORT_END, replication_port_of
 
 DEFAULT_MANIFEST: Final = b"""\
-# What `gantry up` runs without a manifest: one shard, one slave, and an acknowledgement waits for the slave.
+# What `gantry up` runs without a manifest: one shard, one slave, and an acknowledgement waits for the slave. One gRPC
+# proxy serves the SDKs of RocketMQ 5.
 apiVersion: gantry.dev/v1alpha1
 kind: BrokerGroup
 metadata: {name: local}
 spec:
   nameServers: {replicas: 1}
   failover: {after: 3s}
+  proxy: {replicas: 1}
 """
 SINGLE_MANIFEST: Final = b"""\
 # What `gantry up --single` runs: a group of one broker without a slave.
@@ -67,7 +63,8 @@ SINGLE_CONF: Final = {"brokerClusterName": "DefaultCluster", "brokerName": "brok
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: BROKER_PORT, SIDECAR: 8080, PROXY: 8081}
 """RocketMQ's port of the first process of each kind."""
 SIDECAR_HOST: Final = "127.0.0.1"
-"""The address of all sidecars, also if brokers listen elsewhere: sidecars show internals only to this machine."""
+"""The address of all sidecars and of the proxies' metrics, also if brokers listen elsewhere: they show internals only
+to this machine."""
 
 
 @final
@@ -79,8 +76,8 @@ class LaunchOptions:
     ports: tuple[tuple[Kind, int | None], ...] = ()
     """The first port of each kind: None keeps the previous one, 0 takes any free one."""
 
-    has_proxy: bool = True
-    """Whether a gRPC proxy runs, if its packages are installed."""
+    has_proxies: bool = True
+    """Whether the gRPC proxies of the manifest run, if their packages are installed."""
 
     single: Mapping[str, str] | None = None
     """The settings of the broker of `gantry up --single`; None for a group."""
@@ -110,7 +107,10 @@ def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
         "access.external": spec.access.external != default.access.external,
         "resources": spec.resources,
         "template": spec.template != default.template,
-        "proxy": spec.proxy.replicas > 0,
+        **{
+            f"proxy.{name}": getattr(spec.proxy, name) != getattr(default.proxy, name)
+            for name in ("port", "service", "resources", "template")
+        },
     }
     ignored = [f"spec.{name}" for name, is_set in cluster.items() if is_set]
     notes = [f"without effect on one machine: {', '.join(ignored)}"] if ignored else []
@@ -123,18 +123,21 @@ class Planner:
 
     def __init__(
         self, state: GroupState, group: BrokerGroup, launch: LaunchOptions, previous: GroupRecord | None, *,
-        has_sidecars: bool = True, has_proxy: bool = False,
+        has_sidecars: bool = True, has_proxies: bool = False,
     ) -> None:  # fmt: skip
-        """Plan all present members. Raises CliError when a port is not available."""
+        """Plan all present processes. Raises CliError when a port is not available."""
         self._state: Final = state
         self._has_sidecars: Final = has_sidecars
-        self._has_proxy: Final = has_proxy
+        self._has_proxies: Final = has_proxies
         self._is_single: Final = launch.single is not None
         self._single_store: Final = Path(group.spec.broker.get("storePathRootDir", state.path / "broker")).absolute()
         self._launch: Final = launch
         self._previous: Final = previous
         self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR, PROXY)}
         self._ports: Final = PortPlan(is_free=port_probe(launch.host), has_slaves=not self._is_single)
+        self._old_proxies: Final = previous.proxies if previous is not None and self._is_kept(PROXY) else []
+        self._proxies: Final[dict[int, ProxyRecord]] = {}
+        """The proxies that were planned by their numbers: one that is removed and added again keeps its port."""
         self.record: Final = self._plan_all(group.metadata.name, group.spec)
 
     def _base(self, kind: Kind) -> int:
@@ -170,6 +173,7 @@ class Planner:
                 brokers[old.name] = self._ports.allocate(BROKER, old.port, old.name)
             if self._is_kept(SIDECAR) and self._has_sidecars and old.sidecar_port:
                 sidecars[old.name] = self._ports.allocate(SIDECAR, old.sidecar_port, old.name)
+        proxies = self._reserve_proxies(spec)
         servers = []
         for index in range(spec.name_servers.count):
             name = f"nameserver-{index}"
@@ -189,28 +193,40 @@ class Planner:
             name_servers=servers,
             addresses=[one.address for one in servers] or list(spec.name_servers.addresses),
             members=members,
-            proxy=self._proxy() if self._has_proxy else None,
+            proxies=[self.proxy(number) for number in range(proxies)],
             console_url=f"{members[0].sidecar_url}/console/" if self._has_sidecars else "",
         )
+
+    def _reserve_proxies(self, spec: Spec) -> int:
+        """Allocate the ports of previous proxies before those of new processes. Return the number of all proxies."""
+        count = spec.proxy.replicas if self._has_proxies else 0
+        for number in range(min(count, len(self._old_proxies))):
+            self.proxy(number)
+        return count
 
     def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
         if is_first and self._chosen(kind) != 0:
             return self._ports.allocate_first(kind, self._bases[kind], name)
         return self._ports.allocate_next(kind, self._bases[kind])
 
-    def _proxy(self) -> ProxyRecord:
-        """Return the record of the proxy; it keeps its port like the other processes."""
-        before = None if self._previous is None or not self._is_kept(PROXY) else self._previous.proxy
-        port = (
-            self._port(PROXY, "proxy", is_first=True)
-            if before is None
-            else self._ports.allocate(PROXY, before.port, "proxy")
-        )
+    def proxy(self, number: int) -> ProxyRecord:
+        """Return the record of a proxy, on its previous port if it had one. Raises CliError when none is free."""
+        if number not in self._proxies:
+            self._proxies[number] = self._plan_proxy(number)
+        return replace(self._proxies[number], pid=None, boot_id="")
+
+    def _plan_proxy(self, number: int) -> ProxyRecord:
+        name = f"proxy-{number}"
+        if number < len(self._old_proxies):
+            port = self._ports.allocate(PROXY, self._old_proxies[number].port, name)
+        else:
+            port = self._port(PROXY, name, is_first=number == 0)
         return ProxyRecord(
+            name=name,
             address=join_address(self._launch.host, port),
             port=port,
-            http_port=port + SECOND_PORT_OFFSET,
-            log=str(self._state.log("proxy")),
+            http_address=join_address(SIDECAR_HOST, port + SECOND_PORT_OFFSET),
+            log=str(self._state.log(name)),
         )
 
     def _name_server(self, name: str, port: int) -> NameServerRecord:
@@ -279,5 +295,6 @@ def settings_of(
         buffers_root=root,
         access=access,
         sidecars=tuple(one.sidecar_url for one in record.members) if has_sidecars else (),
+        proxies=tuple(one.http_address for one in record.proxies),
         is_single=record.is_single,
     )

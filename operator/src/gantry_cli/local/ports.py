@@ -3,7 +3,7 @@
     name servers   9876   9877 ...
     brokers        10911  10921 ...    each with its fast port two below, and its replication port one above
     sidecars       8080   8082 ...     each with its log range port 1000 above
-    proxy          8081                with its port of probes and metrics 1000 above
+    proxies        8081   8083 ...     each with its port of probes and metrics 1000 above
 
 A process keeps its port between starts. The first of each kind gets the well-known port, since clients expect it there;
 if that is busy the start is refused, and no other port is taken silently. The others take free ports above.

@@ -14,7 +14,8 @@ import click
 from gantry_cli.errors import CliError
 from gantry_cli.local.group_status import LocalGroupStatus, require_alive, require_status
 from gantry_cli.local.lease import LeaseFile
-from gantry_cli.local.state import GroupState, member_name, now_ms
+from gantry_cli.local.records import member_name
+from gantry_cli.local.state import GroupState, now_ms
 from gantry_cli.orders import Master, OrderDocument, add_promotion, parse_promotion, promotion_outcome
 from gantry_cli.output import OutputFormat, show
 from gantry_spec.manifest.annotations import PROMOTE

@@ -14,8 +14,9 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.local.group_status import LocalGroupStatus, LocalMemberStatus, LocalProxyStatus
-from gantry_cli.local.proxy import HTTP_HOST
-from gantry_cli.local.state import member_name, now_ms
+from gantry_cli.local.proxy import LocalProxies
+from gantry_cli.local.records import ProxyRecord, member_name
+from gantry_cli.local.state import now_ms
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.processes import ServerProcess
 from gantry_cli.text import duration_text
@@ -31,12 +32,10 @@ from gantry_status.text import bytes_text
 class Publisher:
     """Writes the files by which other processes see the group. Owned by one supervisor."""
 
-    def __init__(
-        self, supervisor: Supervisor, name_servers: Sequence[ServerProcess], proxy: ServerProcess | None = None
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, name_servers: Sequence[ServerProcess], proxies: LocalProxies) -> None:
         self._supervisor: Final = supervisor
         self._name_servers: Final = name_servers
-        self._proxy: Final = proxy
+        self._proxies: Final = proxies
         self._written_group = b""
         self._last_failure = ""
 
@@ -65,8 +64,9 @@ class Publisher:
         record = supervisor.record
         for server, child in zip(record.name_servers, self._name_servers, strict=True):
             server.note_process(child)
-        if record.proxy is not None and self._proxy is not None:
-            record.proxy.note_process(self._proxy)
+        for proxy in record.proxies:
+            if (process := self._proxies.child(proxy.name)) is not None:
+                proxy.note_process(process)
         for member in supervisor.members.values():
             member.record.note_processes(member.broker, member.sidecar)
         written = msgspec.json.encode(record)
@@ -84,7 +84,7 @@ class Publisher:
             pid=os.getpid(),
             started_at_ms=record.started_at_ms,
             name_servers=record.addresses,
-            proxy=self._proxy_status(),
+            proxies=[self._proxy_status(one) for one in record.proxies],
             members=[view for shard in supervisor.observed.shards for view in self._members(shard)],
             conditions=supervisor.decision.conditions,
             ledgers=supervisor.decision.ledgers,
@@ -93,16 +93,15 @@ class Publisher:
             events=list(supervisor.events)[-100:],
         )
 
-    def _proxy_status(self) -> LocalProxyStatus | None:
-        record, child = self._supervisor.record.proxy, self._proxy
-        if record is None or child is None:
-            return None
+    def _proxy_status(self, record: ProxyRecord) -> LocalProxyStatus:
+        child = self._proxies.child(record.name)
         return LocalProxyStatus(
-            process="running" if child.is_running else "stopped",
-            pid=child.pid,
-            starts=child.starts,
+            name=record.name,
+            process="running" if child is not None and child.is_running else "stopped",
+            pid=None if child is None else child.pid,
+            starts=0 if child is None else child.starts,
             address=record.address,
-            metrics_url=f"http://{HTTP_HOST}:{record.http_port}/metrics",
+            metrics_url=f"http://{record.http_address}/metrics",
         )
 
     def _members(self, shard: ObservedShard) -> list[LocalMemberStatus]:

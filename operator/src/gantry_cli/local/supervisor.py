@@ -23,7 +23,8 @@ from gantry_cli.local.action_executor import LocalActionExecutor
 from gantry_cli.local.group_status import Event
 from gantry_cli.local.lease import LastReportCache, LeaseFile, renew
 from gantry_cli.local.member import LocalMember, MemberSettings
-from gantry_cli.local.state import GroupAnnotations, GroupRecord, GroupState, MemberRecord, now_ms
+from gantry_cli.local.records import GroupRecord, MemberRecord
+from gantry_cli.local.state import GroupAnnotations, GroupState, now_ms
 from gantry_cli.local.topics import ShardDecommissioner
 from gantry_cli.processes import ServerProcess
 from gantry_client.topic_reconciler import MasterTerm

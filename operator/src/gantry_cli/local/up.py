@@ -53,9 +53,9 @@ SUPERVISED: Final = frozenset({"brokerId", "brokerRole", "controlSocketPath", "r
               help="Port of the first sidecar, with the console; 0 takes a free one"
               " [default: as before, else 8080].")  # fmt: skip
 @click.option("--proxy-port", type=PORT,
-              help="Port of the gRPC proxy for RocketMQ 5 SDKs; 0 takes a free one"
+              help="Port of the first gRPC proxy for RocketMQ 5 SDKs; 0 takes a free one"
               " [default: as before, else 8081, or a free one if --broker-port is 0].")  # fmt: skip
-@click.option("--no-proxy", "without_proxy", is_flag=True, help="Run no gRPC proxy.")
+@click.option("--no-proxy", "without_proxy", is_flag=True, help="Run no gRPC proxy, also if the manifest has some.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -110,7 +110,7 @@ def up(
     def run(output: RunOutput) -> None:
         ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port), (PROXY, proxy_port))
         launch = LaunchOptions(
-            host=host, ports=ports, single=options if single else None, has_proxy=not without_proxy and not single
+            host=host, ports=ports, single=options if single else None, has_proxies=not without_proxy and not single
         )
         asyncio.run(run_group(UpOptions(data=data, manifest=manifest, launch=launch), output))
 

@@ -20,6 +20,7 @@ from gantry_cli.examples import examples
 from gantry_cli.pod.member import Addresses, BrokerWatchdog, merge_conf, parse_pod_name
 from gantry_cli.pod.sidecar_query import READ_TOKENS, SIDECAR_PORT, query_sidecar
 from gantry_cli.pod.supervisor import PodServer, PodSupervisor
+from gantry_spec.cluster_objects import PROXY_HTTP_PORT, place_of_pod, proxy_pods_name
 
 ALIVE_PORT: Final = 10913
 """The port of the liveness probe, on which this process accepts connections."""
@@ -141,7 +142,8 @@ def nameserver(data: Path, run_folder: Path, alive: int, ignored: tuple[str, ...
 def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
     """Run the sidecar of this pod: `gantry sidecar` with ARGUMENTS and with the group's other sidecars as its peers.
 
-    When the group grows or shrinks, the sidecar is restarted with the new peers, without a restart of its pod.
+    It shows the gRPC proxies of the group, if there are some. When the group grows or shrinks, the sidecar is restarted
+    with the new peers, without a restart of its pod.
     """
     path = configuration / PEERS
     started_with: list[str] = [""]
@@ -150,7 +152,7 @@ def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
         started_with[0] = _text(path)
         own = f"//{os.environ.get('POD_NAME', '')}."
         peers = [word for url in started_with[0].split() if own not in url for word in ("--peer", url)]
-        return ["gantry_admin", "--ignore-unknown", *arguments, *peers]
+        return ["gantry_admin", "--ignore-unknown", *arguments, *peers, *_proxy_options(os.environ)]
 
     _run_server(PodServer(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
 
@@ -192,6 +194,15 @@ def _print_answers(paths: tuple[str, ...], url: str, token_file: Path, *, is_raw
 # The former name of `get`, and of what it prints: a `kubectl gantry` of an earlier version runs it in these pods.
 _ask = partial(_print_answers, content="said")
 pod.add_command(click.Command("ask", callback=_ask, params=get.params, help=get.help, epilog=get.epilog, hidden=True))
+
+
+def _proxy_options(environment: Mapping[str, str]) -> list[str]:
+    """Return the options for the proxies of this pod's group, which share one name; none outside of a broker's pod."""
+    found = place_of_pod(environment.get("POD_NAME", ""))
+    namespace = environment.get("POD_NAMESPACE", "")
+    if found is None or not namespace:
+        return []
+    return ["--proxy", f"http://{proxy_pods_name(found[0])}.{namespace}.svc:{PROXY_HTTP_PORT}"]
 
 
 def _run_server(server: PodServer) -> None:

@@ -4,6 +4,7 @@
     g-0-slave       StatefulSet: g-0-slave-0 is member 2, g-0-slave-1 member 3, ...
     g-0             Service of the present master, ConfigMap, Lease, ServiceAccount, Role, RoleBinding
     g-proxy         Deployment of the gRPC proxies, Service, ConfigMap, ServiceAccount, budget and policy
+    g-proxy-pods    headless Service of the proxies' pods
 
 The names of StatefulSets show the initial roles. The present role is the label ``gantry.dev/role`` of a pod, which only
 the operator writes. No selector or template of a StatefulSet contains it, or moving a role would replace pods.
@@ -18,11 +19,13 @@ from gantry_spec.cluster_objects import COMPONENT_LABEL as COMPONENT_LABEL
 from gantry_spec.cluster_objects import GROUP_LABEL as GROUP_LABEL
 from gantry_spec.cluster_objects import NAME_SERVER as NAME_SERVER
 from gantry_spec.cluster_objects import PROXY as PROXY
+from gantry_spec.cluster_objects import PROXY_HTTP_PORT as PROXY_HTTP_PORT
 from gantry_spec.cluster_objects import ROLE_LABEL as ROLE_LABEL
 from gantry_spec.cluster_objects import PodPlace as PodPlace
 from gantry_spec.cluster_objects import member_of as member_of
 from gantry_spec.cluster_objects import member_pod as member_pod
 from gantry_spec.cluster_objects import proxy_name as proxy_name
+from gantry_spec.cluster_objects import proxy_pods_name as proxy_pods_name
 from gantry_spec.cluster_objects import shard_name as shard_name
 from gantry_spec.manifest.group import API_GROUP
 from gantry_status.broker_ports import BROKER_PORT as BROKER_PORT
@@ -75,9 +78,6 @@ LOG_PORT: Final = 8081
 
 PROXY_PORT: Final = 8081
 """The port of a proxy in its pod. Clients use the Service's port, which may be another one."""
-
-PROXY_HTTP_PORT: Final = 9081
-"""The port of a proxy for probes and metrics, without TLS."""
 
 PROXY_PORT_NAME: Final = "grpc"
 """The name of the port for clients, in a proxy's pod and in the Service."""

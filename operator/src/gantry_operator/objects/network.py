@@ -7,9 +7,9 @@
     g-nameserver      headless: the host names of the name servers
     ...-external      optional, for clients outside of the cluster: one for each Service that clients use; name servers
                       have another port for them, and return the brokers' external addresses there
-    g-proxy           the gRPC proxies, only those that are ready: see ``proxy``
+    g-proxy           the gRPC proxies, only those that are ready, and g-proxy-pods with all of them: see ``proxy``
 
-All Services but that of proxies publish addresses that are not ready. Readiness is for users and rolls. RocketMQ
+All Services but g-proxy publish addresses that are not ready. Readiness is for users and rolls. RocketMQ
 clients use name servers instead, and a master that refuses sends must still be reachable to answer.
 
 The Service of the master selects a pod by name, so one change moves it. A selector by role label would need two

@@ -1,8 +1,9 @@
-"""The objects of a group's gRPC proxies, all of them named `g-proxy`; none if the spec has no proxies.
+"""The objects of a group's gRPC proxies, named `g-proxy` except the second Service; none if the spec has no proxies.
 
     ConfigMap        the settings with which a proxy starts; their hash is in the pod template, so an edit replaces pods
     Deployment       the pods. They keep no state, so a new one is ready before an old one stops
     Service          the address for clients: inside the cluster, at a node port, or at a load balancer
+    g-proxy-pods     a headless Service with the pods, ready or not, whose figures the console shows
     ServiceAccount   has no rights, and its token is mounted nowhere
     budget, policy   evictions one at a time, and the connections that the network admits
 
@@ -33,8 +34,9 @@ from gantry_operator.objects import configuration, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, json_text, labels, make_object, selector
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup, Spec
-from gantry_spec.manifest.proxy import DRAIN_DELAY_MS, ProxyLimits, ProxyServiceType
+from gantry_spec.manifest.proxy import DRAIN_DELAY_MS, ProxyServiceType
 from gantry_spec.manifest.quantities import size_text
+from gantry_spec.proxy_settings import ProxyPlacement, proxy_settings
 
 DEPLOYMENT: Final = ("apps/v1", "Deployment")
 SETTINGS_FILE: Final = "proxy.yaml"
@@ -56,10 +58,8 @@ BASE_BYTES: Final = 256 << 20
 CPU_DEFAULT: Final = "100m"
 """The CPU request of a proxy where the spec sets none."""
 
-REQUEST_HEAD_BYTES: Final = 1 << 20
-"""How much larger than the largest message a request may be: its properties, and the parts of a batch."""
-
-DNS_PORT: Final = 53
+DNS_PORTS: Final = (53, 5353)
+"""The ports of DNS servers in pods; OpenShift's listen on the second one, which policies see behind its Service."""
 
 
 def proxy_objects(group: BrokerGroup, facts: Facts) -> list[Object]:
@@ -71,6 +71,7 @@ def proxy_objects(group: BrokerGroup, facts: Facts) -> list[Object]:
         _object(group, ("v1", "ServiceAccount"), {"automountServiceAccountToken": False}),
         _object(group, ("v1", "ConfigMap"), {"data": {SETTINGS_FILE: settings_text(group)}}),
         _service(group),
+        _pods_service(group),
         _deployment(group, facts),
     ]
     return found + ([_budget(group)] if group.spec.proxy.replicas > 1 else [])
@@ -87,60 +88,18 @@ def endpoint(group: BrokerGroup) -> str:
 
 def settings_text(group: BrokerGroup) -> str:
     """Return the settings file of a proxy. It is JSON, which is YAML, too."""
-    spec = group.spec
-    document: Object = {
-        "nameServers": list(configuration.name_servers(group)),
-        "listen": {
-            "address": f"0.0.0.0:{names.PROXY_PORT}",
-            "httpAddress": f"0.0.0.0:{names.PROXY_HTTP_PORT}",
-            "drainDelayMs": DRAIN_DELAY_MS,
-            "graceMs": spec.proxy.template.calls_grace_ms,
-        },
-        "tls": _tls_settings(spec),
-        "access": _access_settings(spec),
-        "limits": _limit_settings(spec.proxy.limits),
-    }
-    return json_text(document)
-
-
-def _tls_settings(spec: Spec) -> Object:
-    """Return the certificates for clients, and the authority of brokers, whose certificate is not for single hosts."""
-    found: Object = {}
-    if spec.proxy_certificate:
-        folder = configuration.CERTIFICATES
-        found |= {"certificate": f"{folder}/tls.crt", "key": f"{folder}/tls.key"}
-        if spec.proxy.tls.requires_client_certificate:
-            found["clientAuthority"] = f"{folder}/ca.crt"
-    if spec.access.tls_secret:
-        found |= {"brokerAuthority": f"{AUTHORITY}/ca.crt", "checksBrokerHostName": False}
-    return found
-
-
-def _access_settings(spec: Spec) -> dict[str, str]:
-    """Return the files with the accounts of clients and the proxy's own account; none without access control."""
-    if not spec.access.acl_secret:
-        return {}
-    own = ACCOUNT if spec.proxy.credentials_secret else configuration.ACCOUNTS
-    found = {"accountsFile": f"{configuration.ACCOUNTS}/plain_acl.yml", "credentialsFile": f"{own}/credentials"}
-    if spec.broker.get("aclMode", "").upper() == "STRICT":
-        found["signature"] = "strict"
-    return found
-
-
-def _limit_settings(limits: ProxyLimits) -> dict[str, int]:
-    """Return the limits by the names of the proxy's settings."""
-    message_bytes = int(limits.message_size)
-    return {
-        "clientsMax": limits.clients,
-        "callsMax": limits.calls,
-        "connectionsMax": limits.connections,
-        "callsPerClientMax": limits.calls_per_client,
-        "inFlightMessagesPerClientMax": limits.in_flight_messages_per_client,
-        "messageBytesMax": message_bytes,
-        "requestBytesMax": message_bytes + REQUEST_HEAD_BYTES,
-        "pollMsMax": int(limits.long_poll),
-        "invisibleMsMax": int(limits.invisible_time),
-    }
+    placement = ProxyPlacement(
+        name_servers=configuration.name_servers(group),
+        address=f"0.0.0.0:{names.PROXY_PORT}",
+        http_address=f"0.0.0.0:{names.PROXY_HTTP_PORT}",
+        drain_delay_ms=DRAIN_DELAY_MS,
+        grace_ms=group.spec.proxy.template.calls_grace_ms,
+        accounts=configuration.ACCOUNTS,
+        account=ACCOUNT,
+        authority=AUTHORITY,
+        certificates=configuration.CERTIFICATES,
+    )
+    return json_text(proxy_settings(group.spec, placement))
 
 
 # -- pods --------------------------------------------------------------------------------------------------------------
@@ -279,22 +238,35 @@ def _service(group: BrokerGroup) -> Object:
     return _object(group, ("v1", "Service"), {"spec": body}, **more)
 
 
+def _pods_service(group: BrokerGroup) -> Object:
+    """Return the headless Service by which sidecars find the pods of all proxies, also of those that are not ready."""
+    body: Object = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector(group, names.PROXY),
+        "ports": [{"name": names.PROXY_HTTP_PORT_NAME, "port": names.PROXY_HTTP_PORT, "protocol": "TCP"}],
+    }
+    name = names.proxy_pods_name(group.metadata.name)
+    return make_object(group, ("v1", "Service"), name, labels(group, names.PROXY), {"spec": body})
+
+
 def _policy(group: BrokerGroup, facts: Facts) -> Object:
     """Return the network policy. It admits these connections, if the cluster's network enforces policies:
 
-        to a proxy      clients from anywhere; Prometheus to the port for metrics
+        to a proxy      clients from anywhere; Prometheus and sidecars of the group to the port for metrics
         from a proxy    the brokers and name servers of the group, and DNS at any address
 
     If the group uses other name servers, connections from a proxy are not limited: the addresses of these servers, and
     of other brokers that register there, are not known here.
     """
     prometheus = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(facts.prometheus_labels)}}
+    sidecars = {"podSelector": {"matchLabels": selector(group, names.BROKER)}}
     body: Object = {
         "podSelector": {"matchLabels": selector(group, names.PROXY)},
         "policyTypes": ["Ingress"],
         "ingress": [
             {"ports": _policy_ports(names.PROXY_PORT)},
-            {"ports": _policy_ports(names.PROXY_HTTP_PORT), "from": [prometheus]},
+            {"ports": _policy_ports(names.PROXY_HTTP_PORT), "from": [prometheus, sidecars]},
         ],
     }
     if group.spec.name_servers.count:
@@ -302,7 +274,7 @@ def _policy(group: BrokerGroup, facts: Facts) -> Object:
             [{"podSelector": {"matchLabels": selector(group, component)}}]
             for component in (names.BROKER, names.NAME_SERVER)
         )
-        dns = [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]
+        dns = [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]
         body["policyTypes"] = ["Ingress", "Egress"]
         body["egress"] = [
             {"ports": _policy_ports(names.BROKER_PORT, names.FAST_PORT), "to": brokers},

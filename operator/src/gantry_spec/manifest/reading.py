@@ -55,7 +55,8 @@ def group_of(document: Value | Mapping[str, Any]) -> BrokerGroup:
     if problems:
         raise ManifestError(problems)
     try:
-        group = msgspec.convert(document, BrokerGroup, dec_hook=decode_value)
+        given = {**document, "spec": without_nulls(document.get("spec") or {}, Spec)}
+        group = msgspec.convert(given, BrokerGroup, dec_hook=decode_value)
     except msgspec.ValidationError as error:
         raise ManifestError([problem_of(str(error))]) from error
     broken = list(broken_rules(group.spec))
@@ -99,6 +100,21 @@ def unknown_fields(value: object, part: type[msgspec.Struct], path: str) -> Iter
         elif get_origin(field.kind) is list and is_part(kind := item_of(field.kind)[0]) and isinstance(inner, list):
             for index, item in enumerate(inner):
                 yield from unknown_fields(item, kind, f"{here}[{index}]")
+
+
+def without_nulls(value: Any, part: type[msgspec.Struct]) -> Any:
+    """Return the values of a part without fields that are null, for which the API server sets the defaults, too."""
+    if not isinstance(value, Mapping):
+        return value
+    known = {field.name: field for field in fields_of(part)}
+    found = {}
+    for name, inner in value.items():
+        field = known[name]
+        if is_part(field.kind):
+            inner = without_nulls(inner, field.kind)
+        if inner is not None or field.is_optional:
+            found[name] = inner
+    return found
 
 
 def unknown_problem(path: str, name: str, known: list[str]) -> Problem:

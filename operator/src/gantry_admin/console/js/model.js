@@ -106,6 +106,13 @@ export function followingOf(member, master) {
   return { isRunning: isLoopRunning && seen !== undefined, follows, behind, seen: seen ?? null };
 }
 
+/** Return the health of one gRPC proxy: a tone, a state, and the reason. */
+export function healthOfProxy(proxy) {
+  if (!proxy.is_reachable) return { tone: "bad", word: "unreachable", reason: proxy.fault ?? "" };
+  if (!proxy.is_ready) return { tone: "warn", word: "not ready", reason: proxy.not_ready_reason ?? "" };
+  return { tone: "good", word: "ready", reason: "" };
+}
+
 /** Return the health of a shard: a tone and a short text. */
 export function healthOfShard(shard) {
   if (shard.isSplit) return { tone: "bad", word: "two masters" };
@@ -131,6 +138,10 @@ export function problemsOf(group, shards) {
     const { word, reason } = healthOf(member);
     found.push({ tone: "warn", text: `${hostOf(member)}: ${word}`, why: reason });
   }
+  for (const proxy of group.proxies) {
+    const { tone, word, reason } = healthOfProxy(proxy);
+    if (tone !== "good") found.push({ tone, text: `gRPC proxy ${proxy.address}: ${word}`, why: reason });
+  }
   const severity = { bad: 0, warn: 1, idle: 2 };
   return found.toSorted((a, b) => severity[a.tone] - severity[b.tone]);
 }
@@ -143,7 +154,8 @@ export function headline(group, shards) {
     return { tone: problems[0].tone, text: `${problems[0].text}${more}` };
   }
   const brokers = shards.reduce((sum, shard) => sum + shard.members.length, 0);
-  return { tone: "good", text: `Healthy: ${plural(shards.length, "shard")}, ${plural(brokers, "broker")}` };
+  const proxies = group.proxies.length > 0 ? `, ${plural(group.proxies.length, "gRPC proxy", "gRPC proxies")}` : "";
+  return { tone: "good", text: `Healthy: ${plural(shards.length, "shard")}, ${plural(brokers, "broker")}${proxies}` };
 }
 
 export const hostOf = (member) => (member.is_self ? "this sidecar" : member.url.replace(/^https?:\/\//, ""));

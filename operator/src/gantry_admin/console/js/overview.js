@@ -1,4 +1,4 @@
-// The overview: problems, rates, members with their roles, and the data at risk.
+// The overview: problems, rates, members with their roles, the data at risk, and the gRPC proxies.
 
 import { chart } from "./charts.js";
 import { h } from "./dom.js";
@@ -6,6 +6,7 @@ import { bytes, duration, millis, plural, short } from "./format.js";
 import { acknowledgedRisks, ledger, risks } from "./ledger.js";
 import { healthOf, healthOfShard, hostOf, membersWithoutReport, problemsOf, shardsOf, titleOf } from "./model.js";
 import { badge, command, dot, empty, icon } from "./parts.js";
+import { proxiesPanel } from "./proxies.js";
 import { newest, series } from "./series.js";
 import { changed, state } from "./store.js";
 import { topology } from "./topology.js";
@@ -21,6 +22,7 @@ export function overview() {
     problems(group, shards),
     shards.map(shardPanel),
     withoutReport(group),
+    proxiesPanel(group),
     charts());
 }
 
