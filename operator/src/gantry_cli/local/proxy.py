@@ -29,7 +29,7 @@ GRACE_MS: Final = 5_000
 
 def is_proxy_installed() -> bool:
     """Return whether the packages of the proxy are installed."""
-    return importlib.util.find_spec("grpc") is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("google", "google.protobuf"))
 
 
 def proxy_document(record: ProxyRecord, name_servers: list[str], access: Access) -> dict[str, Any]:
