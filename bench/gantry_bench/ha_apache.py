@@ -29,7 +29,7 @@ from gantry_testing.ports import free_broker_port, free_port
 
 HEAP_MIB: Final = 1024
 DIRECT_MIB: Final = 1024
-READY_SECONDS_MAX: Final = 60.0
+READY_SECONDS_MAX: Final = 240.0
 PRODUCER_SECONDS_MAX: Final = 120.0
 
 
@@ -58,6 +58,16 @@ def start_apache_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
 @contextmanager
 def start_apache_broker(folder: Path) -> Iterator[Target]:
     """Start one master of Apache's with an empty store below ``folder``, which is removed at the end."""
+    with start_apache_cluster(folder) as (broker, _):
+        yield broker
+
+
+@contextmanager
+def start_apache_cluster(folder: Path, *, has_timers: bool = False) -> Iterator[tuple[Target, str]]:
+    """Start a broker as ``start_apache_broker``; yield it and the address of its name server.
+
+    Without timers the broker refuses pops.
+    """
     folder.mkdir()
     port = free_broker_port()
     try:
@@ -66,7 +76,7 @@ def start_apache_broker(folder: Path) -> Iterator[Target]:
             keys = {
                 "brokerClusterName": "bench", "brokerName": "theirs", "brokerIP1": "127.0.0.1", "brokerId": "0",
                 "listenPort": str(port), "haListenPort": str(port + 1), "namesrvAddr": name_server,
-                "autoCreateTopicEnable": "true", "timerWheelEnable": "false",
+                "autoCreateTopicEnable": "true", "timerWheelEnable": str(has_timers).lower(),
             }  # fmt: skip
             broker = _start_broker("broker", keys, folder, nursery, DIRECT_MIB)
             wait_until(
@@ -74,7 +84,10 @@ def start_apache_broker(folder: Path) -> Iterator[Target]:
                 READY_SECONDS_MAX, broker,
             )  # fmt: skip
             pid = broker.process.pid
-            yield Target(address=f"127.0.0.1:{port}", process_id=pid, is_echo=False, broker_name="theirs")
+            yield (
+                Target(address=f"127.0.0.1:{port}", process_id=pid, is_echo=False, broker_name="theirs"),
+                name_server,
+            )
     except (InteropError, OSError) as error:
         raise BenchmarkFailed(f"Apache's broker: {error}") from error
     finally:

@@ -48,7 +48,7 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
     """The name in its results file."""
 
     measure: Callable[[ScaleT, Cores, Path, Callable[[str], None]], ReportT]
-    figures: Callable[[ReportT, ScaleT], Figures]
+    figures: Callable[[ReportT, ScaleT], Figures | Sequence[Figures]]
     goals: Callable[[ReportT, ScaleT], Sequence[Goal]]
     errors: Callable[[ReportT], int] = lambda report: 0
     """Returns how many errors there were: wrong answers and refusals, missing rows, failed groups."""
@@ -74,7 +74,9 @@ class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=T
         except BenchmarkFailed as error:
             raise click.ClickException(str(error)) from error
         goals = self.goals(report, scale)
-        print_figures(console, self.figures(report, scale))
+        figures = self.figures(report, scale)
+        for table in [figures] if isinstance(figures, Figures) else figures:
+            print_figures(console, table)
         print_goals(console, goals)
         results = Results(started_at=started_at, machine=describe_machine(), scale=scale, report=report)
         path = write_results(results, started_at, folder=RESULTS, name=self.name, json_path=json_path)

@@ -1,6 +1,6 @@
 """Compares gRPC servers for Python with one client: unary echo of 1 KiB, and idle streams in both directions.
 
-    python bench/grpc/libraries.py [--seconds 3] [--streams 1000] [grpcio grpclib ...]
+    python bench/grpc/libraries.py [--seconds 3] [--streams 1000] [grpcio+uvloop grpclib own ...]
 
 Each server runs in its own process, and the client is the same grpcio client for all of them, so the figures compare.
 Per server it prints one JSON line: calls per second and CPU microseconds of the server per call at 1, 64 and 256
@@ -88,7 +88,31 @@ async def serve_grpclib(is_uvloop: bool) -> None:
     await server.wait_closed()
 
 
-SERVERS = {"grpcio": serve_grpcio, "grpclib": serve_grpclib}
+async def serve_own(is_uvloop: bool) -> None:
+    """Serve with the proxy's own HTTP/2."""
+    from gantry_proxy.rpc.protocol import Method, MethodKind
+    from gantry_proxy.rpc.server import RpcLimits, RpcServer
+
+    async def unary(request: bytes, _call: Any) -> bytes:
+        return request
+
+    async def stream(_request: None, call: Any) -> None:
+        while (message := await call.read()) is not None:
+            await call.write(message)
+
+    limits = RpcLimits(
+        message_bytes_max=1 << 22, header_bytes_max=1 << 14, streams_per_connection_max=1_024, connections_max=1 << 16,
+        calls_max=1 << 16,
+    )  # fmt: skip
+    methods = {
+        ECHO: Method(MethodKind.UNARY, unary, bytes, bytes),
+        STREAM: Method(MethodKind.BIDIRECTIONAL, stream, bytes, bytes),
+    }
+    print(await RpcServer(methods, limits, None).start("127.0.0.1", 0), flush=True)
+    await asyncio.get_running_loop().create_future()
+
+
+SERVERS = {"grpcio": serve_grpcio, "grpclib": serve_grpclib, "own": serve_own}
 
 
 def serve(name: str) -> None:
@@ -170,7 +194,7 @@ def measure(name: str, seconds: float, streams: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("servers", nargs="*", default=["grpcio", "grpcio+uvloop", "grpclib", "grpclib+uvloop"])
+    parser.add_argument("servers", nargs="*", default=["grpcio+uvloop", "grpclib+uvloop", "own+uvloop"])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--serve", help=argparse.SUPPRESS)

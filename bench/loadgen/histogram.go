@@ -43,6 +43,16 @@ func (h *Histogram) Record(nanoseconds int64) {
 	h.most = max(h.most, value)
 }
 
+// Add counts what another histogram has counted.
+func (h *Histogram) Add(other *Histogram) {
+	for bucket, count := range other.counts {
+		h.counts[bucket] += count
+	}
+	h.total += other.total
+	h.sum += other.sum
+	h.most = max(h.most, other.most)
+}
+
 // Reset discards all counts.
 func (h *Histogram) Reset() { *h = Histogram{} }
 

@@ -3,7 +3,7 @@
 // By default the requests are those of Java's client; options give them the form of other clients. Programs in bench/
 // start it, such as that of `make bench-send`. It checks every answer: the correlation number must be that of a request
 // still open on that connection, and the code must be 0. With -echo the answer must have the code and the length of the
-// request. A batch counts as so many messages; its latency is that of the request.
+// request. A batch counts as so many messages; its latency is that of the request. `loadgen proxy` sends to a gRPC proxy.
 package main
 
 import (
@@ -22,6 +22,10 @@ const (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == proxyCommand {
+		mainProxy(os.Args[2:])
+		return
+	}
 	options, err := ParseOptions(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
 		return

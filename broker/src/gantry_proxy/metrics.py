@@ -31,13 +31,13 @@ class ProxyMetrics:
 
     def record(self, method: str, code: pb.Code, seconds: float) -> None:
         """Count an ended call with its code and its duration."""
-        self.calls[method, pb.Code.Name(code) if code in _CODES else str(code)] += 1
+        self.calls[method, _NAMES.get(code) or str(code)] += 1
         self.seconds[method] += seconds  # type: ignore[assignment]  # a Counter of floats
         bucket = next((bound for bound in DURATION_BOUNDS_S if seconds <= bound), float("inf"))
         self.durations[method, bucket] += 1
 
 
-_CODES: Final = frozenset(pb.Code.values())
+_NAMES: Final[dict[int, str]] = {number: name for name, number in pb.Code.items()}
 
 
 @final

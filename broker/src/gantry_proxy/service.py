@@ -13,19 +13,18 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final, final
 
-import grpc
-import grpc.aio
-
 from gantry_client.errors import ClientError
-from gantry_proxy.context import CLIENT_ID, NO_DEADLINE_MS, CallContext, peer_address
+from gantry_proxy.context import CLIENT_ID, NO_DEADLINE_MS, CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.handlers import acknowledging, offsets, receiving, routing, sending, sessions, transactions
 from gantry_proxy.metrics import ProxyMetrics
 from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.rpc.call import Call
+from gantry_proxy.rpc.protocol import CallFailed, Method, MethodKind, StatusCode
 from gantry_proxy.statuses import ProxyError, status, status_of
 
 log = logging.getLogger(__name__)
@@ -64,13 +63,13 @@ TELEMETRY: Final = "Telemetry"
 class TelemetryStream:
     """The writing side of one Telemetry stream. Owned by the task of its call."""
 
-    def __init__(self, context: "grpc.aio.ServicerContext[Any, Any]", task: "asyncio.Task[Any] | None") -> None:
-        self._context: Final = context
+    def __init__(self, call: Call, task: "asyncio.Task[Any] | None") -> None:
+        self._call: Final = call
         self._task: Final = task
         self.is_closing = False
 
     async def write(self, command: pb.TelemetryCommand) -> None:
-        await self._context.write(command)
+        await self._call.write(command)
 
     def close(self) -> None:
         """End the stream: its task stops reading, and ends the call."""
@@ -92,33 +91,37 @@ class MessagingService:
     def __repr__(self) -> str:
         return f"<MessagingService running={self._metrics.running}>"
 
-    def rpc_handler(self) -> grpc.GenericRpcHandler:
-        """Return the methods of the service for a server."""
-        methods: dict[str, Any] = {}
+    def methods(self) -> dict[str, Method]:
+        """Return the methods of the service by path, for a server."""
+        methods: dict[str, Method] = {}
         for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods:
             request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
-            codecs = {"request_deserializer": request.FromString, "response_serializer": reply.SerializeToString}
-            if method.name in UNARY:
-                methods[method.name] = grpc.unary_unary_rpc_method_handler(self._unary(method.name, reply), **codecs)
-            elif method.name in STREAMING:
-                streaming = self._streaming(method.name, reply)
-                methods[method.name] = grpc.unary_stream_rpc_method_handler(streaming, **codecs)
-            else:
-                assert method.name == TELEMETRY, f"method {method.name} has no handler"
-                methods[method.name] = grpc.stream_stream_rpc_method_handler(self._telemetry, **codecs)
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+            kind, handle = self._handler(method.name, reply)
+            methods[f"/{SERVICE}/{method.name}"] = Method(kind, handle, request.FromString, reply.SerializeToString)
+        return methods
+
+    def _handler(self, name: str, reply_type: Any) -> tuple[MethodKind, Callable[[Any, Call], Awaitable[Any]]]:
+        if name in UNARY:
+            return MethodKind.UNARY, self._unary(name, reply_type)
+        if name in STREAMING:
+            return MethodKind.STREAMING, self._streaming(name, reply_type)
+        assert name == TELEMETRY, f"method {name} has no handler"
+        return MethodKind.BIDIRECTIONAL, self._telemetry
 
     # ------- calls with replies
 
-    def _unary(self, method: str, reply_type: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _unary(self, method: str, reply_type: Any) -> Callable[[Any, Call], Awaitable[Any]]:
         handle = UNARY[method]
 
-        async def call(request: Any, grpc_context: Any) -> Any:
+        async def call(request: Any, rpc: Call) -> Any:
             started = time.monotonic()
             try:
-                context = self._context(grpc_context)
-                with self._admitted(context.client_id):
+                context = self._context(rpc)
+                self._admit(context.client_id)
+                try:
                     reply = await handle(self._core, context, request)
+                finally:
+                    self._leave(context.client_id)
             except Exception as error:  # noqa: BLE001  every call has a reply
                 reply = reply_type(status=self._status(method, error))
             self._metrics.record(method, reply.status.code, time.monotonic() - started)
@@ -126,39 +129,42 @@ class MessagingService:
 
         return call
 
-    def _streaming(self, method: str, reply_type: Any) -> Callable[[Any, Any], Awaitable[None]]:
+    def _streaming(self, method: str, reply_type: Any) -> Callable[[Any, Call], Awaitable[None]]:
         handle = STREAMING[method]
 
-        async def call(request: Any, grpc_context: Any) -> None:
+        async def call(request: Any, rpc: Call) -> None:
             started, code = time.monotonic(), pb.OK
             try:
-                context = self._context(grpc_context)
-                with self._admitted(context.client_id):
+                context = self._context(rpc)
+                self._admit(context.client_id)
+                try:
                     async with aclosing(handle(self._core, context, request)) as replies:  # type: ignore[type-var]
                         async for reply in replies:
-                            await _write(grpc_context, reply)
-            except _NotReading:
-                await grpc_context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its messages")
+                            await rpc.write(reply, READ_TIMEOUT_S)
+                finally:
+                    self._leave(context.client_id)
+            except CallFailed:
+                raise
             except Exception as error:  # noqa: BLE001  every call has a reply
                 refusal = self._status(method, error)
                 code = refusal.code
-                await _write(grpc_context, reply_type(status=refusal))
+                await rpc.write(reply_type(status=refusal), READ_TIMEOUT_S)
             finally:
                 self._metrics.record(method, code, time.monotonic() - started)
             if method == "ReceiveMessage":
-                await _write(grpc_context, receiving.end_of_replies(self._core))
+                await rpc.write(receiving.end_of_replies(self._core), READ_TIMEOUT_S)
 
         return call
 
     # ------- Telemetry
 
-    async def _telemetry(self, _requests: Any, grpc_context: Any) -> None:
-        stream = TelemetryStream(grpc_context, asyncio.current_task())
+    async def _telemetry(self, _request: None, rpc: Call) -> None:
+        stream = TelemetryStream(rpc, asyncio.current_task())
         client_id = ""
         try:
-            context = self._context(grpc_context)
+            context = self._context(rpc)
             client_id = context.client_id
-            while (command := await grpc_context.read()) is not grpc.aio.EOF:
+            while (command := await rpc.read()) is not None:
                 await self._on_command(context, stream, command)
         except asyncio.CancelledError:
             if not stream.is_closing:
@@ -166,9 +172,9 @@ class MessagingService:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
-            await grpc_context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy closed the stream: connect again")
+            raise CallFailed(StatusCode.UNAVAILABLE, "the proxy closed the stream: connect again") from None
         except ProxyError as error:
-            await grpc_context.abort(_grpc_code(error), error.text)
+            raise CallFailed(_rpc_code(error), error.text) from error
         finally:
             self._core.clients.disconnect(client_id, stream)
 
@@ -183,9 +189,8 @@ class MessagingService:
 
     # ------- common
 
-    def _context(self, grpc_context: Any) -> CallContext:
-        headers = {key: value for key, value in grpc_context.invocation_metadata() or () if isinstance(value, str)}
-        remaining_s, peer = grpc_context.time_remaining(), peer_address(grpc_context.peer())
+    def _context(self, rpc: Call) -> CallContext:
+        headers, remaining_s, peer = rpc.headers, rpc.remaining_s, rpc.peer
         return CallContext(
             client_id=headers.get(CLIENT_ID, ""),
             peer=peer,
@@ -194,23 +199,24 @@ class MessagingService:
             account=self._core.guard.authenticate(headers, peer),
         )
 
-    @contextmanager
-    def _admitted(self, client_id: str) -> Iterator[None]:
-        limits = self._core.limits
-        if self._metrics.running >= limits.calls_max or self._running[client_id] >= limits.calls_per_client_max:
+    def _admit(self, client_id: str) -> None:
+        """Count a call that begins; `_leave` must follow. Raises ProxyError if too many are running."""
+        limits, running = self._core.limits, self._running[client_id]
+        if self._metrics.running >= limits.calls_max or running >= limits.calls_per_client_max:
             self._metrics.refused += 1
-            if not self._running[client_id]:
+            if not running:
                 del self._running[client_id]
             raise ProxyError(pb.TOO_MANY_REQUESTS, "too many calls are running: wait for replies before calling again")
         self._metrics.running += 1
-        self._running[client_id] += 1
-        try:
-            yield
-        finally:
-            self._metrics.running -= 1
-            self._running[client_id] -= 1
-            if not self._running[client_id]:
-                del self._running[client_id]
+        self._running[client_id] = running + 1
+
+    def _leave(self, client_id: str) -> None:
+        self._metrics.running -= 1
+        running = self._running[client_id] - 1
+        if running:
+            self._running[client_id] = running
+        else:
+            del self._running[client_id]
 
     def _status(self, method: str, error: Exception) -> pb.Status:
         if isinstance(error, ProxyError | ClientError):
@@ -219,23 +225,11 @@ class MessagingService:
         return status(pb.INTERNAL_SERVER_ERROR, f"unexpected error in the proxy: {type(error).__name__}")
 
 
-class _NotReading(Exception):
-    """The client does not read its stream."""
-
-
-async def _write(context: Any, reply: Any) -> None:
-    try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            await context.write(reply)
-    except TimeoutError as error:
-        raise _NotReading from error
-
-
-def _grpc_code(error: ProxyError) -> grpc.StatusCode:
+def _rpc_code(error: ProxyError) -> StatusCode:
     if error.code == pb.UNAUTHORIZED:
-        return grpc.StatusCode.UNAUTHENTICATED
+        return StatusCode.UNAUTHENTICATED
     if error.code == pb.FORBIDDEN:
-        return grpc.StatusCode.PERMISSION_DENIED
+        return StatusCode.PERMISSION_DENIED
     if error.code == pb.TOO_MANY_REQUESTS:
-        return grpc.StatusCode.RESOURCE_EXHAUSTED
-    return grpc.StatusCode.INVALID_ARGUMENT
+        return StatusCode.RESOURCE_EXHAUSTED
+    return StatusCode.INVALID_ARGUMENT

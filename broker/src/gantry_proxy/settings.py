@@ -99,7 +99,7 @@ class ProxyLimits:
     """The largest headers of a call; those of SDKs take less than 1 KiB."""
 
     clients_max: int = 20_000
-    """How many clients may be connected. An idle one costs about 40 KiB."""
+    """How many clients may be connected. An idle one costs about 12 KiB."""
 
     calls_max: int = 60_000
     """How many calls may run at once, long polls and the stream of each client included; a long poll costs about

@@ -48,6 +48,8 @@ class Channel(asyncio.Protocol):
         self._closed = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
         self._writable.set()
+        self._output: list[bytes] = []
+        """Frames of this turn of the loop, which are written together: a call of the kernel costs more than a frame."""
 
     def __repr__(self) -> str:
         return f"<Channel {self.address} {'open' if self.is_open else 'closed'} waiting={len(self._requests)}>"
@@ -112,6 +114,7 @@ class Channel(asyncio.Protocol):
     async def close(self) -> None:
         """Close the connection and wait until it is closed."""
         if self._transport is not None:
+            self._flush()
             self._transport.close()
             await self._closed
 
@@ -119,7 +122,15 @@ class Channel(asyncio.Protocol):
         assert self._transport is not None, "a channel is made by connect"
         if self._sign is not None and not command.is_reply:
             self._sign(command)
-        self._transport.write(command.encode())
+        if not self._output:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._output.append(command.encode())
+
+    def _flush(self) -> None:
+        if self._output and self.is_open:
+            assert self._transport is not None, "a channel is made by connect"
+            self._transport.write(b"".join(self._output))
+        self._output.clear()
 
     # ------- callbacks of asyncio
 

@@ -11,7 +11,7 @@ from proxy_world import ENDPOINTS, NOW_MS, FakeBrokers, World, message, receipt_
 from gantry_access import AccessMode, AccountFile
 from gantry_access.permissions import publish_need
 from gantry_proxy.access import ProxyGuard, sign
-from gantry_proxy.context import CallContext, peer_address
+from gantry_proxy.context import CallContext
 from gantry_proxy.handlers.acknowledging import ack_message
 from gantry_proxy.handlers.routing import query_route
 from gantry_proxy.handlers.sending import send_message
@@ -147,18 +147,3 @@ async def outcomes(accounts: Path, key: str, secret: str) -> list[pb.Code]:
 async def test_account_does_what_it_may(accounts: Path, key: str, secret: str, expected: list[pb.Code]) -> None:
     """A producer cannot acknowledge, a consumer cannot send; an administrator may do both."""
     assert await outcomes(accounts, key, secret) == expected
-
-
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        ("ipv4:192.0.2.7:5000", "192.0.2.7"),
-        ("ipv6:%5B2001:db8::1%5D:5000", "2001:db8::1"),
-        ("ipv6:[::ffff:192.0.2.7]:5000", "192.0.2.7"),
-        ("unix:/tmp/x", "unix:/tmp/x"),
-        ("ipv4:bad:1", "bad"),
-    ],
-)
-def test_address_of_a_peer_is_compared_as_brokers_do(peer: str, address: str) -> None:
-    """An IPv4 address is the same on a socket of both families."""
-    assert peer_address(peer) == address

@@ -29,8 +29,10 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 GROUP = "billing"
 READY = "proxy listening on "
 TIMEOUT_S = 120.0
+INVISIBLE_S = 5
+"""How long a message that is not acknowledged stays away; an ack that takes longer has no effect."""
 RETRIED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-"""What SDKs repeat. A server of gRPC's core that stops cancels calls that it has received and not begun."""
+"""What SDKs repeat: a call whose connection is lost, or that a server has not begun."""
 
 
 class ProxyProcess:
@@ -138,14 +140,17 @@ class Sdk:
                     return found
 
     async def ack(self, messages: list[pb.Message]) -> pb.AckMessageResponse:
-        entries = [
-            pb.AckMessageEntry(
-                message_id=one.system_properties.message_id, receipt_handle=one.system_properties.receipt_handle
-            )
-            for one in messages
-        ]
-        request = pb.AckMessageRequest(group=pb.Resource(name=GROUP), topic=pb.Resource(name=TOPIC), entries=entries)
-        return await self.call("AckMessage", request, "consumer-1")  # type: ignore[no-any-return]
+        return await self.call("AckMessage", ack_request(messages), "consumer-1")  # type: ignore[no-any-return]
+
+
+def ack_request(messages: list[pb.Message]) -> pb.AckMessageRequest:
+    entries = [
+        pb.AckMessageEntry(
+            message_id=one.system_properties.message_id, receipt_handle=one.system_properties.receipt_handle
+        )
+        for one in messages
+    ]
+    return pb.AckMessageRequest(group=pb.Resource(name=GROUP), topic=pb.Resource(name=TOPIC), entries=entries)
 
 
 @asynccontextmanager
@@ -248,6 +253,53 @@ async def test_killed_proxy_loses_no_acknowledged_message(tmp_path: Path) -> Non
                 await other.ack(found)
 
     assert bodies == {f"body {number}".encode() for number in range(200)}
+
+
+async def test_killed_proxy_redelivers_no_acknowledged_message(tmp_path: Path) -> None:
+    """kill -9 during acknowledgements: a message whose ack had a reply in time is never delivered again, others are."""
+    limits = {"pollMsMin": 100, "invisibleMsMin": 1_000}
+    async with (
+        cluster(tmp_path) as address,
+        running_proxy(tmp_path / "a", address, limits=limits) as first,
+        running_proxy(tmp_path / "b", address, limits=limits) as second,
+    ):
+        one, other = Sdk(first), Sdk(second)
+        for sdk in (one, other):
+            await sdk.telemetry(consumer_settings(GROUP, TOPIC), "consumer-1")
+        await one.receive(0)
+        for number in range(60):
+            await one.send(number)
+        loop = asyncio.get_running_loop()
+        expires_at = loop.time() + INVISIBLE_S
+        found = {message.body: message for message in await one.receive(60, auto_renew=False, invisible_s=INVISIBLE_S)}
+        acked: set[bytes] = set()
+        in_doubt: set[bytes] = set()
+
+        async def acknowledge(messages: list[pb.Message]) -> None:
+            for message in messages:
+                in_doubt.add(message.body)
+                try:
+                    reply = await one.method("AckMessage")(
+                        ack_request([message]), metadata=(("x-mq-client-id", "consumer-1"),), timeout=30
+                    )
+                except grpc.aio.AioRpcError:
+                    return
+                if reply.entries[0].status.code == pb.OK and loop.time() < expires_at:
+                    acked.add(message.body)
+
+        queued = list(found.values())
+        acking = [asyncio.ensure_future(acknowledge(queued[start::4])) for start in range(4)]
+        await wait_until(lambda: len(acked) >= 10 or all(task.done() for task in acking))
+        first.process.kill()
+        await asyncio.gather(*acking)
+        again: set[bytes] = set()
+        while len(in_doubt | again) < 60:
+            again |= {message.body for message in await other.receive(1, auto_renew=False, invisible_s=60)}
+        rest = await other.receive(0, auto_renew=False, invisible_s=60)
+
+    assert acked
+    assert not acked & (again | {message.body for message in rest})
+    assert found.keys() - in_doubt <= again, "a message that was never acknowledged is delivered again"
 
 
 async def test_tls_uses_replaced_certificates(tmp_path: Path) -> None:

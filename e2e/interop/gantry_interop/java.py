@@ -31,6 +31,7 @@ OUTER_CLIENTS = (versions.OLDEST, versions.PEER)
 POP_CLIENTS = (versions.PREVIOUS, versions.PEER)
 """The clients that can consume by pop."""
 REFERENCE = "reference"
+REFERENCE_PROXY = "reference-proxy"
 BUILD_SECONDS_MAX = 600
 TARGET = INTEROP / "target"
 
@@ -54,7 +55,7 @@ def sources_digest() -> str:
     """Return a digest over every file that affects the Maven build."""
     digest = hashlib.sha256()
     found = [INTEROP / "pom.xml"]
-    for module in ("common", "driver", *CLIENT_MODULES.values(), REFERENCE):
+    for module in ("common", "driver", *_modules()):
         found += [INTEROP / module / "pom.xml", *sorted((INTEROP / module / "src").rglob("*.java"))]
     for path in found:
         if path.exists():
@@ -93,7 +94,7 @@ def build() -> bool:
 
 
 def _modules() -> list[str]:
-    return [*CLIENT_MODULES.values(), REFERENCE]
+    return [*CLIENT_MODULES.values(), REFERENCE, REFERENCE_PROXY]
 
 
 def _has_class_path(module: str) -> bool:

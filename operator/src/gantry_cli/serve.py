@@ -86,7 +86,7 @@ def proxy(arguments: tuple[str, ...]) -> None:
     It prints `proxy listening on ...` when it is ready, logs to standard error, and moves its clients to other replicas
     on SIGTERM or Ctrl-C. It needs the packages of the extra `proxy`. ARGUMENTS are passed to the server.
     """
-    if importlib.util.find_spec("grpc") is None:
+    if any(importlib.util.find_spec(name) is None for name in ("google", "google.protobuf")):
         raise CliError("the packages of the proxy are not installed", "pip install 'gantry-mq[proxy]'")
     _exec_module("gantry_proxy", arguments)
 

@@ -30,7 +30,8 @@ async def ack_message(core: ProxyCore, context: CallContext, request: pb.AckMess
     if len(request.entries) > ENTRIES_MAX:
         raise ProxyError(pb.PAYLOAD_TOO_LARGE, f"{len(request.entries)} entries, at most {ENTRIES_MAX} are allowed")
     core.clients.touch(client_id)
-    statuses = await asyncio.gather(*(_ack(core, client_id, topic, group, one) for one in request.entries))
+    acks = [_ack(core, client_id, topic, group, one) for one in request.entries]
+    statuses = [await acks[0]] if len(acks) == 1 else await asyncio.gather(*acks)  # most calls have one; no task then
     entries = [
         pb.AckMessageResultEntry(message_id=one.message_id, receipt_handle=one.receipt_handle, status=result)
         for one, result in zip(request.entries, statuses, strict=True)

@@ -5,8 +5,9 @@ delivery time, with a message group, with a priority, or a normal one. It must b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, final
+
+import msgspec
 
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.settings import ProxyLimits
@@ -17,7 +18,7 @@ from gantry_proxy.translation.times import duration_ms, timestamp_ms
 from gantry_wire import properties as wire
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.errors import LocalProtocolError
-from gantry_wire.properties import encode_properties, format_properties
+from gantry_wire.properties import encode_properties
 
 COMPRESSED: Final = 0x1
 """The flag of a body that its producer has compressed."""
@@ -30,8 +31,7 @@ PRIORITY_MAX: Final = 9
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingMessage:
+class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The messages of one request, ready for a broker."""
 
     topic: str
@@ -64,13 +64,12 @@ def read_messages(messages: Sequence[pb.Message], born_host: str, now_ms: int, l
     pairs = [_properties(one, topic, born_host, now_ms, limits) for one in messages]
     kinds = {kind_of(one) for one in pairs}
     for one in messages:
-        if one.topic != first.topic:
+        if one is not first and one.topic != first.topic:
             raise ProxyError(pb.MESSAGE_CORRUPTED, "the messages of one request have different topics")
         _check_body(one.body, limits)
     if len(messages) > 1 and kinds != {pb.NORMAL}:
         raise ProxyError(pb.MESSAGE_CORRUPTED, "only normal messages can be sent together")
     try:
-        body, text = first.body, format_properties(pairs[0])
         if len(messages) > 1:
             entries = [
                 BatchEntry(0, one.body, encode_properties(own_pairs))
@@ -78,7 +77,7 @@ def read_messages(messages: Sequence[pb.Message], born_host: str, now_ms: int, l
             ]
             body, text = encode_batch(entries), ""
         else:
-            encode_properties(pairs[0])
+            body, text = first.body, encode_properties(pairs[0]).decode()
     except LocalProtocolError as error:
         raise ProxyError(pb.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
     system = first.system_properties
@@ -165,8 +164,7 @@ def _user_properties(message: pb.Message, limits: ProxyLimits) -> dict[str, str]
     check_tag(system.tag)
     for key in system.keys:
         check_key(key)
-    texts = (*pairs, *pairs.values(), system.tag, *system.keys)
-    size = sum(len(text.encode()) for text in texts)
+    size = len("".join((*pairs, *pairs.values(), system.tag, *system.keys)).encode())
     if size > limits.user_properties_bytes_max:
         raise ProxyError(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,

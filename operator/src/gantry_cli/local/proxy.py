@@ -34,7 +34,7 @@ LISTEN_POLLS_MAX: Final = 300
 
 def is_proxy_installed() -> bool:
     """Return whether the packages of the proxy are installed."""
-    return importlib.util.find_spec("grpc") is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("google", "google.protobuf"))
 
 
 def settings_text(record: ProxyRecord, settings: MemberSettings, state: GroupState) -> str:

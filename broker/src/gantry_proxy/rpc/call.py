@@ -1,0 +1,309 @@
+"""One call: its request is collected, its handler runs as a task, and its reply is sent.
+
+    UNARY, STREAMING   bytes -> the whole request -> the handler runs -> reply or failure
+    BIDIRECTIONAL      headers -> the handler runs -> `read` and `write` -> reply or failure
+    reset              the handler is cancelled
+
+Bytes of incomplete requests, and of messages that a handler has not read yet, are counted for the whole port.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final, Protocol, final
+
+from gantry_proxy.http2.frames import ErrorCode
+from gantry_proxy.http2.streams import Stream
+from gantry_proxy.rpc.protocol import (
+    HEADERS,
+    OK_TRAILERS,
+    PREFIX_BYTES,
+    CallFailed,
+    Method,
+    MethodKind,
+    StatusCode,
+    failure_headers,
+    failure_trailers,
+    parse_timeout_s,
+    with_prefix,
+)
+
+log = logging.getLogger(__name__)
+
+READ_TIMEOUT_S: Final = 20.0
+"""How long a client may take to read the reply of a unary call."""
+REQUEST_TIMEOUT_S: Final = 60.0
+"""How long a client may take to send a request; otherwise some clients could hold the bytes that all of them share."""
+
+
+class CallOwner(Protocol):
+    """The port of a call."""
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message of a client."""
+
+    @property
+    def stream_window(self) -> int:
+        """How many bytes of a stream a client may send before they are processed."""
+
+    def hold(self, size: int) -> bool:
+        """Count bytes that are held for a request, negative ones if they are no longer; False if there are too many."""
+
+    def begin(self, call: "Call") -> None:
+        """The handler of a call begins."""
+
+    def end(self, call: "Call") -> None:
+        """The handler of a call has ended."""
+
+
+@final
+class Call:
+    """One call, from its headers to its end. Owned by the event loop; `task` runs its handler."""
+
+    __slots__ = (
+        "_begun_at", "_buffer", "_deadline", "_has_headers", "_held", "_is_complete", "_is_reset", "_messages",
+        "_method", "_owner", "_reader", "_stream", "_writer", "headers", "peer", "task",
+    )  # fmt: skip
+
+    def __init__(self, owner: CallOwner, stream: Stream, method: Method, headers: dict[str, str], peer: str) -> None:
+        self._owner: Final = owner
+        self._stream: Final = stream
+        self._method: Final = method
+        self.headers: Final = headers
+        self.peer: Final = peer
+        """The IP address of the client."""
+
+        timeout = headers.get("grpc-timeout")
+        timeout_s = None if timeout is None else parse_timeout_s(timeout)
+        self._begun_at = asyncio.get_running_loop().time()
+        self._deadline = None if timeout_s is None else self._begun_at + timeout_s
+        self.task: asyncio.Task[None] | None = None
+        self._buffer = bytearray()
+        """Bytes of the request that are no whole message yet."""
+        self._held = 0
+        """How many bytes of this call are counted in the port."""
+        self._messages: deque[bytes] = deque()
+        self._is_complete = False
+        """Whether the client sends nothing more."""
+        self._is_reset = False
+        self._has_headers = False
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        if method.kind is MethodKind.BIDIRECTIONAL:
+            self._start(None)
+
+    def __repr__(self) -> str:
+        return f"<Call {self._stream!r} peer={self.peer}>"
+
+    # ------- what handlers use
+
+    @property
+    def remaining_s(self) -> float | None:
+        """How long the client waits; None without a deadline."""
+        return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
+
+    def expire(self, now_s: float) -> None:
+        """End the call if its client does not wait any more, or takes too long to send the request."""
+        if self._deadline is not None and self._deadline < now_s:
+            self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
+        elif self.task is None and now_s - self._begun_at > REQUEST_TIMEOUT_S:
+            self._refuse(StatusCode.DEADLINE_EXCEEDED, "the request was not complete in time")
+
+    async def read(self) -> Any | None:
+        """Return the next message of the client; None if no more comes. Raises CallFailed if it is malformed."""
+        while not self._messages:
+            if self._is_complete:
+                return None
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        data = self._messages.popleft()
+        self._release(len(data))
+        self._stream.consume(len(data) + PREFIX_BYTES, self._owner.stream_window)
+        return self._parse(data)
+
+    async def write(self, reply: Any, timeout_s: float | None = None) -> None:
+        """Send one message, and wait until the client's window has taken it.
+
+        Raises CallFailed if the call is over, or if the client takes longer than ``timeout_s``.
+        """
+        self._require_open()
+        self._send_headers()
+        if self._stream.send(with_prefix(self._method.write(reply))):
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._sent()
+        except TimeoutError as error:
+            raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, "the client does not read its messages") from error
+        self._require_open()
+
+    def fail(self, code: StatusCode, text: str) -> None:
+        """End the call with a status; its handler is cancelled."""
+        self._send_failure(code, text)
+        self._is_reset = True
+        if self.task is not None:
+            self.task.cancel()
+
+    # ------- Receiver
+
+    def on_data(self, data: bytes, *, is_last: bool) -> None:
+        if self._method.kind is MethodKind.BIDIRECTIONAL:
+            self._add_to_stream(data, is_last=is_last)
+            return
+        if self._is_complete or self._is_reset:
+            return
+        if not is_last:
+            self._buffer += data
+            if self._is_acceptable(self._buffer, len(data)):
+                self._stream.consume(len(data), self._owner.stream_window)
+            return
+        buffer = bytes(self._buffer + data) if self._buffer else data
+        self._is_complete = True
+        self._buffer.clear()
+        self._release(self._held)
+        if len(buffer) < PREFIX_BYTES or len(buffer) != PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big"):
+            self._refuse(StatusCode.INTERNAL, "the call does not have exactly one message")
+        elif self._is_acceptable(buffer, 0):
+            self._start(buffer)
+
+    def on_reset(self) -> None:
+        self._is_reset = True
+        self._drop()
+        if self.task is not None:
+            self.task.cancel()
+
+    def on_sent(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+        self._writer = None
+
+    def _add_to_stream(self, data: bytes, *, is_last: bool) -> None:
+        if self._is_reset:
+            return
+        self._buffer += data
+        if not self._is_acceptable(self._buffer, len(data)):
+            return
+        while len(self._buffer) >= PREFIX_BYTES:
+            end = PREFIX_BYTES + int.from_bytes(self._buffer[1:PREFIX_BYTES], "big")
+            if len(self._buffer) < end:
+                break
+            self._messages.append(bytes(self._buffer[PREFIX_BYTES:end]))
+            self._release(PREFIX_BYTES)
+            del self._buffer[:end]
+            if not self._is_acceptable(self._buffer, 0):
+                return
+        self._is_complete = is_last
+        if self._reader is not None and (self._messages or is_last) and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _is_acceptable(self, buffer: bytes | bytearray, added: int) -> bool:
+        """Return whether the message that begins in ``buffer`` may continue; otherwise refuse the call."""
+        if added:
+            self._held += added
+            if not self._owner.hold(added):
+                self._refuse(StatusCode.RESOURCE_EXHAUSTED, "the proxy holds too many incomplete requests: send again")
+                return False
+        if len(buffer) >= PREFIX_BYTES:
+            size = int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+            if size > self._owner.message_bytes_max:
+                limit = self._owner.message_bytes_max
+                self._refuse(
+                    StatusCode.RESOURCE_EXHAUSTED, f"the message has {size} bytes, at most {limit} are allowed"
+                )
+                return False
+            if buffer[0]:
+                self._refuse(StatusCode.UNIMPLEMENTED, "compressed messages are not supported: send them as they are")
+                return False
+        return True
+
+    # ------- the handler
+
+    def _start(self, buffer: bytes | None) -> None:
+        self._owner.begin(self)
+        self.task = asyncio.get_running_loop().create_task(self._run(buffer), name="gantry-proxy-call")
+
+    async def _run(self, buffer: bytes | None) -> None:
+        method = self._method
+        try:
+            request = None if buffer is None else self._parse(buffer[PREFIX_BYTES:])
+            reply = await method.handle(request, self)
+            if method.kind is MethodKind.UNARY:
+                await self._reply(reply)
+            else:
+                self._end_stream()
+        except CallFailed as error:
+            self._send_failure(error.code, str(error))
+        except asyncio.CancelledError:
+            if not self._is_reset:
+                self._send_failure(StatusCode.CANCELLED, "the call was cancelled")
+        except Exception as error:  # one call fails, and no other
+            log.error("unexpected error in call", extra={"peer": self.peer}, exc_info=error)
+            self._send_failure(StatusCode.INTERNAL, f"unexpected error in the proxy: {type(error).__name__}")
+        finally:
+            self._drop()
+            self._owner.end(self)
+
+    def _parse(self, data: bytes) -> Any:
+        try:
+            return self._method.read(data)
+        except Exception as error:
+            raise CallFailed(StatusCode.INTERNAL, "the message is malformed") from error
+
+    async def _reply(self, reply: Any) -> None:
+        if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
+            return
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                await self._sent()
+        except TimeoutError:
+            self._stream.reset(ErrorCode.ENHANCE_YOUR_CALM)
+
+    async def _sent(self) -> None:
+        """Wait until the client's window has taken everything."""
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._writer)
+
+    def _end_stream(self) -> None:
+        self._send_headers()
+        self._stream.end(OK_TRAILERS)
+
+    def _send_headers(self) -> None:
+        if not self._has_headers:
+            self._has_headers = True
+            self._stream.send_headers(HEADERS)
+
+    def _require_open(self) -> None:
+        if self._is_reset:
+            raise CallFailed(StatusCode.CANCELLED, "the call has ended")
+
+    def _refuse(self, code: StatusCode, text: str) -> None:
+        """End a call whose request cannot be accepted."""
+        self._drop()
+        self.fail(code, text)
+
+    def _send_failure(self, code: StatusCode, text: str) -> None:
+        if self._stream.is_local_closed:
+            return
+        if self._stream.queued_bytes:  # the client does not read, so the status would wait, too
+            self._stream.reset(ErrorCode.ENHANCE_YOUR_CALM)
+            return
+        block = failure_trailers(code, text) if self._has_headers else failure_headers(code, text)
+        self._stream.end(block)
+
+    def _drop(self) -> None:
+        """Forget what the client has sent."""
+        self._buffer.clear()
+        self._messages.clear()
+        self._release(self._held)
+        self.on_sent()
+
+    def _release(self, size: int) -> None:
+        if size and self._held:
+            size = min(size, self._held)
+            self._held -= size
+            self._owner.hold(-size)

@@ -1,0 +1,390 @@
+"""A port that serves gRPC: its connections, the limits over all of them, TLS, and the orderly end.
+
+    accept -> handshake, preface -> calls -> the client leaves, is silent, breaks the protocol, or does not read
+    drain  -> clients open new calls elsewhere; calls that run end, at most for the grace
+
+Output of a connection is collected for one turn of the event loop, so that the replies of a turn are one write.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast, final
+
+from gantry_proxy.http2.connection import Http2Connection, Http2Limits
+from gantry_proxy.http2.frames import ErrorCode, Http2Error
+from gantry_proxy.http2.hpack import Field
+from gantry_proxy.http2.streams import Receiver, Stream
+from gantry_proxy.rpc.call import Call
+from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
+from gantry_remoting.addresses import listen, peer_address, stop_listening
+from gantry_remoting.certificates import CertificateSource
+from gantry_remoting.tls_layer import TlsLayer
+
+log = logging.getLogger(__name__)
+
+SWEEP_INTERVAL_S: Final = 2.0
+"""How often the timeouts of connections are checked."""
+PREFACE_TIMEOUT_S: Final = 30.0
+"""How long a client may take for its handshake and its first bytes of HTTP/2; also on a machine without idle time."""
+KEEPALIVE_S: Final = 60.0
+"""After this time without data a client is pinged, and `KEEPALIVE_TIMEOUT_S` later a dead one is disconnected."""
+KEEPALIVE_TIMEOUT_S: Final = 20.0
+READ_TIMEOUT_S: Final = 25.0
+"""How long the transport may stay full; longer than the limits of a handler that writes and of a reply."""
+DRAIN_NOTICE_S: Final = 1.0
+"""How long calls that a client opened before it read the notice are served."""
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long the last bytes may take to reach a client at the end."""
+BACKLOG: Final = 1_024
+HANDSHAKES_MAX: Final = 1_000
+"""How many TLS handshakes may be in progress; each may hold some tens of KiB."""
+HELD_BYTES_MAX: Final = 256 << 20
+"""How many bytes of incomplete and unread requests all clients may occupy together."""
+UNSENT_BYTES_MAX: Final = 1 << 20
+"""How many bytes the transport of one client may hold; replies beyond it wait in their streams."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcLimits:
+    """The limits of what all clients together may cost."""
+
+    message_bytes_max: int
+    header_bytes_max: int
+    streams_per_connection_max: int
+    connections_max: int
+    calls_max: int
+
+
+@final
+class RpcServer:
+    """The port. Owned by the event loop."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        limits: RpcLimits,
+        certificates: CertificateSource[ssl.SSLContext] | None,
+    ) -> None:
+        """``methods`` are by path; ``certificates`` are started by their owner, and without them there is no TLS."""
+        self.methods: Final = methods
+        self.limits: Final = limits
+        self.connection_limits: Final = Http2Limits(
+            streams_max=limits.streams_per_connection_max, header_bytes_max=limits.header_bytes_max
+        )
+        self.message_bytes_max: Final = limits.message_bytes_max
+        self.stream_window: Final = self.connection_limits.stream_window
+        self.calls: Final[set[Call]] = set()
+        """The calls whose handlers run."""
+        self.connections: Final[set[RpcConnection]] = set()
+        self.handshakes: Final[dict[RpcConnection, None]] = {}
+        """Connections whose TLS handshake is not complete, oldest first."""
+        self.refused = 0
+        """The number of calls and connections that were refused since there were too many."""
+        self._certificates: Final = certificates
+        self.held_bytes = 0
+        """Bytes of incomplete and unread requests."""
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._is_idle = asyncio.Event()
+        self._is_closing = False
+
+    def __repr__(self) -> str:
+        return f"<RpcServer connections={len(self.connections)} calls={len(self.calls)} held={self.held_bytes}>"
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the context for the next connection."""
+        return None if self._certificates is None else self._certificates.current
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port. Raises OSError."""
+        self._server = await listen(lambda: RpcConnection(self), host, port, backlog=BACKLOG)
+        self._sweep()
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self, grace_s: float) -> None:
+        """Let clients move their calls to other servers, end the calls that run after the grace, and close."""
+        self._is_closing = True
+        if self._server is not None:
+            await stop_listening(self._server)
+        if grace_s > 0:
+            await self._drain(grace_s)
+        for call in list(self.calls):
+            call.fail(StatusCode.UNAVAILABLE, "the proxy stops: connect to another one")
+        await self._wait_until(lambda: not self.calls, CLOSE_TIMEOUT_S)
+        for connection in list(self.connections):
+            connection.close(ErrorCode.NO_ERROR, "the proxy stops")
+        await self._wait_until(lambda: not self.connections, CLOSE_TIMEOUT_S)
+        for connection in list(self.connections):
+            connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # ------- CallOwner
+
+    def hold(self, size: int) -> bool:
+        self.held_bytes += size
+        return self.held_bytes <= HELD_BYTES_MAX or size < 0
+
+    def begin(self, call: Call) -> None:
+        self.calls.add(call)
+
+    def end(self, call: Call) -> None:
+        self.calls.discard(call)
+        self._notify()
+
+    # ------- what connections call
+
+    def admit(self, connection: "RpcConnection") -> bool:
+        """Return whether there is room for a connection."""
+        if self._is_closing or len(self.connections) >= self.limits.connections_max:
+            self.refused += 1
+            return False
+        self.connections.add(connection)
+        return True
+
+    def begin_handshake(self, connection: "RpcConnection") -> None:
+        """Add a handshake. At the limit the oldest one ends, so that a flood displaces itself."""
+        if len(self.handshakes) >= HANDSHAKES_MAX:
+            next(iter(self.handshakes)).abort()
+        self.handshakes[connection] = None
+
+    def forget(self, connection: "RpcConnection") -> None:
+        self.connections.discard(connection)
+        self.handshakes.pop(connection, None)
+        self._notify()
+
+    # ------- the end
+
+    async def _drain(self, grace_s: float) -> None:
+        """Wait until no call runs. New ones are refused in a way that makes clients repeat them elsewhere."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + grace_s
+        for connection in self.connections:
+            connection.http2.begin_drain()
+        await self._wait_until(lambda: not self.connections, min(DRAIN_NOTICE_S, grace_s))
+        for connection in self.connections:
+            connection.http2.finish_drain()
+        await self._wait_until(lambda: not self.calls, ends_at - loop.time())
+
+    async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait for a condition that a call or a connection changes when it ends, at most for this time."""
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                while not condition():
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+        except TimeoutError:
+            pass
+
+    def _notify(self) -> None:
+        if self._is_closing:
+            self._is_idle.set()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        now = loop.time()
+        for connection in list(self.connections):
+            connection.check_timeouts(now)
+
+
+@final
+class RpcConnection(asyncio.Protocol):
+    """The connection of one client. Owned by the event loop."""
+
+    __slots__ = (
+        "_is_flushing",
+        "_is_pinged",
+        "_loop",
+        "_output",
+        "_paused_at",
+        "_peer",
+        "_received_at",
+        "_server",
+        "_tls",
+        "_transport",
+        "http2",
+    )  # fmt: skip
+
+    def __init__(self, server: RpcServer) -> None:
+        self._server: Final = server
+        self._loop: Final = asyncio.get_running_loop()
+        self.http2: Final = Http2Connection(self._accept, self._send, server.connection_limits)
+        self._tls: TlsLayer | None = None
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._output: list[bytes] = []
+        self._is_flushing = False
+        self._received_at = self._loop.time()
+        self._is_pinged = False
+        self._paused_at: float | None = None
+        """Since when the transport has too much that the client has not read."""
+
+    def __repr__(self) -> str:
+        return f"<RpcConnection {self._peer} {self.http2!r}>"
+
+    def close(self, code: ErrorCode, text: str) -> None:
+        """Send the reason and close, once what was sent before has left."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self.http2.end(code, text)
+        self._flush()
+        transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once; what was not sent is lost."""
+        self._server.handshakes.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check_timeouts(self, now: float) -> None:
+        """Close the connection of a client that is dead, does not begin, or does not read. Called periodically."""
+        http2, silent_s = self.http2, now - self._received_at
+        http2.add_credits(SWEEP_INTERVAL_S)
+        for stream in list(http2.streams.values()):
+            if isinstance(stream.receiver, Call):
+                stream.receiver.expire(now)
+        if not http2.has_preface:
+            if silent_s > PREFACE_TIMEOUT_S:
+                self._give_up("the client did not begin in time")
+        elif self._paused_at is not None and now - self._paused_at > READ_TIMEOUT_S:
+            self._give_up("the client does not read")
+        elif silent_s > KEEPALIVE_S + KEEPALIVE_TIMEOUT_S:
+            self._give_up("the client does not answer")
+        elif silent_s > KEEPALIVE_S and not self._is_pinged:
+            self._is_pinged = True
+            http2.ping()
+
+    def _give_up(self, reason: str) -> None:
+        log.info("closing connection", extra={"peer": self._peer, "reason": reason})
+        self.abort()
+
+    # ------- callbacks of asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = peer_address(transport.get_extra_info("peername"))[0]
+        if not self._server.admit(self):
+            log.info("connection refused", extra={"peer": self._peer, "reason": "too many connections, or stopping"})
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        context = self._server.tls_context
+        if context is not None:
+            self._tls = TlsLayer(context)
+            self._server.begin_handshake(self)
+        else:
+            self.http2.start()
+
+    def data_received(self, data: bytes) -> None:
+        self._received_at = self._loop.time()
+        self._is_pinged = False
+        try:
+            if self._tls is not None:
+                data = self._decrypt(self._tls, data)
+            if data:
+                self.http2.receive(data)
+        except Http2Error as error:
+            log.info("client broke the protocol", extra={"peer": self._peer, "reason": str(error)})
+            self.close(error.code, str(error))
+        except ssl.SSLError as error:
+            log.info("TLS handshake failed", extra={"peer": self._peer, "reason": str(error)})
+            self._send_alert()
+            self.abort()
+
+    def pause_writing(self) -> None:
+        self._paused_at = self._loop.time()
+        self.http2.pause()
+
+    def resume_writing(self) -> None:
+        self._paused_at = None
+        self.http2.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._output.clear()
+        self.http2.lose()
+        self._output.clear()
+        self._server.forget(self)
+
+    # ------- output
+
+    def _send(self, data: bytes) -> None:
+        self._output.append(data)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write what was sent in this turn of the loop."""
+        self._is_flushing = False
+        transport = self._transport
+        if not self._output or transport is None or transport.is_closing():
+            self._output.clear()
+            return
+        data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+        self._output.clear()
+        transport.write(data if self._tls is None else self._tls.encrypt(data))
+
+    def _decrypt(self, tls: TlsLayer, data: bytes) -> bytes:
+        was_ready = tls.is_ready
+        plain = tls.receive(data)
+        if self._transport is not None and (output := tls.pending_output()):
+            self._transport.write(output)
+        if tls.is_ready and not was_ready:
+            self._server.handshakes.pop(self, None)
+            self.http2.start()
+        if tls.is_closed and self._transport is not None:
+            self._transport.close()
+        return plain
+
+    def _send_alert(self) -> None:
+        if self._tls is not None and self._transport is not None and (output := self._tls.pending_output()):
+            self._transport.write(output)
+
+    # ------- calls
+
+    def _accept(self, stream: Stream, fields: list[Field]) -> Receiver:
+        """Begin the call of a stream, or refuse it."""
+        headers, server = dict(fields), self._server
+        if headers.get(":method") != "POST":
+            return _refused(stream, http_failure(405))
+        if not headers.get("content-type", "").startswith(CONTENT_TYPE):
+            return _refused(stream, http_failure(415))
+        path = headers.get(":path", "")
+        method = server.methods.get(path)
+        if method is None:
+            return _refused(stream, failure_headers(StatusCode.UNIMPLEMENTED, f"unknown method {path[:128]!r}"))
+        if len(server.calls) >= server.limits.calls_max:
+            server.refused += 1
+            return _refused(stream, failure_headers(StatusCode.RESOURCE_EXHAUSTED, "too many calls are running"))
+        return Call(server, stream, method, headers, self._peer)
+
+
+def _refused(stream: Stream, block: bytes) -> Receiver:
+    stream.end(block)
+    return _IGNORED
+
+
+@final
+class _Ignored:
+    """The receiver of a call that was refused with its headers."""
+
+    def on_data(self, data: bytes, *, is_last: bool) -> None:
+        pass
+
+    def on_reset(self) -> None:
+        pass
+
+    def on_sent(self) -> None:
+        pass
+
+
+_IGNORED: Final = _Ignored()
