@@ -1,4 +1,4 @@
-"""RocketMQ's Python SDK with an account, through Gantry's proxy, in front of brokers with both kinds of access control."""
+"""RocketMQ's Python SDK with an account through Gantry's proxy: both kinds of access control at the brokers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ from gantry_wire.fastjson import dumps
 SUFFIX = "_acl"
 CLIENTS = """\
 accounts:
-  - {accessKey: sdk-allowed, secretKey: allowed-secret, topicPerms: [sdk-normal_acl=PUB|SUB], groupPerms: [sdk-normal_acl=SUB]}
-  - {accessKey: sdk-denied, secretKey: denied-secret, topicPerms: [another=PUB|SUB], groupPerms: [another=SUB]}
+  - accessKey: sdk-allowed
+    secretKey: allowed-secret
+    topicPerms: [sdk-normal_acl=PUB|SUB]
+    groupPerms: [sdk-normal_acl=SUB]
+  - accessKey: sdk-denied
+    secretKey: denied-secret
+    topicPerms: [another=PUB|SUB]
+    groupPerms: [another=SUB]
 """
 MESSAGES = "5"
 RUN_SECONDS_MAX = 400.0

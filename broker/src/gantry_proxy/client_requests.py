@@ -139,7 +139,8 @@ class ClientRequests:
         if len(self._pending) >= PENDING_MAX:
             raise _Refused(ResponseCode.SYSTEM_BUSY, "too many requests wait for clients of the proxy; retry later")
         key = (client.client_id, nonce)
-        waiting = self._pending[key] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[pb.TelemetryCommand] = asyncio.get_running_loop().create_future()
+        self._pending[key] = waiting
         try:
             if not await client.send(command):
                 raise _Refused(ResponseCode.SYSTEM_ERROR, "the client is not connected to the proxy any more")

@@ -90,7 +90,8 @@ class Proxy:
         guard = ProxyGuard(self._accounts, wall_ms, settings.access.signature_window_ms)
         core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
-            renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms, monotonic_s=time.monotonic,
+            renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
+            monotonic_s=time.monotonic,
         )  # fmt: skip
         self.server: Final = GrpcServer(
             MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits

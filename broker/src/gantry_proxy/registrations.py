@@ -1,7 +1,7 @@
 """Registers the consumers of this proxy at brokers, so that administrators see and reach them as other consumers.
 
     consumer group at a broker   [consumer over remoting, consumer of a proxy, ...]
-                                                           `- a connection of the proxy: requests 307 and 309 arrive here
+                                                           `- a connection of the proxy, for requests 307 and 309
 
 A broker knows one client of a group by one connection. So the consumers of one group use different connections of the
 proxy, its *slots*: the first consumer of each group slot 0, the second slot 1, and so on. Consumers beyond
@@ -107,9 +107,7 @@ class ConsumerRegistrations:
         for address in await self._masters(client):
             async with limit:
                 try:
-                    await self._brokers.register_consumer(
-                        known.slot, address, beat, remoting_language(client.settings)
-                    )
+                    await self._brokers.register_consumer(known.slot, address, beat, remoting_language(client.settings))
                 except ClientError as error:
                     if address not in self._refused:
                         log.info("cannot show consumers at broker", extra={"broker": address, "reason": str(error)})

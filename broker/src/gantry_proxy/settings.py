@@ -74,8 +74,8 @@ class ProxyAccessSettings:
     reloaded when it changes. Without it every client may call everything that the proxy's account may."""
 
     credentials_file: str = ""
-    """A file with `accessKey` and `secretKey`, with which the proxy signs its requests to brokers and name servers. It is
-    reloaded when it changes. The account needs the permissions of all clients together; it need not be an
+    """A file with `accessKey` and `secretKey`, with which the proxy signs its requests to brokers and name servers. It
+    is reloaded when it changes. The account needs the permissions of all clients together; it need not be an
     administrator."""
 
     signature: str = "v1"

@@ -24,8 +24,8 @@ async def running_proxy(name_server: str, **more: Mapping[str, Any]) -> AsyncIte
     """Run a proxy; ``more`` has concerns of its settings file."""
     access = {"signatureWindowMs": 0, **more.pop("access", {})}
     document = {
-        "nameServers": [name_server], "listen": {"address": "127.0.0.1:0", "httpAddress": "", "drainDelayMs": 0}, "access": access,
-        "limits": {"pollMsMin": 100}, **more,
+        "nameServers": [name_server], "listen": {"address": "127.0.0.1:0", "httpAddress": "", "drainDelayMs": 0},
+        "access": access, "limits": {"pollMsMin": 100}, **more,
     }  # fmt: skip
     proxy = Proxy(parse_settings(document))
     await proxy.start()

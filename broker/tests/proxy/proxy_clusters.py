@@ -5,7 +5,6 @@ The proxy's account is no administrator: it may publish and read every topic, an
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,9 @@ from gantry_broker.app import Broker
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_testing.accounts import ACCOUNTS, ADMIN, SUPER, signed_dialogue, stored_broker, write_accounts
-from gantry_testing.local import TOPIC, wait_until
+from gantry_testing.client import wait_until
+from gantry_testing.local import TOPIC
+from gantry_wire.codes import ResponseCode
 from gantry_wire.fastjson import dumps
 
 PROXY = Credentials("proxy-user", "proxy-secret")
@@ -50,9 +51,12 @@ async def file_cluster(folder: Path) -> AsyncIterator[tuple[str, Broker, Credent
     """Servers with RocketMQ 4's accounts: the address, the broker, and an administrator."""
     async with guarded_cluster(folder) as (address, broker):
         write_accounts(folder / "plain_acl.yml", ACCOUNTS + FILE_ACCOUNT)
-        async with asyncio.timeout(120), signed_dialogue(broker, PROXY) as proxy:
-            while (await proxy.send(topic=TOPIC)).code != 0:
-                await asyncio.sleep(0.02)
+        async with signed_dialogue(broker, PROXY) as proxy:
+
+            async def is_known() -> bool:
+                return (await proxy.send(topic=TOPIC)).code == ResponseCode.SUCCESS
+
+            await wait_until(is_known, what="the account of the proxy")
         yield address, broker, ADMIN
 
 

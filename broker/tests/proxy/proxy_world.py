@@ -194,7 +194,8 @@ class World:
         self.client_requests = ClientRequests(self.clients, self.clock, self.limits.message_bytes_max)
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
-            renewals=self.renewals, guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock, monotonic_s=lambda: self.now_ms / 1000,
+            renewals=self.renewals, guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock,
+            monotonic_s=lambda: self.now_ms / 1000,
         )  # fmt: skip
 
     def clock(self) -> int:

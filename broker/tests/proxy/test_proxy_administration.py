@@ -15,7 +15,7 @@ from proxy_world import consumer_settings, message
 from gantry_client import Admin
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.proxy import Proxy
-from gantry_testing.local import wait_until
+from gantry_testing.client import wait_until
 
 GROUP = "billing"
 BROKER = "test-broker"
@@ -31,9 +31,10 @@ async def shown_consumer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Async
 
 
 async def until_shown(admin: Admin, client_id: str) -> None:
-    async with asyncio.timeout(120):
-        while client_id not in await admin.consumers.connections(GROUP):
-            await asyncio.sleep(0.02)
+    async def is_shown() -> bool:
+        return client_id in await admin.consumers.connections(GROUP)
+
+    await wait_until(is_shown, what="the registration of the client")
 
 
 async def test_administrator_gets_the_thread_dump_of_a_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +89,10 @@ async def test_client_that_has_left_is_not_shown(tmp_path: Path, monkeypatch: py
         await until_shown(admin, "client-1")
         await client.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=pb.Resource(name=GROUP)))
 
-        async with asyncio.timeout(120):
-            while await admin.consumers.connections(GROUP):
-                await asyncio.sleep(0.02)
+        async def is_gone() -> bool:
+            return not await admin.consumers.connections(GROUP)
+
+        await wait_until(is_gone, what="the end of the registration")
 
 
 async def test_offsets_and_pulls_are_those_of_the_broker(tmp_path: Path) -> None:

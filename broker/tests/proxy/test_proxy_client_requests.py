@@ -11,7 +11,7 @@ from gantry_proxy import client_requests
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_testing.local import wait_until
 from gantry_wire.codes import RequestCode, ResponseCode
-from gantry_wire.command import FLAG_ONEWAY, Command
+from gantry_wire.command import Command, oneway
 from gantry_wire.commands.consumers import ConsumeResult, ConsumerRunningInfo
 from gantry_wire.commands.documents import read_document
 from gantry_wire.message import StoredMessage, encode_host, encode_record
@@ -167,7 +167,7 @@ async def test_client_without_a_stream_is_not_online() -> None:
 
 
 async def test_requests_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit an administrator is told to retry."""
+    """Beyond the limit the administrator gets the code for a busy server."""
     monkeypatch.setattr(client_requests, "PENDING_MAX", 0)
     one = World()
     one.join_consumer()
@@ -181,7 +181,7 @@ async def test_requests_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -
 async def test_other_requests_of_brokers_are_answered_or_ignored() -> None:
     """A notice of a changed group needs no answer; offsets are kept by the broker only."""
     one = World()
-    notice = Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=FLAG_ONEWAY, ext={"consumerGroup": "billing"})
+    notice = oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "billing"})
     status = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": "orders", "group": "billing"})
     invalid = Command(code=RequestCode.GET_CONSUMER_RUNNING_INFO)
 

@@ -90,8 +90,9 @@ async def test_pull_outside_of_the_queue_names_its_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted_ms", "remaining_ms", "suspended_ms"), [(5_000, 30_000, 5_000), (60_000, 30_000, 20_000), (5_000, 2_000, 1_500)]
-)  # fmt: skip
+    ("wanted_ms", "remaining_ms", "suspended_ms"),
+    [(5_000, 30_000, 5_000), (60_000, 30_000, 20_000), (5_000, 2_000, 1_500)],
+)
 async def test_broker_holds_a_pull_for_the_time_that_the_client_waits(
     wanted_ms: int, remaining_ms: int, suspended_ms: int
 ) -> None:
@@ -214,7 +215,7 @@ async def test_offset_by_time_needs_a_time() -> None:
 
 
 async def test_unreachable_broker_is_reported() -> None:
-    """No offset is invented."""
+    """An unreachable broker is an error, and never the offset 0."""
     one = World()
     await one.topics.get("orders")
     one.brokers.failure = UNAVAILABLE

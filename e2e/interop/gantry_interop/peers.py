@@ -1,9 +1,9 @@
 """The two kinds of peer to which the drivers can connect.
 
 `apache` is Apache RocketMQ, name server and broker: a scenario is valid if it passes with it (the README names
-two that cannot). `apache-` with a version is another release of it. `gantry` is Gantry. Both are given the same topic defaults and the same short delay levels, so that a
-retry takes seconds. Other files start servers of their own where settings differ, such as `acl.py`, `tls.py` and
-`broker_group.py`.
+two that cannot). `apache-VERSION` is another release of it. `gantry` is Gantry. Both are given the same topic
+defaults and the same short delay levels, so that a retry takes seconds. Other files start servers of their own where
+settings differ, such as `acl.py`, `tls.py` and `broker_group.py`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
         home = layout.directory / "name-server-home"
         conf = layout.directory / "namesrv.conf"
         conf.write_text(f"listenPort={layout.name_server_port}\nbindAddress={layout.listen_host}\n")
-        program = replace(_of_version(kind, NAME_SERVER), properties=dict(layout.properties), is_measured=layout.is_measured)
+        program = replace(
+            _of_version(kind, NAME_SERVER), properties=dict(layout.properties), is_measured=layout.is_measured
+        )
         return nursery.start("name-server", program.command(home, ["-c", str(conf)]), java.environment(home))
     data = layout.directory / "name-server-data"
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server, "--data", str(data)]

@@ -1,10 +1,10 @@
-"""Apache's proxy in front of Gantry's name server, master and slaves: SDKs, remoting clients, and the death of a master.
+"""Apache's proxy in front of Gantry's name server, master and slaves: SDKs, remoting clients, and a failover.
 
-    group of three, code 0 needs one slave <- Apache's proxy of a version <- SDKs over gRPC, Java clients over remoting
+group of three, code 0 needs one slave <- Apache's proxy of a version <- SDKs over gRPC, Java clients over remoting
 
-    flows      the SDKs' programs run their flows, as they do through Gantry's proxy
-    remoting   Apache's Java client, with the proxy's remoting port as its name server
-    failover   under load: kill -9 the master, `gantry ha promote`; what was acknowledged is received, and unaltered
+flows      the SDKs' programs run their flows, as they do through Gantry's proxy
+remoting   Apache's Java client, with the proxy's remoting port as its name server
+failover   under load: kill -9 the master, `gantry ha promote`; what was acknowledged is received, and unaltered
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
@@ -119,53 +119,42 @@ def run_all(
 
 def _run_version(
     nursery: Nursery, version: str, parts: Collection[str], languages: Sequence[str], messages: int, place: Path
-) -> list[ProxiedResult]:
+) -> Iterator[ProxiedResult]:
     group = BrokerGroup(nursery, place, 3, SETTINGS)
     group.start()
     group.begin(1)
     proxy = apache_servers.start_proxy(nursery, version, group.address, CLUSTER, place / "proxy")
-    results: list[ProxiedResult] = []
     try:
         if "flows" in parts:
-            results += run_flows(group, proxy, languages, messages, place)
+            yield from run_flows(group, proxy, languages, messages, place)
         if "remoting" in parts:
-            results += run_remoting(nursery, group, proxy, messages, place)
+            yield from run_remoting(nursery, proxy, messages, place)
         if "failover" in parts:
-            results.append(run_failover(nursery, group, proxy, place))
+            yield run_failover(nursery, group, proxy, place)
     except InteropError as error:
-        results.append(ProxiedResult(version, "run", False, f"ended early: {error}"))
-    return results
+        yield ProxiedResult(version, "run", False, f"ended early: {error}")
 
 
 def run_flows(
     group: BrokerGroup, proxy: ApacheProxy, languages: Sequence[str], messages: int, place: Path
-) -> list[ProxiedResult]:
+) -> Iterator[ProxiedResult]:
     """Run all flows of the SDKs' programs through the proxy."""
-    results: list[ProxiedResult] = []
     for language in languages:
         suffix, flows = f"_{language}", (*sdk.FLOWS, *sdk.ONLY[language], *sdk.TIMER_FLOWS)
         asyncio.run(sdk.prepare(group.address, suffix, flows))
         for one in sdk.run_program(language, "gantry", proxy.grpc, suffix, messages, flows, place):
-            results.append(ProxiedResult(proxy.version, f"flow {one.flow} ({language})", one.is_ok, one.text))
-    return results
+            yield ProxiedResult(proxy.version, f"flow {one.flow} ({language})", one.is_ok, one.text)
 
 
-def run_remoting(
-    nursery: Nursery, group: BrokerGroup, proxy: ApacheProxy, messages: int, place: Path
-) -> list[ProxiedResult]:
+def run_remoting(nursery: Nursery, proxy: ApacheProxy, messages: int, place: Path) -> Iterator[ProxiedResult]:
     """Run Apache's Java client of the proxy's version with the proxy in the place of its name server."""
     options = drivers.DriverOptions(
         name_server=proxy.remoting, count=messages * 10, retry_count=messages, seed=1, levels=LEVELS,
         run=format(int(time.time()), "x"), scenario_seconds_max=180.0,
     )  # fmt: skip
-    found = drivers.run_scenarios(nursery, proxy.version, REMOTING_SCENARIOS, options, place / "home-remoting")
-    return [
-        ProxiedResult(
-            proxy.version, f"remoting {one.scenario}", one.kept,
-            f"sent {one.sent}, received {one.received}, lost {one.lost} {'; '.join(one.broken)}",
-        )
-        for one in found
-    ]  # fmt: skip
+    for one in drivers.run_scenarios(nursery, proxy.version, REMOTING_SCENARIOS, options, place / "home-remoting"):
+        text = f"sent {one.sent}, received {one.received}, lost {one.lost} {'; '.join(one.broken)}"
+        yield ProxiedResult(proxy.version, f"remoting {one.scenario}", one.kept, text)
 
 
 def run_failover(nursery: Nursery, group: BrokerGroup, proxy: ApacheProxy, place: Path) -> ProxiedResult:
@@ -173,8 +162,9 @@ def run_failover(nursery: Nursery, group: BrokerGroup, proxy: ApacheProxy, place
     asyncio.run(sdk.prepare(group.address, "_load", ("load",)))
     folder = place / "load"
     folder.mkdir(parents=True)
-    program = Path(sdk.python_command()[1]).with_name("sdk_load.py")
-    command = [sdk.python_command()[0], str(program), proxy.grpc, "_load", str(folder)]
+    python, flows_program = sdk.python_command()
+    program = Path(flows_program).with_name("sdk_load.py")
+    command = [python, str(program), proxy.grpc, "sdk-normal_load", "sdk-load_load", str(folder)]
     client, loads = nursery.start("sdk-load", command, os.environ), Loads(folder)
     wait_until("the first received message", lambda: bool(loads.read().received), FIRST_SECONDS_MAX, client)
     time.sleep(LOAD_SECONDS)
@@ -236,7 +226,7 @@ def proxy_command(chosen: list[str], parts: list[str], languages: list[str], mes
     directory = new_run_directory("proxy")
     with harness_errors(console):
         java.build()
-        results = run_all(chosen, parts, languages, messages, directory, lambda one: click.echo(one.line()))
+        results = run_all(chosen, parts, languages, messages, directory, lambda one: print(one.line(), flush=True))
     report.write_results(directory / "results.json", {"results": [one.as_json() for one in results]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.is_ok for one in results) else 1)
