@@ -39,7 +39,7 @@ SETTINGS: Final = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
 }
-REMOTING_SCENARIOS: Final = ("sync", "compressed", "tags", "ordered", "litepull")
+REMOTING_SCENARIOS: Final = ("async", "threads64", "compressed", "tags", "ordered", "litepull", "retry", "transactions")
 LOAD_SECONDS: Final = 5.0
 FIRST_SECONDS_MAX: Final = 120.0
 RECOVERY_SECONDS_MAX: Final = 240.0
@@ -128,7 +128,7 @@ def _run_version(
         if "flows" in parts:
             yield from run_flows(group, proxy, languages, messages, place)
         if "remoting" in parts:
-            yield from run_remoting(nursery, proxy, messages, place)
+            yield from run_remoting(nursery, group, proxy, messages, place)
         if "failover" in parts:
             yield run_failover(nursery, group, proxy, place)
     except InteropError as error:
@@ -146,11 +146,17 @@ def run_flows(
             yield ProxiedResult(proxy.version, f"flow {one.flow} ({language})", one.is_ok, one.text)
 
 
-def run_remoting(nursery: Nursery, proxy: ApacheProxy, messages: int, place: Path) -> Iterator[ProxiedResult]:
-    """Run Apache's Java client of the proxy's version with the proxy in the place of its name server."""
+def run_remoting(
+    nursery: Nursery, group: BrokerGroup, proxy: ApacheProxy, messages: int, place: Path
+) -> Iterator[ProxiedResult]:
+    """Run Apache's Java client of the proxy's version with the proxy in the place of its name server.
+
+    Topics are created at the brokers, since the proxy creates none.
+    """
     options = drivers.DriverOptions(
         name_server=proxy.remoting, count=messages * 10, retry_count=messages, seed=1, levels=LEVELS,
         run=format(int(time.time()), "x"), scenario_seconds_max=180.0,
+        extra=("--topic-namesrv", group.address),
     )  # fmt: skip
     for one in drivers.run_scenarios(nursery, proxy.version, REMOTING_SCENARIOS, options, place / "home-remoting"):
         text = f"sent {one.sent}, received {one.received}, lost {one.lost} {'; '.join(one.broken)}"

@@ -53,6 +53,7 @@ class Load:
         """Send until the file `stop` exists, and receive until `end` does."""
         consumer = SimpleConsumer(self._configuration, self._group, {self._topic: FilterExpression()})
         consumer.startup()
+        self._receive_first(consumer)
         receiver = threading.Thread(target=self._receive, args=(consumer,))
         receiver.start()
         senders = [threading.Thread(target=self._send) for _ in range(SENDERS)]
@@ -62,6 +63,16 @@ class Load:
             thread.join()
         (self._folder / "sent").touch()
         receiver.join()
+
+    def _receive_first(self, consumer: Any) -> None:
+        """Receive until a call succeeds: a new group begins at the end of each queue, at its first receive."""
+        while not (self._folder / "end").exists():
+            try:
+                consumer.receive(BATCH, INVISIBLE_S)
+                return
+            except Exception as error:  # noqa: BLE001  RocketMQ's proxy fails receives that overtake the settings
+                self._errors.write(f"first receive {type(error).__name__} {error}".replace("\n", " "))
+                time.sleep(RETRY_S)
 
     def _send(self) -> None:
         producer = Producer(self._configuration, (self._topic,))
