@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gantry_testing.local import dialogue, running_broker
-from gantry_wire import RequestCode
+from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import dumps
 
 CREATE, CREATE_LIST = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225
@@ -40,3 +40,18 @@ async def test_attribute_of_a_group_is_refused(tmp_path: Path) -> None:
         both = dumps({"groupConfigList": [{"groupName": "Good"}, odd]})
         assert (await client.ask(CREATE_LIST, body=both)).code == 1
         assert not {"Good", "Odd"} & broker.core.groups.all.keys()
+
+
+async def test_query_of_an_unknown_group_creates_it(tmp_path: Path) -> None:
+    """Proxies of RocketMQ ask for the configuration before the first heartbeat; an invalid name is not found."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        assert (await client.ask_json(CONFIG, {"group": "Newcomers"}))["retryMaxTimes"] == 16
+        assert "Newcomers" in broker.core.groups.all
+        assert (await client.ask(CONFIG, {"group": "no good!"})).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_query_creates_no_group_without_auto_creation(tmp_path: Path) -> None:
+    """The twin of the test above, with autoCreateSubscriptionGroup=false."""
+    async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
+        assert (await client.ask(CONFIG, {"group": "Newcomers"})).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert "Newcomers" not in broker.core.groups.all

@@ -39,7 +39,7 @@ SETTINGS: Final = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
 }
-REMOTING_SCENARIOS: Final = ("async", "threads64", "compressed", "tags", "ordered", "litepull", "retry", "transactions")
+REMOTING_SCENARIOS: Final = ("async", "compressed", "tags", "ordered", "litepull", "retry")
 LOAD_SECONDS: Final = 5.0
 FIRST_SECONDS_MAX: Final = 120.0
 RECOVERY_SECONDS_MAX: Final = 240.0
