@@ -55,3 +55,14 @@ async def test_query_creates_no_group_without_auto_creation(tmp_path: Path) -> N
     async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
         assert (await client.ask(CONFIG, {"group": "Newcomers"})).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert "Newcomers" not in broker.core.groups.all
+
+
+async def test_slave_creates_no_group(tmp_path: Path) -> None:
+    """A slave has the groups of its master; the query finds those."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        broker.core.groups.find_or_create("Known")
+        broker.core.gate.refuse_changes("this broker is a slave")
+        codes = [(await client.ask(CONFIG, {"group": group})).code for group in ("Known", "Newcomers")]
+        assert codes == [0, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
+        assert "Newcomers" not in broker.core.groups.all
+        broker.core.gate.accept_all()
