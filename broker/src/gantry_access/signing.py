@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import final
 
+from gantry_access.credentials import OwnAccount
 from gantry_wire.command import Command
 from gantry_wire.signatures import Credentials, StrictClaim, sign_strict, sign_v1
 
@@ -33,16 +34,40 @@ def wall_ms() -> int:
 
 
 def signer(
-    credentials: Credentials | None, kind: SignatureKind = SignatureKind.V1, *, now_ms: Callable[[], int] = wall_ms
+    credentials: Credentials | OwnAccount | None,
+    kind: SignatureKind = SignatureKind.V1,
+    *,
+    now_ms: Callable[[], int] = wall_ms,
 ) -> Sign | None:
-    """Create the signer of one new connection; None without credentials."""
+    """Create the signer of one new connection; None without credentials.
+
+    With an account of a file, each request is signed with the credentials that were read last.
+    """
     if credentials is None:
         return None
+    if isinstance(credentials, OwnAccount):
+        return _account_signer(credentials, kind, now_ms)
     if kind is SignatureKind.STRICT:
         return StrictSigner(credentials, now_ms)
 
     def sign(command: Command) -> None:
         command.ext = sign_v1(command.ext, command.body, credentials)
+
+    return sign
+
+
+def _account_signer(account: OwnAccount, kind: SignatureKind, now_ms: Callable[[], int]) -> Sign:
+    if kind is SignatureKind.STRICT:
+        strict = StrictSigner(account.credentials, now_ms)
+
+        def sign_strictly(command: Command) -> None:
+            strict.switch_account(account.credentials)
+            strict(command)
+
+        return sign_strictly
+
+    def sign(command: Command) -> None:
+        command.ext = sign_v1(command.ext, command.body, account.credentials)
 
     return sign
 

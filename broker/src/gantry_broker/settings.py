@@ -112,7 +112,7 @@ class BrokerSettings:
     """autoCreateTopicEnable: whether the first message to an unknown topic creates it."""
 
     auto_create_groups: bool = True
-    """autoCreateSubscriptionGroup: whether the first heartbeat or pull of an unknown group creates it."""
+    """autoCreateSubscriptionGroup: whether the first heartbeat, pull or query of an unknown group creates it."""
 
     default_topic_queues: int = 8
     """defaultTopicQueueNums: the largest number of queues of an auto-created topic."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from gantry_access import Credentials, SignatureKind
+from gantry_access import Credentials, OwnAccount, SignatureKind
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.compress import Codec
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -41,8 +41,9 @@ class ClientSettings:
     tls: ClientTlsSettings | ssl.SSLContext | None = None
     """Use TLS; None uses plain text. Changed files are reloaded, a context is used unchanged."""
 
-    credentials: Credentials | None = None
-    """The account that signs every request; None does not sign. `read_credentials` reads it from a file."""
+    credentials: Credentials | OwnAccount | None = None
+    """The account that signs every request; None does not sign. `read_credentials` reads it from a file. A server that
+    reloads its file gives an OwnAccount."""
 
     signature: SignatureKind = SignatureKind.V1
     """V1 signs like RocketMQ's clients. STRICT, for Gantry servers, also signs the request code, the time and a number,

@@ -4,10 +4,12 @@ Handlers know no connection: tests replace `BrokerPort` by a group of brokers in
 carries the requests of all clients, long polls included, since a broker answers requests in any order.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, final
 
 from gantry_client.calls import parse_document, require_success
+from gantry_client.connections import ConnectionPool, RequestHandler
 from gantry_client.errors import BrokerRefused
 from gantry_client.pop import PopClient, PopReply, PopRequest
 from gantry_client.session import Session
@@ -15,6 +17,7 @@ from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.admin import GroupField, SubscriptionGroupConfig, TopicConfig, TopicName
 from gantry_wire.commands.clients import HeartbeatData, ProducerData, UnregisterClient
+from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.fields import Fields
 from gantry_wire.commands.nameserver import TopicRoute
 
@@ -59,6 +62,12 @@ class BrokerPort(Protocol):
     async def unregister_producer(self, address: str, group: str) -> None:
         """Leave a producer group at a broker."""
 
+    async def register_consumer(self, slot: int, address: str, beat: HeartbeatData, language: str) -> None:
+        """Register a consumer of this proxy at a broker, on the connection with this number."""
+
+    async def unregister_consumer(self, slot: int, address: str, client_id: str, group: str) -> None:
+        """Remove a consumer of this proxy from its group at a broker."""
+
 
 @final
 class RemotingBrokers:
@@ -68,6 +77,9 @@ class RemotingBrokers:
         """Compressed bodies whose content is larger than ``body_bytes_max`` are returned as they are stored."""
         self._session: Final = session
         self._pop: Final = PopClient(session, body_bytes_max=body_bytes_max)
+        self._slots: Final[list[ConnectionPool]] = []
+        """The connections on which consumers are registered, by their numbers."""
+        self._answer_for_client: RequestHandler = _answer_nothing
 
     def __repr__(self) -> str:
         return f"<RemotingBrokers {self._session!r}>"
@@ -80,6 +92,10 @@ class RemotingBrokers:
             return None
 
         self._session.on_request(RequestCode.CHECK_TRANSACTION_STATE, check)
+
+    def on_client_request(self, handle: RequestHandler) -> None:
+        """Call ``handle`` for each request of a broker to a consumer that is registered there."""
+        self._answer_for_client = handle
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
         return await self._session.name_servers.route(topic)
@@ -124,6 +140,31 @@ class RemotingBrokers:
     async def unregister_producer(self, address: str, group: str) -> None:
         header = UnregisterClient(client_id=self._session.client_id, producer_group=group)
         await self._session.calls.request_success(address, RequestCode.UNREGISTER_CLIENT, header)
+
+    async def register_consumer(self, slot: int, address: str, beat: HeartbeatData, language: str) -> None:
+        command = Command(code=RequestCode.HEART_BEAT, body=write_document(beat), language=language)
+        require_success(await self._slot(slot).request(address, command, REQUEST_MS), address)
+
+    async def unregister_consumer(self, slot: int, address: str, client_id: str, group: str) -> None:
+        header = UnregisterClient(client_id=client_id, consumer_group=group)
+        command = Command(code=RequestCode.UNREGISTER_CLIENT, ext=header.write())
+        require_success(await self._slot(slot).request(address, command, REQUEST_MS), address)
+
+    async def close(self) -> None:
+        """Close the connections on which consumers are registered; those of the session are the session's."""
+        await asyncio.gather(*(pool.close() for pool in self._slots))
+
+    def _slot(self, number: int) -> ConnectionPool:
+        while len(self._slots) <= number:
+            pool = ConnectionPool(
+                self._session.settings, answer=lambda command, address: self._answer_for_client(command, address)
+            )
+            self._slots.append(pool)
+        return self._slots[number]
+
+
+def _answer_nothing(command: Command, address: str) -> None:
+    """Answer no request: the handler is set before the first consumer is registered."""
 
 
 def require_ok(reply: Command, address: str) -> Command:

@@ -172,6 +172,10 @@ class ClientTable:
         connected = [one for one in self._producers.get(topic, {}).values() if one.stream is not None]
         return connected[next(self._turn) % len(connected)] if connected else None
 
+    def consumers(self) -> list[ProxyClient]:
+        """Return the known consumers, in the order in which they came."""
+        return [one for one in self._clients.values() if not one.is_producer]
+
     def produced_topics(self) -> list[str]:
         """Return the topics that have a connected producer."""
         return [topic for topic in self._producers if self.producer_of(topic) is not None]
@@ -188,6 +192,17 @@ class ClientTable:
             log.info("client is gone", extra={"client": client.client_id, "group": client.group})
             self.remove(client.client_id)
         return gone
+
+    async def request_reconnects(self) -> None:
+        """Ask all clients to open another connection; a load balancer directs it to another replica.
+
+        The SDKs for Java (from 5.1.0) and Go (from 5.1.3) do so; others ignore it, and move when their stream ends.
+        """
+        connected = [client for client in self._clients.values() if client.stream is not None]
+        command = pb.ReconnectEndpointsCommand(nonce="drain")
+        await asyncio.gather(
+            *(client.send(pb.TelemetryCommand(reconnect_endpoints_command=command)) for client in connected)
+        )
 
     def close_streams(self) -> None:
         """End all streams: the SDKs connect to another replica."""

@@ -7,6 +7,7 @@ from typing import final
 from gantry_client.background import BackgroundTasks
 from gantry_proxy.access import ProxyGuard
 from gantry_proxy.brokers import BrokerPort
+from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.renewal import Renewals
 from gantry_proxy.settings import ProxyLimits
@@ -21,6 +22,7 @@ class ProxyCore:
     brokers: BrokerPort
     topics: Topics
     clients: ClientTable
+    client_requests: ClientRequests
     renewals: Renewals
     guard: ProxyGuard
     limits: ProxyLimits

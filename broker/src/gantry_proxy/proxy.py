@@ -1,7 +1,8 @@
 """A proxy as one object: how it is built, and the order in which it starts and stops.
 
     start   accounts and certificates -> connections to servers -> periodic tasks -> ports
-    drain   not ready -> `drainDelayMs` -> no new calls; Telemetry streams end -> running calls, at most `graceMs`
+    drain   not ready -> `drainDelayMs` -> clients are asked to reconnect -> `RECONNECT_S`
+            -> no new calls; Telemetry streams end -> running calls, at most `graceMs`
     close   leave producer groups -> close the connections
 
 Messages in flight are left as they are: their consumers acknowledge them through another replica.
@@ -19,12 +20,14 @@ from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
 from gantry_proxy.access import ProxyGuard
 from gantry_proxy.brokers import RemotingBrokers
+from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.grpc_server import GrpcServer
 from gantry_proxy.http_endpoint import HttpEndpoint
 from gantry_proxy.metrics import Gauge, ProxyMetrics, metrics_text, own_gauges
 from gantry_proxy.orphans import OrphanedTransactions
+from gantry_proxy.registrations import ConsumerRegistrations
 from gantry_proxy.renewal import InFlight, Renewals
 from gantry_proxy.service import MessagingService
 from gantry_proxy.settings import ProxySettings
@@ -39,6 +42,13 @@ RENEW_INTERVAL_MS: Final = 2_000
 """How often messages in flight are examined; well below the time for which they are renewed ahead."""
 REGISTER_INTERVAL_MS: Final = 10_000
 """How often the proxy registers as a producer; brokers forget it after 120 s."""
+RECONNECT_S: Final = 1.0
+"""How long clients have to open another connection before this proxy accepts no calls: a call that arrives while gRPC's
+core stops is cancelled."""
+OWN_ACCOUNT_INTERVAL_MS: Final = 1_000
+"""How often the file with the proxy's own account is read, as that with the accounts of clients."""
+SHOW_INTERVAL_MS: Final = 5_000
+"""How often new consumers are registered at brokers, and those that are gone unregistered."""
 CLEAN_INTERVAL_MS: Final = 5_000
 """How often clients that are gone and unused answers are removed."""
 
@@ -59,9 +69,10 @@ class Proxy:
         """Build all parts. Blocking: reads accounts. Raises SettingsError and AccessFileError."""
         self.settings: Final = settings
         self._accounts: Final = _accounts(settings)
-        self._session: Final = Session(settings.name_servers, _client_settings(settings))
+        self._own_account: Final = _own_account(settings)
+        self._session: Final = Session(settings.name_servers, _client_settings(settings, self._own_account))
         limits = settings.limits
-        brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
+        brokers = self._brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
         self._topics: Final = Topics(brokers, monotonic_ms)
         self._clients: Final = ClientTable(monotonic_ms, limits.clients_max)
         self._renewals: Final = Renewals(
@@ -69,12 +80,18 @@ class Proxy:
         )
         self._orphans: Final = OrphanedTransactions(brokers, self._topics, self._clients, limits.message_bytes_max)
         brokers.on_transaction_check(self._orphans.on_check)
+        client_requests = ClientRequests(self._clients, wall_ms, limits.message_bytes_max)
+        brokers.on_client_request(client_requests.answer)
+        self._registrations: Final = ConsumerRegistrations(
+            brokers, self._topics, self._clients, wall_ms, limits.visible_consumers_max
+        )
         self._tasks: Final = BackgroundTasks("proxy")
         self._metrics: Final = ProxyMetrics()
         guard = ProxyGuard(self._accounts, wall_ms, settings.access.signature_window_ms)
         core = ProxyCore(
-            brokers=brokers, topics=self._topics, clients=self._clients, renewals=self._renewals, guard=guard,
-            limits=limits, tasks=self._tasks, wall_ms=wall_ms, monotonic_s=time.monotonic,
+            brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
+            renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
+            monotonic_s=time.monotonic,
         )  # fmt: skip
         self.server: Final = GrpcServer(
             MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits
@@ -100,8 +117,11 @@ class Proxy:
         await self._session.start()
         if self._accounts is not None:
             self._tasks.start(self._accounts.watch(), "accounts")
+        if self._own_account is not None:
+            self._tasks.repeat(OWN_ACCOUNT_INTERVAL_MS, self._own_account.refresh, "own-account")
         self._tasks.repeat(RENEW_INTERVAL_MS, self._renewals.renew_due, "renewals")
         self._tasks.repeat(REGISTER_INTERVAL_MS, self._orphans.register, "producers")
+        self._tasks.repeat(SHOW_INTERVAL_MS, self._registrations.register, "consumers")
         self._tasks.repeat(CLEAN_INTERVAL_MS, self._clean, "clean-up")
         self._tasks.start(self._find_name_server(), "name-server")
         try:
@@ -119,6 +139,8 @@ class Proxy:
         log.info("draining", extra={"clients": len(self._clients), "delay_ms": listen.drain_delay_ms})
         await self.server.report_draining()
         await asyncio.sleep(listen.drain_delay_ms / 1000)
+        self._tasks.start(self._clients.request_reconnects(), "reconnects")
+        await asyncio.sleep(RECONNECT_S)
         stopping = asyncio.ensure_future(self.server.stop(listen.grace_ms / 1000))
         self._clients.close_streams()
         await stopping
@@ -130,6 +152,7 @@ class Proxy:
             await self._http.close()
         await self._orphans.unregister()
         await self._tasks.close()
+        await self._brokers.close()  # brokers remove the consumers whose connections close
         await self._topics.close()
         await self._session.close()
 
@@ -193,12 +216,16 @@ def _accounts(settings: ProxySettings) -> AccountFile | None:
     return file
 
 
-def _client_settings(settings: ProxySettings) -> ClientSettings:
-    access, authority = settings.access, settings.tls.broker_authority
+def _own_account(settings: ProxySettings) -> OwnAccount | None:
+    path = settings.access.credentials_file
     try:
-        account = OwnAccount(access.credentials_file) if access.credentials_file else None
+        return OwnAccount(path) if path else None
     except AccessFileError as error:
         raise SettingsError(f"access.credentialsFile: {error}") from error
+
+
+def _client_settings(settings: ProxySettings, account: OwnAccount | None) -> ClientSettings:
+    authority = settings.tls.broker_authority
     return ClientSettings(
         tls=ClientTlsSettings(
             authority_file=authority,
@@ -207,6 +234,6 @@ def _client_settings(settings: ProxySettings) -> ClientSettings:
         )
         if authority
         else None,
-        credentials=None if account is None else account.credentials,
-        signature=SignatureKind(access.signature),
+        credentials=account,
+        signature=SignatureKind(settings.access.signature),
     )

@@ -179,8 +179,9 @@ class MessagingService:
             self._core.clients.disconnect(client_id, stream)
 
     async def _on_command(self, context: CallContext, stream: TelemetryStream, command: pb.TelemetryCommand) -> None:
-        """Handle what a client sends. Reports that this proxy has not requested are ignored."""
+        """Handle what a client sends: its settings, or the answer to what it was asked."""
         if command.WhichOneof("command") != "settings":
+            self._core.client_requests.on_answer(context.client_id, command)
             return
         reply = await sessions.accept_settings(self._core, context, command.settings, stream)
         client = self._core.clients.find(context.client_id)

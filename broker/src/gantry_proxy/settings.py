@@ -74,7 +74,9 @@ class ProxyAccessSettings:
     reloaded when it changes. Without it every client may call everything that the proxy's account may."""
 
     credentials_file: str = ""
-    """A file with `accessKey` and `secretKey`, with which the proxy signs its requests to brokers and name servers."""
+    """A file with `accessKey` and `secretKey`, with which the proxy signs its requests to brokers and name servers. It
+    is reloaded when it changes. The account needs the permissions of all clients together; it need not be an
+    administrator."""
 
     signature: str = "v1"
     """How the proxy signs: `v1` for every server, `strict` for Gantry's with `aclMode=STRICT`."""
@@ -110,6 +112,10 @@ class ProxyLimits:
 
     connections_max: int = 30_000
     """How many connections may be open; clients of one process share one."""
+
+    visible_consumers_max: int = 1_000
+    """How many consumers are registered at brokers, so that administrators see them and can ask for a thread dump or
+    for the consumption of a message. Each costs a heartbeat every 30 s at each broker of its topics. 0 for none."""
 
     in_flight_messages_per_client_max: int = 20_000
     """For how many messages of one client the proxy renews the invisible time; further ones are not renewed."""

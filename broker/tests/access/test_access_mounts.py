@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_access import Credentials, OwnAccount, read_credentials, signer
+from gantry_access import Credentials, OwnAccount, SignatureKind, read_credentials, signer
 from gantry_access.account_file import AccountFile
 from gantry_access.settings import AccessMode
 from gantry_nameserver.server import NameServer
@@ -16,6 +16,7 @@ from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel
 from gantry_testing.accounts import ACCOUNTS, ADMIN, write_accounts
 from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.signatures import ACCESS_KEY
 
 
 async def answer(server: NameServer, credentials: Credentials) -> int:
@@ -107,3 +108,22 @@ def test_command_waits_for_the_writer_of_a_pipe(tmp_path: Path) -> None:
     writer.join(120)
 
     assert found == [ADMIN]
+
+
+@pytest.mark.parametrize("kind", list(SignatureKind))
+async def test_signer_of_an_account_follows_its_file(tmp_path: Path, kind: SignatureKind) -> None:
+    """A connection that is already open signs with the new account; the twin with fixed credentials does not."""
+    path = tmp_path / "account.yml"
+    path.write_text("accessKey: first-key\nsecretKey: first-secret\n")
+    account = OwnAccount(str(path))
+    following, fixed = signer(account, kind), signer(account.credentials, kind)
+    assert following is not None
+    assert fixed is not None
+    path.write_text("accessKey: second-key\nsecretKey: second-secret\n")
+    await account.refresh()
+    requests = [Command(code=10, ext={"topic": "orders"}) for _ in range(2)]
+
+    following(requests[0])
+    fixed(requests[1])
+
+    assert [request.ext[ACCESS_KEY] for request in requests] == ["second-key", "first-key"]

@@ -13,6 +13,7 @@ from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_client.messages import ReceivedMessage
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
 from gantry_proxy.access import ProxyGuard
+from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
@@ -24,7 +25,7 @@ from gantry_proxy.translation.client_settings import retry_delay_ms
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
-from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.clients import HeartbeatData, MessageQueue
 from gantry_wire.commands.fields import Fields
 from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
 from gantry_wire.message import encode_host, offset_message_id
@@ -64,6 +65,9 @@ class FakeBrokers:
     suspended: list[str] = field(default_factory=list)
     registered: dict[str, list[str]] = field(default_factory=dict)
     unregistered: list[tuple[str, str]] = field(default_factory=list)
+    consumers: dict[tuple[str, int, str], HeartbeatData] = field(default_factory=dict)
+    """The registered consumers by address, slot and group: a broker knows one client of a group by one connection."""
+    heartbeats: int = 0
     before_pop: Callable[[], Any] | None = None
     """Awaited before a pop is answered."""
 
@@ -133,6 +137,15 @@ class FakeBrokers:
         self._fail()
         self.unregistered.append((address, group))
 
+    async def register_consumer(self, slot: int, address: str, beat: HeartbeatData, language: str) -> None:
+        self._fail()
+        self.heartbeats += 1
+        self.consumers[address, slot, beat.consumer_data_set[0].group_name] = beat
+
+    async def unregister_consumer(self, slot: int, address: str, client_id: str, group: str) -> None:
+        self._fail()
+        assert self.consumers.pop((address, slot, group)).client_id == client_id
+
     def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure
@@ -182,9 +195,11 @@ class World:
             file = AccountFile(str(self.accounts), AccessMode.V1)
             file.load()
         self.guard = ProxyGuard(file, self.clock, window_ms=60_000)
+        self.client_requests = ClientRequests(self.clients, self.clock, self.limits.message_bytes_max)
         self.core = ProxyCore(
-            brokers=self.brokers, topics=self.topics, clients=self.clients, renewals=self.renewals, guard=self.guard,
-            limits=self.limits, tasks=self.tasks, wall_ms=self.clock, monotonic_s=lambda: self.now_ms / 1000,
+            brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
+            renewals=self.renewals, guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock,
+            monotonic_s=lambda: self.now_ms / 1000,
         )  # fmt: skip
 
     def clock(self) -> int:

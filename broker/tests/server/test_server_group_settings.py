@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gantry_testing.local import dialogue, running_broker
-from gantry_wire import RequestCode
+from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import dumps
 
 CREATE, CREATE_LIST = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225
@@ -56,3 +56,29 @@ async def test_priority_factor_of_a_group_is_stored(tmp_path: Path) -> None:
         body = dumps({"groupName": "Fair", "attributes": {"-priority.factor": ""}})
         assert (await client.ask(CREATE, body=body)).code == 0
         assert (await client.ask_json(CONFIG, {"group": "Fair"}))["attributes"] == {}
+
+
+async def test_query_of_an_unknown_group_creates_it(tmp_path: Path) -> None:
+    """Proxies of RocketMQ ask for the configuration before the first heartbeat; an invalid name is not found."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        assert (await client.ask_json(CONFIG, {"group": "Newcomers"}))["retryMaxTimes"] == 16
+        assert "Newcomers" in broker.core.groups.all
+        assert (await client.ask(CONFIG, {"group": "no good!"})).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_query_creates_no_group_without_auto_creation(tmp_path: Path) -> None:
+    """The twin of the test above, with autoCreateSubscriptionGroup=false."""
+    async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
+        assert (await client.ask(CONFIG, {"group": "Newcomers"})).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert "Newcomers" not in broker.core.groups.all
+
+
+async def test_slave_creates_no_group(tmp_path: Path) -> None:
+    """A slave has the groups of its master; the query finds those."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        broker.core.groups.find_or_create("Known")
+        broker.core.gate.refuse_changes("this broker is a slave")
+        codes = [(await client.ask(CONFIG, {"group": group})).code for group in ("Known", "Newcomers")]
+        assert codes == [0, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
+        assert "Newcomers" not in broker.core.groups.all
+        broker.core.gate.accept_all()

@@ -39,6 +39,7 @@ from gantry_interop.failover_plans import PLANS
 from gantry_interop.paths import new_run_directory
 from gantry_interop.popping import pop_command
 from gantry_interop.processes import Nursery
+from gantry_interop.proxied import proxy_command
 
 PEERS = ("gantry", "apache")
 
@@ -128,6 +129,7 @@ Examples:
   run.py ipv6                                  servers with only an IPv6 address
   run.py tls                                   over TLS, while certificates are replaced
   run.py sdk                                   RocketMQ 5 SDKs through the gRPC proxy
+  run.py proxy                                 RocketMQ's proxy in front of Gantry's servers
   run.py config                                change settings of running servers
   run.py acl                                   access control with accounts
   run.py admin                                 mqadmin's commands against Apache's servers and Gantry's
@@ -242,6 +244,7 @@ def _run_scenarios(target: Target, clients: list[str], scenarios: list[str], opt
 
 main.add_command(admin_command)
 main.add_command(pop_command)
+main.add_command(proxy_command)
 
 
 @main.command("benchmark")
@@ -359,7 +362,7 @@ def sdk_command(kinds: str, languages: str, messages: int, flows: tuple[str, ...
     """Run RocketMQ 5 SDKs through the gRPC proxy, and verify every message."""
     directory, is_ok = new_run_directory("sdk"), True
     with harness_errors(Console(stderr=True)):
-        if "apache" in kinds.split(","):
+        if any(peers.is_apache(kind) for kind in kinds.split(",")):
             java.build()
         for kind in kinds.split(","):
             with Nursery(directory / kind / "logs") as nursery:

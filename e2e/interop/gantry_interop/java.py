@@ -123,6 +123,8 @@ class Program:
     options: Sequence[str] = ()
     is_measured: bool = False
     """Whether its speed is measured: then the virtual machine runs with default options."""
+    classes: str = ""
+    """The class path, if it is not that of the module."""
 
     def command(self, home: Path, arguments: Sequence[str] = ()) -> list[str]:
         """Return the command line; `home` receives the logs and offset files that clients write to the user's home."""
@@ -138,7 +140,7 @@ class Program:
             *self.options,
             *(f"-D{name}={value}" for name, value in properties.items()),
             "-cp",
-            class_path(self.module),
+            self.classes or class_path(self.module),
             self.main,
             *arguments,
         ]

@@ -1,9 +1,9 @@
 """The two kinds of peer to which the drivers can connect.
 
 `apache` is Apache RocketMQ, name server and broker: a scenario is valid if it passes with it (the README names
-two that cannot). `gantry` is Gantry. Both are given the same topic defaults and the same short delay levels, so that a
-retry takes seconds. Other files start servers of their own where settings differ, such as `acl.py`, `tls.py` and
-`broker_group.py`.
+two that cannot). `apache-VERSION` is another release of it. `gantry` is Gantry. Both are given the same topic
+defaults and the same short delay levels, so that a retry takes seconds. Other files start servers of their own where
+settings differ, such as `acl.py`, `tls.py` and `broker_group.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gantry_interop import java, probe
+from gantry_interop import apache_servers, java, probe
 from gantry_interop.processes import Child, Nursery, wait_until
 from gantry_testing.ports import free_port_run
 
@@ -128,8 +128,8 @@ def start_broker(kind: str, nursery: Nursery, layout: Layout, name: str = "broke
     conf = layout.directory / "broker.conf"
     conf.write_text("".join(f"{name}={value}\n" for name, value in broker_settings(kind, layout).items()))
     home = layout.directory / "broker-home"
-    if kind == "apache":
-        program = replace(BROKER, properties=dict(layout.properties), is_measured=layout.is_measured)
+    if is_apache(kind):
+        program = replace(_of_version(kind, BROKER), properties=dict(layout.properties), is_measured=layout.is_measured)
         broker = nursery.start(name, program.command(home, ["-c", str(conf)]), java.environment(home))
     else:
         broker = nursery.start(name, [sys.executable, "-m", "gantry_broker", "-c", str(conf)], os.environ)
@@ -143,11 +143,13 @@ def start_broker(kind: str, nursery: Nursery, layout: Layout, name: str = "broke
 
 
 def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
-    if kind == "apache":
+    if is_apache(kind):
         home = layout.directory / "name-server-home"
         conf = layout.directory / "namesrv.conf"
         conf.write_text(f"listenPort={layout.name_server_port}\nbindAddress={layout.listen_host}\n")
-        program = replace(NAME_SERVER, properties=dict(layout.properties), is_measured=layout.is_measured)
+        program = replace(
+            _of_version(kind, NAME_SERVER), properties=dict(layout.properties), is_measured=layout.is_measured
+        )
         return nursery.start("name-server", program.command(home, ["-c", str(conf)]), java.environment(home))
     data = layout.directory / "name-server-data"
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server, "--data", str(data)]
@@ -179,7 +181,7 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
         # 200 ms; the scenarios are about messages, not about that machine's scheduling. `benchmark` keeps the default.
         "waitTimeMillsInSendQueue": "5000",
     }
-    if kind == "apache":
+    if is_apache(kind):
         settings |= {
             "storePathCommitLog": str(layout.store / "commitlog"),
             "brokerIP2": layout.advertised_host,
@@ -187,6 +189,17 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
             "recallMessageEnable": "true",
         }
     return {**settings, **layout.settings}
+
+
+def is_apache(kind: str) -> bool:
+    """Return whether a kind is Apache RocketMQ, of any version."""
+    return kind.partition("-")[0] == "apache"
+
+
+def _of_version(kind: str, program: java.Program) -> java.Program:
+    """Return a server of the version in the kind; without one, of the reference module's."""
+    version = kind.partition("-")[2]
+    return replace(program, classes=apache_servers.class_path(version)) if version else program
 
 
 def _address(host: str, port: int) -> str:

@@ -58,7 +58,7 @@ def run_sdk(
     nursery: Nursery, peer: str, languages: Sequence[str], flows: Sequence[str], messages: int, directory: Path
 ) -> list[FlowResult]:
     """Start servers of one kind and a proxy, and run the programs of these SDKs. Raises InteropError."""
-    settings = {"timerWheelEnable": "true", "recallMessageEnable": "true"} if peer == "apache" else {}
+    settings = {"timerWheelEnable": "true", "recallMessageEnable": "true"} if peers.is_apache(peer) else {}
     started = peers.start(peer, nursery, peers.Layout(directory / peer, settings=settings))
     port = free_port_run(2)
     arguments = ["-n", started.address, "--listen", f"127.0.0.1:{port}", "--http-listen", f"127.0.0.1:{port + 1}"]
@@ -67,15 +67,16 @@ def run_sdk(
     results: list[FlowResult] = []
     for language in languages:
         suffix = f"_{language}"
-        wanted = flows or (*FLOWS, *ONLY[language], *(TIMER_FLOWS if peer == "apache" else ()))
-        asyncio.run(_prepare(started.address, suffix, wanted))
-        results += _run_program(language, peer, f"127.0.0.1:{port}", suffix, messages, wanted, directory)
+        wanted = flows or (*FLOWS, *ONLY[language], *(TIMER_FLOWS if peers.is_apache(peer) else ()))
+        asyncio.run(prepare(started.address, suffix, wanted))
+        results += run_program(language, peer, f"127.0.0.1:{port}", suffix, messages, wanted, directory)
     return results
 
 
-def _run_program(
+def run_program(
     language: str, peer: str, endpoints: str, suffix: str, messages: int, flows: Sequence[str], directory: Path
 ) -> list[FlowResult]:
+    """Run one SDK's program through the proxy at these endpoints; the topics and groups must exist."""
     command = python_command() if language == "python" else java_command(directory)
     done = subprocess.run(
         [*command, endpoints, suffix, str(messages), *flows],
@@ -125,7 +126,7 @@ def _build(command: Sequence[str]) -> None:
         raise InteropError(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
-async def _prepare(name_server: str, suffix: str, flows: Sequence[str]) -> None:
+async def prepare(name_server: str, suffix: str, flows: Sequence[str]) -> None:
     """Create the topics with their types, and the groups of the flows."""
     session = Session(name_server)
     await session.start()

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_access import AccessFileError, Credentials, read_credentials
+from gantry_access import AccessFileError, Credentials, OwnAccount, read_credentials
 from gantry_admin.errors import Problem
 from gantry_admin.link import BrokerLink
 from gantry_admin.settings import BrokerPaths, BrokerTls
@@ -48,7 +48,7 @@ class BrokerClient:
         self._paths: Final = paths
         self._link: Final = link
         self._admin: Admin | None = None
-        self._connected_to: tuple[str, Credentials | None] | None = None
+        self._connected_to: tuple[str, Credentials | OwnAccount | None] | None = None
         self._lock: Final = asyncio.Lock()
 
     def __repr__(self) -> str:

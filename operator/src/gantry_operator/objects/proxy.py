@@ -14,7 +14,7 @@
     authority        `access.tlsSecret`       the authority of brokers and name servers
     certificates     the Secret of its port   certificate and key, also the authority of clients
 
-The proxy reloads the accounts of clients and certificates while it runs, and reads its own account at its start. Only
+The proxy reloads all accounts and certificates while it runs. Only
 the keys that it needs are mounted: where it has a certificate of its own, it cannot read the key of the brokers' one.
 
 **Stopping.** After SIGTERM a proxy reports that it is not ready, and serves as before until no node sends new clients

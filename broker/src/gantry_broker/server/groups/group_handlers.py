@@ -173,8 +173,14 @@ def list_groups(core: BrokerCore, command: Command, connection: Connection) -> C
 
 @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
 def find_group(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """Answer with the configuration of a group, which a master creates with defaults, as at its first heartbeat.
+
+    RocketMQ's broker does so, too, and its proxy refuses the heartbeat of a consumer whose group this request does not
+    find.
+    """
     group = GroupField.read(command.ext).group
-    config = core.groups.all.get(group)
+    is_writable = core.gate.write_refusal is None
+    config = core.groups.find_or_create(group) if is_writable else core.groups.all.get(group)
     if config is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group[:300]}")
     return command.reply(body=write_document(config))

@@ -10,6 +10,7 @@ import java.util.Set;
 record Options(
     List<String> scenarios,
     String nameServer,
+    String topicServer,
     int count,
     int retryCount,
     long seed,
@@ -32,7 +33,7 @@ record Options(
     boolean isNameServerGuarded,
     String run) {
 
-    private static final Set<String> KNOWN = Set.of("namesrv", "count", "retry-count", "seed", "threads", "queues",
+    private static final Set<String> KNOWN = Set.of("namesrv", "topic-namesrv", "count", "retry-count", "seed", "threads", "queues",
         "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "pop", "directory", "gantry",
         "access-key", "secret-key", "admin-key", "admin-secret", "guarded-names", "run");
 
@@ -59,6 +60,7 @@ record Options(
         return new Options(
             scenarios,
             flags.get("namesrv"),
+            flags.getOrDefault("topic-namesrv", flags.get("namesrv")),
             number(flags, "count", 100_000),
             number(flags, "retry-count", 1_000),
             Long.parseLong(flags.getOrDefault("seed", "1")),

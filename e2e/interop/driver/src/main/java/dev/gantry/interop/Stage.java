@@ -201,7 +201,24 @@ final class Stage implements AutoCloseable {
 
     /** Makes a topic: as the administrator, where there is one. */
     void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
+        if (!options.topicServer().equals(options.nameServer())) {
+            createTopicAtBrokers(topic, queues);
+            return;
+        }
         Dialect.createTopic(options.adminKey().isEmpty() ? producer : producer(adminHook()), topic, queues);
+    }
+
+    /** Makes a topic without the proxy in front of the brokers, which makes none. */
+    private void createTopicAtBrokers(String topic, int queues) throws MQClientException {
+        DefaultMQProducer direct = new DefaultMQProducer("makers_of_" + group, adminHook());
+        direct.setNamesrvAddr(options.topicServer());
+        direct.setInstanceName(instance());
+        direct.start();
+        try {
+            Dialect.createTopic(direct, topic, queues);
+        } finally {
+            direct.shutdown();
+        }
     }
 
     /** A push consumer that reads from the first message on; the caller subscribes, listens and starts it. */
