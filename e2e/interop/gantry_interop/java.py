@@ -29,6 +29,7 @@ CLIENT_MODULES = {
 OUTER_CLIENTS = (versions.OLDEST, versions.PEER)
 """The oldest and the newest client, for runs whose time allows no more."""
 REFERENCE = "reference"
+PROXY = "apache-proxy"
 BUILD_SECONDS_MAX = 600
 TARGET = INTEROP / "target"
 
@@ -52,7 +53,7 @@ def sources_digest() -> str:
     """Return a digest over every file that affects the Maven build."""
     digest = hashlib.sha256()
     found = [INTEROP / "pom.xml"]
-    for module in ("common", "driver", *CLIENT_MODULES.values(), REFERENCE):
+    for module in ("common", "driver", *_modules()):
         found += [INTEROP / module / "pom.xml", *sorted((INTEROP / module / "src").rglob("*.java"))]
     for path in found:
         if path.exists():
@@ -91,7 +92,7 @@ def build() -> bool:
 
 
 def _modules() -> list[str]:
-    return [*CLIENT_MODULES.values(), REFERENCE]
+    return [*CLIENT_MODULES.values(), REFERENCE, PROXY]
 
 
 def _has_class_path(module: str) -> bool:
