@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from gantry_interop import sdk_command
 from gantry_interop.admin import page, plan, plan_runner, samples, scene, verdicts
 from gantry_interop.admin.json_process import JsonProcess
 from gantry_interop.admin.masks import CommonRows, Mask, Window, normalize
@@ -48,8 +49,9 @@ def test_recorded_list_is_that_of_the_tool(tmp_path: Path) -> None:
 
 
 def test_page_is_generated_from_the_recorded_run() -> None:
-    """docs/compatibility.md has exactly the content of results.json."""
-    assert page.PAGE.read_text() == page.build_page(verdicts.read(), len(plan.ALL))
+    """docs/compatibility.md has exactly the content of the recorded results of mqadmin and of the SDKs."""
+    section = sdk_command.build_section(sdk_command.read())
+    assert page.PAGE.read_text() == page.build_page(verdicts.read(), len(plan.ALL), section)
 
 
 def test_at_least_75_commands_are_the_same() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gantry_interop import sdk
+from gantry_interop import sdk_programs
 from proxy_clusters import access_settings, file_cluster, stored_cluster
 
 from gantry_testing.accounts import signed_dialogue
@@ -31,7 +31,7 @@ accounts:
     topicPerms: [another=PUB|SUB]
     groupPerms: [another=SUB]
 """
-MESSAGES = "5"
+MESSAGES = 5
 RUN_SECONDS_MAX = 400.0
 
 
@@ -58,8 +58,8 @@ async def proxy_process(folder: Path, name_server: str) -> AsyncIterator[int]:
 
 async def run_flow(port: int, key: str, secret: str) -> dict[str, Any]:
     """Run the SDK's program with an account; return the verdict of its flow."""
-    command = await asyncio.to_thread(sdk.python_command)
-    options = [f"127.0.0.1:{port}", SUFFIX, MESSAGES, "normal", "--access-key", key, "--secret-key", secret]
+    command = await asyncio.to_thread(sdk_programs.command, "python", Path.cwd())
+    options = [f"127.0.0.1:{port}", SUFFIX, f"normal:{MESSAGES}", "--access-key", key, "--secret-key", secret]
     process = await asyncio.create_subprocess_exec(
         *command, *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )

@@ -3,7 +3,7 @@
     Telemetry stream with settings   -> the client is known
     heartbeats, receives             -> it stays known, for `SILENT_MS` after the last sign
     its stream ends                  -> it must show another sign within `DISCONNECTED_MS`
-    NotifyClientTermination          -> it is gone at once
+    NotifyClientTermination          -> it is gone at once, and ends its stream itself within `LEAVING_MS`
 
 When a client is gone, its messages in flight return to the group, and brokers do not ask it about transactions.
 """
@@ -25,6 +25,8 @@ SILENT_MS: Final = 120_000
 10 s."""
 DISCONNECTED_MS: Final = 30_000
 """The same for a client whose stream has ended: enough to connect again."""
+LEAVING_MS: Final = 10_000
+"""How long a client that has announced its end may keep its stream open; SDKs end it at once."""
 WRITE_TIMEOUT_S: Final = 10.0
 """How long a client may take to read a command before its stream is closed."""
 WAITING_WRITES_MAX: Final = 16
@@ -112,6 +114,8 @@ class ClientTable:
         self._clients: Final[dict[str, ProxyClient]] = {}
         self._producers: Final[dict[str, dict[str, ProxyClient]]] = {}
         """The producers of each topic, by client id."""
+        self._leaving: Final[dict[CommandStream, int]] = {}
+        """The streams of clients that have left, and when: the client ends its stream itself."""
         self._turn: Final = itertools.count()
 
     def __repr__(self) -> str:
@@ -139,6 +143,7 @@ class ClientTable:
             if client.stream is not None:
                 client.stream.close()  # the client has opened another one, since it lost this one
             client.stream = stream
+        self._leaving.pop(stream, None)
         return client
 
     def find(self, client_id: str) -> ProxyClient | None:
@@ -154,17 +159,31 @@ class ClientTable:
 
     def disconnect(self, client_id: str, stream: CommandStream) -> None:
         """Record that a stream has ended."""
+        self._leaving.pop(stream, None)
         client = self._clients.get(client_id)
         if client is not None and client.stream is stream:
             client.stream, client.last_seen_ms = None, self._now_ms()
 
-    def remove(self, client_id: str) -> ProxyClient | None:
-        """Forget a client, and close its stream. None if it is unknown."""
+    def leave(self, client_id: str) -> ProxyClient | None:
+        """Forget a client that has announced its end. None if it is unknown.
+
+        The client ends its stream itself. If the proxy ended it now, an SDK could take that for a lost connection: that
+        for Node.js has no listener any more at this moment, and would end the process of the application.
+        """
+        client = self._forget(client_id)
+        if client is not None and client.stream is not None:
+            self._leaving[client.stream] = self._now_ms()
+        return client
+
+    def _remove(self, client_id: str) -> None:
+        client = self._forget(client_id)
+        if client is not None and client.stream is not None:
+            client.stream.close()
+
+    def _forget(self, client_id: str) -> ProxyClient | None:
         client = self._clients.pop(client_id, None)
         if client is not None:
             self._leave_topics(client)
-            if client.stream is not None:
-                client.stream.close()
         return client
 
     def producer_of(self, topic: str) -> ProxyClient | None:
@@ -181,8 +200,10 @@ class ClientTable:
         return [topic for topic in self._producers if self.producer_of(topic) is not None]
 
     def remove_silent(self) -> list[ProxyClient]:
-        """Remove and return the clients that are gone. Called periodically."""
+        """Remove and return the clients that are gone, and close streams that clients left open. Called regularly."""
         now_ms = self._now_ms()
+        for stream in [one for one, since_ms in self._leaving.items() if now_ms - since_ms > LEAVING_MS]:
+            stream.close()
         gone = [
             client
             for client in self._clients.values()
@@ -190,7 +211,7 @@ class ClientTable:
         ]
         for client in gone:
             log.info("client is gone", extra={"client": client.client_id, "group": client.group})
-            self.remove(client.client_id)
+            self._remove(client.client_id)
         return gone
 
     async def request_reconnects(self) -> None:
@@ -209,6 +230,8 @@ class ClientTable:
         for client in self._clients.values():
             if client.stream is not None:
                 client.stream.close()
+        for stream in self._leaving:
+            stream.close()
 
     def _leave_topics(self, client: ProxyClient) -> None:
         for topic in client.topics:

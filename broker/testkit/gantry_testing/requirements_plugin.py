@@ -173,6 +173,11 @@ def probe_go() -> str | None:
     return None
 
 
+def probe_node() -> str | None:
+    """Check for Node.js and its package manager."""
+    return missing_commands("node", "npm") or command_fails("node", "--version")
+
+
 def probe_cc() -> str | None:
     """Check for a C compiler with the headers of the C library."""
     found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
@@ -259,6 +264,7 @@ NEEDS: dict[str, Need] = {
         Need("memory_group", probe_memory_group, "run as root where cgroups are writable"),
         Need("java", probe_java, "apt-get install openjdk-17-jdk-headless maven"),
         Need("go", probe_go, "on Debian 12: apt-get install -t bookworm-backports golang-go"),
+        Need("node", probe_node, "apt-get install nodejs npm"),
         Need("cc", probe_cc, "apt-get install gcc libc6-dev"),
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need(

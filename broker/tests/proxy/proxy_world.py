@@ -157,7 +157,7 @@ class FakeBrokers:
         return parse_properties(properties)
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeStream:
     """The writing side of a Telemetry stream."""
 

@@ -20,7 +20,7 @@ from proxy_world import (
 )
 
 from gantry_client.errors import NoMaster, NoRoute
-from gantry_proxy.clients import DISCONNECTED_MS, SILENT_MS
+from gantry_proxy.clients import DISCONNECTED_MS, LEAVING_MS, SILENT_MS
 from gantry_proxy.handlers.routing import query_assignment, query_route
 from gantry_proxy.handlers.sessions import (
     accept_settings,
@@ -224,14 +224,40 @@ async def test_unknown_client_must_send_settings_first() -> None:
 
 
 async def test_terminated_client_is_forgotten_at_once() -> None:
-    """NotifyClientTermination ends the stream, and the client can come back."""
+    """NotifyClientTermination leaves the stream to the client: an SDK takes another end of it for a fault."""
     one = world()
     stream = one.join_producer(client_id="client-1")
 
     await notify_client_termination(one.core, one.context(), pb.NotifyClientTerminationRequest())
 
-    assert (stream.is_closed, len(one.clients), one.clients.produced_topics()) == (True, 0, [])
+    assert (stream.is_closed, len(one.clients), one.clients.produced_topics()) == (False, 0, [])
+    one.clients.disconnect("client-1", stream)
+    one.now_ms += LEAVING_MS + 1
+    assert one.clients.remove_silent() == [] and not stream.is_closed
     one.join_producer(client_id="client-1")
+
+
+async def test_stream_that_a_terminated_client_leaves_open_is_closed() -> None:
+    """A client cannot keep a stream that belongs to nothing, and a stopping proxy does not wait for it."""
+    one = world()
+    late, stopped, back = (one.join_producer(client_id=name) for name in ("client-1", "client-2", "client-3"))
+    await notify_client_termination(one.core, one.context(), pb.NotifyClientTerminationRequest())
+    one.now_ms += LEAVING_MS
+    one.clients.leave("client-2")
+    one.clients.leave("client-3")  # it comes back on the same stream
+    one.clients.register("client-3", producer_settings(), back)
+
+    one.clients.remove_silent()
+    assert (late.is_closed, stopped.is_closed) == (False, False)
+    one.now_ms += 1
+    one.clients.remove_silent()
+    assert (late.is_closed, stopped.is_closed) == (True, False)
+    one.now_ms += LEAVING_MS
+    one.clients.remove_silent()
+    assert (stopped.is_closed, back.is_closed) == (True, False)
+    one.clients.leave("client-3")
+    one.clients.close_streams()
+    assert back.is_closed
 
 
 async def test_client_that_does_not_read_loses_its_stream() -> None:

@@ -30,7 +30,6 @@ from gantry_interop import (
     peers,
     record,
     report,
-    sdk,
     tls,
 )
 from gantry_interop.admin.command import admin_command
@@ -40,6 +39,7 @@ from gantry_interop.paths import new_run_directory
 from gantry_interop.popping import pop_command
 from gantry_interop.processes import Nursery
 from gantry_interop.proxied import proxy_command
+from gantry_interop.sdk_command import sdk_command
 
 PEERS = ("gantry", "apache")
 
@@ -245,6 +245,7 @@ def _run_scenarios(target: Target, clients: list[str], scenarios: list[str], opt
 main.add_command(admin_command)
 main.add_command(pop_command)
 main.add_command(proxy_command)
+main.add_command(sdk_command)
 
 
 @main.command("benchmark")
@@ -349,27 +350,6 @@ def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> 
     chosen_scenarios = _parse_choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
     options = drivers.DriverOptions("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
     sys.exit(_run_scenarios(replace(_read_target(target), host="::1"), chosen, chosen_scenarios, options))
-
-
-@main.command("sdk")
-@click.option(
-    "--peers", "kinds", default="gantry,apache", show_default=True, help="Whose brokers are behind the proxy."
-)
-@click.option("--languages", default=",".join(sdk.LANGUAGES), show_default=True, help="Which SDKs run.")
-@click.option("--messages", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Messages of a flow.")
-@click.argument("flows", nargs=-1)
-def sdk_command(kinds: str, languages: str, messages: int, flows: tuple[str, ...]) -> None:
-    """Run RocketMQ 5 SDKs through the gRPC proxy, and verify every message."""
-    directory, is_ok = new_run_directory("sdk"), True
-    with harness_errors(Console(stderr=True)):
-        if any(peers.is_apache(kind) for kind in kinds.split(",")):
-            java.build()
-        for kind in kinds.split(","):
-            with Nursery(directory / kind / "logs") as nursery:
-                for one in sdk.run_sdk(nursery, kind, languages.split(","), flows, messages, directory / kind):
-                    click.echo(f"{'ok    ' if one.is_ok else 'FAILED'} {one.peer} {one.language} {one.text}")
-                    is_ok &= one.is_ok
-    sys.exit(0 if is_ok else 1)
 
 
 @main.command("tls")

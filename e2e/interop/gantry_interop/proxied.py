@@ -9,7 +9,6 @@ failover   under load: kill -9 the master, `gantry ha promote`; what was acknowl
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Any, Final, final
 
 import click
 
-from gantry_interop import apache_servers, drivers, java, report, sdk, versions
+from gantry_interop import apache_servers, drivers, java, report, sdk, sdk_programs, sdk_servers, versions
 from gantry_interop.apache_servers import ApacheProxy
 from gantry_interop.broker_group import BrokerGroup
 from gantry_interop.errors import InteropError, harness_errors
@@ -141,11 +140,13 @@ def run_flows(
     group: BrokerGroup, proxy: ApacheProxy, languages: Sequence[str], messages: int, place: Path
 ) -> Iterator[ProxiedResult]:
     """Run all flows of the SDKs' programs through the proxy."""
-    for language in languages:
-        suffix, flows = f"_{language}", (*sdk.FLOWS, *sdk.ONLY[language], *sdk.TIMER_FLOWS)
-        asyncio.run(sdk.prepare(group.address, suffix, flows))
-        for one in sdk.run_program(language, "gantry", proxy.grpc, suffix, messages, flows, place):
-            yield ProxiedResult(proxy.version, f"flow {one.flow} ({language})", one.is_ok, one.text)
+    counts = dict.fromkeys(sdk.FLOWS, messages)
+    for one in sdk.run_flows(_servers(group, proxy), languages, counts, place):
+        yield ProxiedResult(proxy.version, f"flow {one.flow} ({one.language})", one.is_ok, one.line())
+
+
+def _servers(group: BrokerGroup, proxy: ApacheProxy) -> sdk_servers.Servers:
+    return sdk_servers.Servers("apache-gantry", group.address, proxy.grpc, proxy.child)
 
 
 def run_remoting(
@@ -167,10 +168,10 @@ def run_remoting(
 
 def run_failover(nursery: Nursery, group: BrokerGroup, proxy: ApacheProxy, place: Path) -> ProxiedResult:
     """Kill the master under the load of an SDK, promote a slave, bring the old master back, and judge the records."""
-    asyncio.run(sdk.prepare(group.address, "_load", ("load",)))
+    sdk_servers.prepare(_servers(group, proxy), "_load", ("load",), sdk_servers.LISTED_DELAYS)
     folder = place / "load"
     folder.mkdir(parents=True)
-    python, flows_program = sdk.python_command()
+    python, flows_program = sdk_programs.command("python", place)
     program = Path(flows_program).with_name("sdk_load.py")
     command = [python, str(program), proxy.grpc, "sdk-normal_load", "sdk-load_load", str(folder)]
     client, loads = nursery.start("sdk-load", command, os.environ), Loads(folder)

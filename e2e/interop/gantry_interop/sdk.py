@@ -1,45 +1,46 @@
-"""RocketMQ 5 SDKs through Gantry's gRPC proxy, in front of Apache's broker and of Gantry's.
+"""SDKs of RocketMQ 5 through a gRPC proxy: which flows each of them performs, and their verdicts.
 
-    servers (peers) <- proxy <- the SDK's program under `e2e/interop/sdk/<language>`
+    servers (sdk_servers) <- the program of an SDK (sdk_programs), one process for each flow
 
-Each program runs its flows with hashed bodies and prints one JSON line for each. The Python SDK has a virtual
-environment of its own, since it pins packages that Gantry does not use; the Java SDK has a Maven project of its own.
+A flow sends messages with hashed bodies, receives them, and prints one JSON line. It is ok if every message arrived and
+none was altered; duplicates are counted. What an SDK cannot do is listed in `ABSENT`, and shown with its version.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import socket
 import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gantry_client.session import Session
-from gantry_interop import java, peers
+from gantry_interop import sdk_programs, sdk_servers
 from gantry_interop.errors import InteropError
-from gantry_interop.paths import INTEROP
-from gantry_interop.processes import Nursery, wait_until
-from gantry_testing.ports import free_port_run
-from gantry_wire.codes import RequestCode
-from gantry_wire.commands.admin import CreateTopic, SubscriptionGroupConfig
+from gantry_interop.processes import Nursery
 
-LANGUAGES: Final = ("python", "java")
-SDK: Final = INTEROP / "sdk"
-KINDS: Final = ("normal", "fifo", "delay", "transaction", "priority")
-FLOWS: Final = ("normal", "tag", "sql", "push", "fifo", "transaction")
-"""Flows of every SDK with every broker; those below need a broker with timers, or exist in one program only."""
-TIMER_FLOWS: Final = ("delay", "recall")
-ONLY: Final = {"python": ("invisible", "priority"), "java": ("dead-letters",)}
-ORDERED: Final = frozenset({"fifo", "dead-letters"})
-DEAD_LETTER_RETRIES: Final = 2
-RUN_SECONDS_MAX: Final = 1_800
-BUILD_SECONDS_MAX: Final = 900
-READY_SECONDS_MAX: Final = 120.0
+LANGUAGES: Final = tuple(sdk_programs.SDKS)
+SHARES: Final[Mapping[str, int]] = {
+    "normal": 30_000,
+    "tag": 15_000,
+    "sql": 15_000,
+    "push": 20_000,
+    "fifo": 10_000,
+    "transaction": 5_000,
+    "delay": 3_000,
+    "recall": 1_480,
+    "invisible": 300,
+    "dead-letters": 200,
+    "fifo-dead-letters": 20,
+}
+"""The flows, and their messages in a run of 100,000. Messages that wait or fail take time, so there are few of them."""
+FLOWS: Final = tuple(SHARES)
+TOTAL: Final = sum(SHARES.values())
+ABSENT: Final[Mapping[str, Mapping[str, str]]] = {"java": {}, "go": {}, "python": {}, "node": {}}
+"""What an SDK does not have, by flow. The version of the SDK is pinned, so an update must look at this again."""
+FLOW_SECONDS_MAX: Final = 1_800
+"""The time limit of one flow; the programs stop waiting for messages earlier."""
 
 
 @dataclass(frozen=True)
@@ -47,113 +48,100 @@ class FlowResult:
     """The verdict of one flow of one SDK."""
 
     language: str
-    peer: str
+    servers: str
     flow: str
     is_ok: bool
-    text: str
-    """The line that the program printed."""
+    messages: int = 0
+    """The messages that were sent."""
+    expected: int = 0
+    """The messages that must arrive."""
+    received: int = 0
+    copies: int = 0
+    """The messages that arrived, duplicates included."""
+    seconds: float = 0.0
+    note: str = ""
+    absent: str = ""
+    """Why the SDK cannot perform this flow; empty if it did."""
+    version: str = ""
+    """The version of the SDK."""
+
+    def line(self) -> str:
+        """Return the result as a line of text."""
+        head = f"{self.servers:<13} {self.language:<7} {self.flow:<18}"
+        if self.absent:
+            return f"absent {head} {self.absent} in {self.version}"
+        counts = f"{self.messages:>6} sent, {self.received:>6} of {self.expected:>6}, {self.copies:>6} copies"
+        return f"{'ok    ' if self.is_ok else 'FAILED'} {head} {counts}, {self.seconds:5.0f} s  {self.note}"
 
 
-def run_sdk(
-    nursery: Nursery, peer: str, languages: Sequence[str], flows: Sequence[str], messages: int, directory: Path
-) -> list[FlowResult]:
-    """Start servers of one kind and a proxy, and run the programs of these SDKs. Raises InteropError."""
-    settings = {"timerWheelEnable": "true", "recallMessageEnable": "true"} if peers.is_apache(peer) else {}
-    started = peers.start(peer, nursery, peers.Layout(directory / peer, settings=settings))
-    port = free_port_run(2)
-    arguments = ["-n", started.address, "--listen", f"127.0.0.1:{port}", "--http-listen", f"127.0.0.1:{port + 1}"]
-    proxy = nursery.start("proxy", [sys.executable, "-m", "gantry_proxy", *arguments], os.environ)
-    wait_until("the proxy's port", lambda: _is_listening(port), READY_SECONDS_MAX, proxy)
-    results: list[FlowResult] = []
+def shares(total: int) -> dict[str, int]:
+    """Return the messages of each flow in a run of this many messages, at least ten each."""
+    return {flow: max(10, share * total // TOTAL) for flow, share in SHARES.items()}
+
+
+def run_sdks(
+    nursery: Nursery, kind: str, languages: Sequence[str], counts: Mapping[str, int], directory: Path,
+    proxy_program: Sequence[str] = sdk_servers.GANTRY_PROXY,
+) -> Iterator[FlowResult]:  # fmt: skip
+    """Start servers of one kind, and yield the verdict of each flow of these SDKs. Raises InteropError."""
     for language in languages:
-        suffix = f"_{language}"
-        wanted = flows or (*FLOWS, *ONLY[language], *(TIMER_FLOWS if peers.is_apache(peer) else ()))
-        asyncio.run(prepare(started.address, suffix, wanted))
-        results += run_program(language, peer, f"127.0.0.1:{port}", suffix, messages, wanted, directory)
-    return results
+        sdk_programs.build(language)
+    servers = sdk_servers.start(kind, nursery, directory, proxy_program)
+    yield from run_flows(servers, languages, counts, directory)
 
 
-def run_program(
-    language: str, peer: str, endpoints: str, suffix: str, messages: int, flows: Sequence[str], directory: Path
-) -> list[FlowResult]:
-    """Run one SDK's program through the proxy at these endpoints; the topics and groups must exist."""
-    command = python_command() if language == "python" else java_command(directory)
-    done = subprocess.run(
-        [*command, endpoints, suffix, str(messages), *flows],
-        capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    verdicts: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    results = [
-        FlowResult(language, peer, one["flow"], bool(one["ok"]), line)
-        for one, line in zip(verdicts, lines, strict=True)
-    ]
-    missing = [flow for flow in flows if flow not in {one.flow for one in results}]
-    return results + [FlowResult(language, peer, flow, False, done.stderr[-500:]) for flow in missing]
+def run_flows(
+    servers: sdk_servers.Servers, languages: Sequence[str], counts: Mapping[str, int], directory: Path
+) -> Iterator[FlowResult]:
+    """Yield the verdict of each flow of these SDKs with running servers. Raises InteropError."""
+    for language in languages:
+        command = sdk_programs.command(language, directory)
+        suffix, version = f"_{language}", sdk_programs.version_of(language)
+        policy = sdk_servers.EXPONENTIAL_DELAYS if language == "node" else sdk_servers.LISTED_DELAYS
+        sdk_servers.prepare(servers, suffix, tuple(counts), policy)
+        for flow, count in counts.items():
+            reason = ABSENT[language].get(flow, "")
+            if reason:
+                yield FlowResult(language, servers.kind, flow, is_ok=True, absent=reason, version=version)
+                continue
+            result = _perform(command, language, servers, flow, count, directory)
+            yield replace(_with_dead_letters(result, servers, suffix), version=version)
+            if not servers.proxy.is_running():
+                raise InteropError(f"the proxy ended during {flow}; see {servers.proxy.log}:\n{servers.proxy.tail()}")
 
 
-def python_command() -> list[str]:
-    """Return the command of the Python SDK's program, whose environment is created at the first use."""
-    environment = INTEROP / "target" / "sdk-python"
-    python = environment / "bin" / "python"
-    requirements = SDK / "python" / "requirements.txt"
-    stamp = environment / "installed.txt"
-    if not stamp.exists() or stamp.read_text() != requirements.read_text():
-        _build([sys.executable, "-m", "venv", "--clear", str(environment)])
-        _build([str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)])
-        stamp.write_text(requirements.read_text())
-    return [str(python), str(SDK / "python" / "sdk_flows.py")]
-
-
-def java_command(directory: Path) -> list[str]:
-    """Return the command of the Java SDK's program, which Maven builds if its sources are newer."""
-    project, target = SDK / "java", INTEROP / "target" / "sdk-java"
-    sources = [project / "pom.xml", *(project / "src").rglob("*.java")]
-    listing = target / "class-path.txt"
-    if not listing.exists() or any(one.stat().st_mtime > listing.stat().st_mtime for one in sources):
-        _build([java.find_program("mvn", "install Maven (package `maven`)"), "-B", "-q", "-f", str(project / "pom.xml"),
-                "process-classes"])  # fmt: skip
-    program = java.find_program("java", "install a Java 17 runtime (package `openjdk-17-jre-headless`)")
-    class_path = f"{target / 'classes'}:{listing.read_text().strip()}"
-    return [program, "-Xmx256m", f"-Duser.home={directory}", "-cp", class_path, "gantry.interop.sdk.SdkFlows"]
-
-
-def _build(command: Sequence[str]) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False, stdin=subprocess.DEVNULL
-    )
-    if done.returncode != 0:
-        raise InteropError(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-2000:]}")
-
-
-async def prepare(name_server: str, suffix: str, flows: Sequence[str]) -> None:
-    """Create the topics with their types, and the groups of the flows."""
-    session = Session(name_server)
-    await session.start()
+def _perform(
+    command: Sequence[str], language: str, servers: sdk_servers.Servers, flow: str, count: int, directory: Path
+) -> FlowResult:
+    began = time.monotonic()
     try:
-        for broker in (await session.name_servers.cluster()).broker_addr_table.values():
-            address = broker.broker_addrs[0]
-            for kind in KINDS:
-                topic = CreateTopic(
-                    topic=f"sdk-{kind}{suffix}", default_topic=peers.AUTO_CREATE_TOPIC, read_queue_nums=4,
-                    write_queue_nums=4, perm=6, topic_filter_type="SINGLE_TAG", order=False,
-                    attributes=f"+message.type={kind.upper()}",
-                )  # fmt: skip
-                await session.calls.request_success(address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
-            for flow in flows:
-                group = SubscriptionGroupConfig(
-                    group_name=f"sdk-{flow}{suffix}", consume_message_orderly=flow in ORDERED,
-                    retry_max_times=DEAD_LETTER_RETRIES if flow == "dead-letters" else 16,
-                )  # fmt: skip
-                code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-                await session.calls.request_success(address, code, None, group)
-        while await session.name_servers.route(f"sdk-{KINDS[-1]}{suffix}") is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    finally:
-        await session.close()
+        done = subprocess.run(
+            [*command, servers.endpoints, f"_{language}", f"{flow}:{count}"], capture_output=True, text=True,
+            timeout=FLOW_SECONDS_MAX, check=False, stdin=subprocess.DEVNULL, cwd=directory,
+            env=sdk_programs.environment(directory),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return FlowResult(
+            language, servers.kind, flow, is_ok=False, messages=count, note=f"no verdict within {FLOW_SECONDS_MAX} s"
+        )
+    seconds = time.monotonic() - began
+    (directory / f"{language}-{flow}.log").write_text(done.stdout + done.stderr)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        return FlowResult(
+            language, servers.kind, flow, is_ok=False, messages=count, seconds=seconds, note=done.stderr[-500:]
+        )
+    verdict: dict[str, Any] = json.loads(lines[-1])
+    return FlowResult(
+        language, servers.kind, flow, is_ok=bool(verdict["ok"]), messages=count, expected=int(verdict["expected"]),
+        received=int(verdict["received"]), copies=int(verdict["copies"]), seconds=seconds, note=verdict["note"],
+    )  # fmt: skip
 
 
-def _is_listening(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _with_dead_letters(result: FlowResult, servers: sdk_servers.Servers, suffix: str) -> FlowResult:
+    """Return the result, with the verdict on the dead letters if the flow has any."""
+    if not result.is_ok or result.flow not in sdk_servers.DEAD_LETTER_FLOWS:
+        return result
+    fault = sdk_servers.dead_letter_fault(servers, suffix, result.flow, result.expected)
+    note = f"{result.note}; {fault or 'all are dead letters'}"
+    return replace(result, is_ok=not fault, note=note)

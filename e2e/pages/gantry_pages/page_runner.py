@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Final
 
-from gantry_interop import java, versions
-
-from gantry_pages.blocks import Block, blocks_of
-from gantry_pages.sandbox import ROOT, Java, Sandbox
+from gantry_pages.blocks import Block, Kind, blocks_of
+from gantry_pages.sandbox import ROOT, Sandbox
+from gantry_pages.toolchains import toolchains
 
 DOCS: Final = ROOT / "docs"
 TASKS: Final = (
@@ -17,10 +15,13 @@ TASKS: Final = (
 )  # fmt: skip
 """The task pages, by file name without suffix."""
 
-PAGES: Final = (*TASKS, "output")
+SDK_PAGES: Final = ("sdk-java", "sdk-go", "sdk-python", "sdk-node")
+"""The pages about SDKs of RocketMQ 5: `sdk-` and the name of a folder in e2e/interop/sdk."""
+PAGES: Final = (*TASKS, *SDK_PAGES, "output")
 FIRST_HALF: Final = ("start", "java", "python", "spark", "move-consumers", "tune", "output")
 SECOND_HALF: Final = ("watch", "failover", "recover", "upgrade")
-"""The pages of the second half. Two test modules run one half each, so that two processes can share the work."""
+"""The pages of the second half. Two test modules run one half each, so that two processes can share the work. A third
+one runs the pages about SDKs."""
 
 
 def blocks(name: str) -> list[Block]:
@@ -40,13 +41,7 @@ def has_spark(name: str) -> bool:
 
 def run_page(name: str, folder: Path) -> None:
     """Run all blocks of the page in this folder. Raises PageFailed."""
-    with Sandbox(folder, java=_java() if has_java(name) else None) as sandbox:
+    languages = frozenset(block.language for block in blocks(name) if block.kind is Kind.PROGRAM and not block.reason)
+    with Sandbox(folder, toolchains=toolchains(name, languages)) as sandbox:
         for block in blocks(name):
             sandbox.run(block)
-
-
-def _java() -> Java:
-    java.build()
-    compiler, machine = shutil.which("javac"), shutil.which("java")
-    assert compiler is not None and machine is not None, "expected java and javac, which the test's marker requires"
-    return Java(compiler, machine, java.class_path(java.CLIENT_MODULES[versions.PEER]))

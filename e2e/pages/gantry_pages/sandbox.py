@@ -5,9 +5,9 @@
     127.0.0.1:9876            the port in its place, in commands, files, programs and expected output
     gantry, python            those of the environment that runs the tests
 
-Programs in Python run with `-W error`, and those in Java with a home in the folder. Nothing else differs from what a
-reader types. Everything that a page leaves running is stopped at its end: a command in a terminal gets SIGINT, and
-`gantry down` is called for each stack that is still up.
+Programs are run by their toolchains (`toolchains`): those in Python with `-W error`, those in Java with a home in the
+folder. Nothing else differs from what a reader types. Everything that a page leaves running is stopped at its end: a
+command in a terminal gets SIGINT, and `gantry down` is called for each stack that is still up.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
 from gantry_pages.blocks import Block, Kind, missing_lines
+from gantry_pages.toolchains import Python, Toolchain
 from gantry_testing.ports import free_port_run
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -41,24 +41,13 @@ class PageFailed(Exception):
     """A block did not do what its page shows."""
 
 
-@dataclass(frozen=True)
-class Java:
-    """The programs that compile and run Java."""
-
-    compiler: str
-    machine: str
-    """The program `java`, which runs compiled programs."""
-
-    class_path: str
-
-
 @final
 class Sandbox:
     """The environment of one page. Use it as a context manager."""
 
-    def __init__(self, folder: Path, *, java: Java | None = None) -> None:
+    def __init__(self, folder: Path, *, toolchains: Mapping[str, Toolchain] | None = None) -> None:
         self._folder: Final = folder
-        self._java: Final = java
+        self._toolchains: Final = {"python": Python(), **(toolchains or {})}
         self._ports: Final = _ports()
         self._background_commands: Final[list[_BackgroundCommand]] = []
         self._environment: Final = self._make_environment()
@@ -104,14 +93,8 @@ class Sandbox:
         """Return the shell commands of a block: a block is one call, which ends at the first failure."""
         if block.kind is Kind.COMMANDS:
             return [text]
-        if block.language == "python":
-            return [f"python -W error {shlex.quote(block.name)}"]
-        assert self._java is not None, "a page with Java needs Java"
-        path, main = shlex.quote(self._java.class_path), Path(block.name).stem
-        home = shlex.quote(f"-Duser.home={self._folder}/home")
-        logs = shlex.quote(f"-Drocketmq.client.logRoot={self._folder}/home/logs")
-        compiled = f"{self._java.compiler} -d classes -cp {path} {shlex.quote(block.name)}"
-        return [f"{compiled} && {self._java.machine} -XX:-UsePerfData {home} {logs} -cp classes:{path} {main}"]
+        assert block.language in self._toolchains, f"a page with {block.language} needs a toolchain for it"
+        return [self._toolchains[block.language].command(self._folder, block.name)]
 
     def _run_shell(self, block: Block, command: str) -> subprocess.CompletedProcess[str]:
         try:

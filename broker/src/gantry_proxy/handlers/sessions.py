@@ -56,7 +56,7 @@ async def notify_client_termination(
 ) -> pb.NotifyClientTerminationResponse:
     """Forget a client, and return its messages to their groups."""
     client_id = require_client_id(context)
-    if core.clients.remove(client_id) is None:
+    if core.clients.leave(client_id) is None:
         raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN_CLIENT)
     await core.renewals.return_messages(client_id)
     return pb.NotifyClientTerminationResponse(status=OK)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gantry_interop import report
+from gantry_interop import report, sdk_command
 from gantry_interop.admin import page, plan, plan_runner, samples, scene, verdicts
 from gantry_interop.admin.plan_runner import Compared
 from gantry_interop.admin.verdicts import Verdict
@@ -45,7 +45,7 @@ def admin_command(record: bool) -> None:
     if record:
         verdicts.write(found)
         samples.write(samples.choose(compared, scene.window(start)))
-        page.write(found, len(plan.ALL))
+        page.write(found, len(plan.ALL), sdk_command.build_section(sdk_command.read()))
     counted = ", ".join(f"{count} {word}" for word, count in verdicts.count_by_word(found).items())
     console.print(f"{len(known)} commands: {counted}", highlight=False)
     for fault in faults:

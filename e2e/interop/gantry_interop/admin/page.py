@@ -1,4 +1,4 @@
-"""Writes docs/compatibility.md from the verdicts of the last recorded run."""
+"""Writes docs/compatibility.md from the verdicts of the last recorded runs of mqadmin and of the SDKs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gantry_interop.paths import ROOT
 PAGE: Final = ROOT / "docs" / "compatibility.md"
 
 _INTRODUCTION: Final = """\
-# Compatibility: mqadmin, command by command
+# Compatibility: mqadmin and SDKs, compared with RocketMQ
 
 <!-- Written by `e2e/interop/run.py admin --record`; edit e2e/interop/gantry_interop/admin/page.py. -->
 
 You can administer Gantry with the `mqadmin` of Apache RocketMQ {version}. This page shows the result of each of its
 {commands} commands, compared with a name server and a broker of Apache RocketMQ {version}. It is generated from a test
-run. [RocketMQ releases](rocketmq-releases.md) has the changes of recent releases, and which of them Gantry follows.
+run. [The last part](#sdks-of-rocketmq-5) does the same for the SDKs of RocketMQ 5. [RocketMQ
+releases](rocketmq-releases.md) has the changes of recent releases, and which of them Gantry follows.
 
 | result | verdict in the table | commands |
 |---|---|---|
@@ -78,8 +79,8 @@ output that only Gantry's servers produce.
 _LINE_MAX: Final = 150
 
 
-def build_page(found: Sequence[Verdict], steps: int) -> str:
-    """Return the whole page as Markdown."""
+def build_page(found: Sequence[Verdict], steps: int, sdk_section: str) -> str:
+    """Return the whole page as Markdown; its last part is about SDKs."""
     counted = verdicts.count_by_word(found)
     head = _INTRODUCTION.format(
         version=versions.PEER,
@@ -94,7 +95,7 @@ def build_page(found: Sequence[Verdict], steps: int) -> str:
     rows = "".join(_row(one) for one in found)
     different = [one for one in found if one.differences]
     shown = "".join((_DIFFERENCES, *(_section(one) for one in different))) if different else ""
-    return head + rows + features_section() + method + shown
+    return f"{head}{rows}{features_section()}{method}{shown}\n{sdk_section}"
 
 
 def _row(one: Verdict) -> str:
@@ -115,6 +116,6 @@ def _blocks(one: Verdict) -> Iterator[str]:
         yield f"```diff\n# mqadmin {difference.typed}\n{lines}\n```\n"
 
 
-def write(found: Sequence[Verdict], steps: int, page: Path = PAGE) -> None:
+def write(found: Sequence[Verdict], steps: int, sdk_section: str, page: Path = PAGE) -> None:
     """Write the page to its file."""
-    page.write_text(build_page(found, steps))
+    page.write_text(build_page(found, steps, sdk_section))

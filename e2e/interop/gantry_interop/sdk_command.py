@@ -1,0 +1,157 @@
+"""The command `run.py sdk`, and the part of docs/compatibility.md that is written from its recorded results.
+
+A recorded run replaces only the results of its own servers, SDKs and flows, so that long runs can be recorded one by
+one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from gantry_interop import java, sdk, sdk_programs, sdk_servers, versions
+from gantry_interop.admin import page, plan, verdicts
+from gantry_interop.errors import harness_errors
+from gantry_interop.paths import INTEROP, new_run_directory
+from gantry_interop.processes import Nursery
+from gantry_interop.sdk import FlowResult
+
+RESULTS: Final = INTEROP / "gantry_interop" / "sdk_results.json"
+MESSAGES: Final = 20
+NAMES: Final = {"java": "Java", "go": "Go", "python": "Python", "node": "Node.js"}
+SERVERS: Final = {
+    "gantry": "Gantry",
+    "apache": "RocketMQ",
+    "gantry-apache": "Gantry's proxy and RocketMQ's broker",
+    f"gantry-apache-{versions.PREVIOUS}": f"Gantry's proxy and RocketMQ's broker {versions.PREVIOUS}",
+    "apache-gantry": "RocketMQ's proxy and Gantry's broker",
+}
+NO_DIFFERENCE: Final = "None: with each SDK, both servers pass the same flows, without duplicates.\n"
+
+_SECTION: Final = """\
+## SDKs of RocketMQ 5
+
+Unmodified SDKs of RocketMQ 5 send and consume through Gantry's [proxy](proxy.md), and through the proxy of Apache
+RocketMQ {version}, each in front of its own broker. The bodies are hashed. A flow passes if every message arrives, none
+is altered, and none arrives that must not: one that a filter excludes, that was recalled, or that was rolled back.
+Duplicates are allowed, and listed below the table. The numbers are the messages that were sent; bold ones are of a flow
+that does not pass with Gantry.
+
+{table}
+| flow | what it checks |
+|---|---|
+| `normal` | a simple consumer gets all messages, with their keys |
+| `tag`, `sql` | a simple consumer with a filter gets exactly its messages |
+| `push` | a push consumer fails an eighth of the messages once, and gets them again |
+| `fifo` | 16 message groups arrive in order |
+| `transaction` | half of the messages are committed; the producer is asked about a fifth of them |
+| `delay` | no message arrives before its time |
+| `recall` | half of the messages are recalled before they are due |
+| `invisible` | a message whose invisible time is changed comes back, as its second delivery |
+| `dead-letters` | messages that always fail are delivered three times, and are then in the dead letters, unaltered |
+| `fifo-dead-letters` | the same for messages of message groups |
+
+`e2e/interop/run.py sdk` runs the programs in `e2e/interop/sdk`; with `--total 100000` each flow has its share of
+100,000 messages for each SDK. Differences between the servers:
+
+{differences}"""
+
+
+@click.command("sdk")
+@click.option(
+    "--servers",
+    default="gantry,apache",
+    show_default=True,
+    help=f"Proxy and broker, of {', '.join(sdk_servers.KINDS)}.",
+)
+@click.option("--languages", default=",".join(sdk.LANGUAGES), show_default=True, help="Which SDKs run.")
+@click.option("--messages", type=click.IntRange(1), default=MESSAGES, show_default=True, help="Messages of each flow.")
+@click.option("--total", type=click.IntRange(1), help="Messages of all flows together, of which each has its share.")
+@click.option("--record", is_flag=True, help="Store the results, and write docs/compatibility.md from them.")
+@click.argument("flows", nargs=-1)
+def sdk_command(
+    servers: str, languages: str, messages: int, total: int | None, record: bool, flows: tuple[str, ...]
+) -> None:
+    """Run SDKs of RocketMQ 5 through gRPC proxies, and verify every message."""
+    directory, results = new_run_directory("sdk"), list[FlowResult]()
+    kinds = _chosen(servers.split(","), sdk_servers.KINDS, "servers")
+    chosen = _chosen(languages.split(","), sdk.LANGUAGES, "language")
+    shares = sdk.shares(total) if total else dict.fromkeys(sdk.FLOWS, messages)
+    counts = {one: shares[one] for one in _chosen(flows or sdk.FLOWS, sdk.FLOWS, "flow")}
+    with harness_errors(Console(stderr=True)):
+        if set(kinds) != {"gantry"}:
+            java.build()
+        for kind in kinds:
+            with Nursery(directory / kind / "logs") as nursery:
+                for one in sdk.run_sdks(nursery, kind, chosen, counts, directory / kind):
+                    click.echo(one.line())
+                    results.append(one)
+    if record:
+        write(merge(read(), results))
+        page.write(verdicts.read(), len(plan.ALL), build_section(read()))
+    sys.exit(0 if all(one.is_ok for one in results) else 1)
+
+
+def _chosen(words: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    for word in words:
+        if word not in known:
+            raise click.BadParameter(f"unknown {what} {word!r}; expected one of {', '.join(known)}")
+    return list(words)
+
+
+def read(path: Path = RESULTS) -> list[FlowResult]:
+    """Return the results of the last recorded run of each flow."""
+    return [FlowResult(**one) for one in json.loads(path.read_text())] if path.exists() else []
+
+
+def write(results: Sequence[FlowResult], path: Path = RESULTS) -> None:
+    """Record results, without their times, which depend on the machine."""
+    rows = [json.dumps(asdict(one) | {"seconds": 0.0}) for one in results]
+    path.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+
+
+def merge(before: Sequence[FlowResult], new: Sequence[FlowResult]) -> list[FlowResult]:
+    """Return all results in the order of servers, SDKs and flows; a new one replaces that of the same flow."""
+    merged = {(one.servers, one.language, one.flow): one for one in (*before, *new)}
+    order = (sdk_servers.KINDS, sdk.LANGUAGES, sdk.FLOWS)
+    return sorted(merged.values(), key=lambda one: _rank(order, (one.servers, one.language, one.flow)))
+
+
+def _rank(order: Sequence[Sequence[str]], key: Sequence[str]) -> list[int]:
+    return [names.index(name) for names, name in zip(order, key, strict=True)]
+
+
+def build_section(results: Sequence[FlowResult]) -> str:
+    """Return the part of docs/compatibility.md about SDKs."""
+    found = {(one.servers, one.language, one.flow): one for one in results}
+    names = [f"{NAMES[language]} {sdk_programs.version_of(language)}" for language in sdk.LANGUAGES]
+    lines = [f"| flow | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    for flow in sdk.FLOWS:
+        cells = [_cell(found.get(("gantry", language, flow))) for language in sdk.LANGUAGES]
+        lines.append(f"| `{flow}` | {' | '.join(cells)} |")
+    differences = "".join(f"- {line}\n" for line in _differences(found)) or NO_DIFFERENCE
+    return _SECTION.format(version=versions.PEER, table="\n".join(lines) + "\n", differences=differences)
+
+
+def _cell(result: FlowResult | None) -> str:
+    if result is None:
+        return "not run"
+    if result.absent:
+        return result.absent
+    return f"{result.messages:,}" if result.is_ok else f"**{result.messages:,}**"
+
+
+def _differences(found: dict[tuple[str, str, str], FlowResult]) -> Iterator[str]:
+    for (servers, language, flow), result in found.items():
+        where = f"{NAMES[language]}, `{flow}`, with {SERVERS[servers]}"
+        if not result.is_ok:
+            yield f"{where}: {result.received:,} of {result.expected:,} messages. {result.note}"
+        elif result.copies > result.received:
+            yield f"{where}: duplicates, {result.copies:,} deliveries of {result.received:,} messages."
