@@ -16,7 +16,7 @@ from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revive_crashed_nodes
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, evict, revive_crashed_nodes
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import ASYNC, SMALL, TOPIC
@@ -117,12 +117,6 @@ def is_running(group: Group, pod: str) -> bool:
         return False
     states = [one for kind in ("containerStatuses", "initContainerStatuses") for one in found["status"].get(kind, ())]
     return bool(states) and all(one.get("started") and "running" in one["state"] for one in states)
-
-
-def evict(group: Group, pod: str) -> None:
-    """Evict a pod as a drain does."""
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": group.namespace.name}}
-    group.namespace.cluster.api.create(f"{group.namespace.path('pods')}/{pod}/eviction", body)
 
 
 def test_master_is_not_evicted(namespaces: NamespaceFactory) -> None:

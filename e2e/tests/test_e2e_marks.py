@@ -16,7 +16,7 @@ from gantry_cluster.capability_needs import MARKER
 
 CAPABILITY_OF_NAME = {
     **dict.fromkeys(("crash_node", "crash", "revive", "disk"), Capability.CRASH_NODES),
-    **dict.fromkeys(("cut_uplink", "drop_inbound"), Capability.CUT_NODES),
+    **dict.fromkeys(("cut_uplink", "drop_inbound", "enforce"), Capability.CUT_NODES),
     "kill_temporarily": Capability.STOP_API_SERVER,
     **dict.fromkeys(
         ("kill_and_wait", "pause_leader", "container_id", "kill_container", "pause_container", "is_direct"),
@@ -25,6 +25,7 @@ CAPABILITY_OF_NAME = {
     "tag_image": Capability.TAG_IMAGES,
     **dict.fromkeys(("load_image", "pipelines_image"), Capability.LOAD_IMAGES),
     **dict.fromkeys(("run_gantry_outside", "external_address", "is_routed_outside"), Capability.REACH_NODES),
+    "application_outside": Capability.REACH_NODES,
     **dict.fromkeys(("BUFFERED", "UNCOMMITTED", "WITH_HUGE_PAGES"), Capability.HUGE_PAGES),
 }
 """Names in a test that need a capability."""

@@ -38,6 +38,12 @@ for name in filter(str.isdigit, os.listdir("/proc")):
 """Kills the process that process 1 of the container has started. A process started by `exec` has another parent."""
 
 
+def evict(group: Group, pod: str) -> None:
+    """Evict a pod, as a drain of its node does. Raises ``ApiRefused`` if a disruption budget forbids it."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": group.namespace.name}}
+    group.namespace.cluster.api.create(f"{group.namespace.path('pods')}/{pod}/eviction", body)
+
+
 def kill_broker(group: Group, pod: str) -> None:
     """Kill the broker process with SIGKILL; process 1 of its container starts another at once."""
     killed = group.namespace.run_python(pod, KILL_BROKER, BROKER).split()

@@ -156,6 +156,16 @@ class Group:
         """List the pods of the group's own name servers that exist."""
         return self._pods("nameserver")
 
+    def proxies(self) -> list[str]:
+        """List the pods of the group's gRPC proxies that exist."""
+        return self._pods("proxy")
+
+    def are_proxies_ready(self) -> bool:
+        """Return whether the operator reports for the current generation that all proxies are ready."""
+        group = self.read()
+        is_current = group.get("status", {}).get("observedGeneration") == group["metadata"]["generation"]
+        return is_current and condition_status(group, "ProxiesReady") == "True"
+
     def _pods(self, component: str) -> list[str]:
         selector = f"gantry.dev%2Fgroup%3D{self.name}%2Capp.kubernetes.io%2Fcomponent%3D{component}"
         found = self.namespace.cluster.api.items(f"{self.namespace.path('pods')}?labelSelector={selector}")
@@ -266,20 +276,31 @@ class Group:
         """Start a load with its checker in the client's pod. With ``is_direct`` it needs no API server once it
         has started.
         """
-        return self._start_program(
-            "in_pod", topic, "--queues", str(queues), *self.client_secrets.words, *words, is_direct=is_direct
-        )
+        own = ("--queues", str(queues), *self.client_secrets.words, *words)
+        return self._start_program("in_pod", *self._place(topic), *own, is_direct=is_direct)
 
     def start_application(self, topic: str, *, first: int = 20) -> PodLoad:
         """Start an ordinary client in the client's pod that sends steadily.
 
         Entering the context waits for the ``first`` acknowledgements.
         """
-        return self._start_program("steady", topic, "--first", str(first))
+        return self._start_program("steady", *self._place(topic), "--first", str(first))
 
-    def _start_program(self, module: str, topic: str, *words: str, is_direct: bool = False) -> PodLoad:
+    def start_sdk_application(self, topic: str, consumers: str) -> PodLoad:
+        """Start an application in the client's pod that uses the proxies of the group as SDKs of RocketMQ 5 do.
+
+        ``consumers`` is a consumer group without other members.
+        """
+        endpoint = str(self.read()["status"]["proxy"]["endpoint"])
+        tls = self.client_secrets.words[:2] if self.client_secrets.authority else ()
+        return self._start_program("proxied", "--endpoint", endpoint, "--topic", topic, "--group", consumers, *tls)
+
+    def _place(self, topic: str) -> tuple[str, ...]:
+        return ("--name-server", self.name_server, "--topic", topic)
+
+    def _start_program(self, module: str, *words: str, is_direct: bool = False) -> PodLoad:
         cluster = self.namespace.cluster
-        program = ("python", "-m", f"{HISTORIES.name}.{module}", "--name-server", self.name_server, "--topic", topic)
+        program = ("python", "-m", f"{HISTORIES.name}.{module}")
         if is_direct:
             return PodLoad(tuple(exec_command(self.namespace, CLIENT, "main", *program, *words)))
         kubectl = (str(cluster.programs["kubectl"]), f"--kubeconfig={cluster.folder.kubeconfig}")
