@@ -53,7 +53,7 @@ async def test_slot_of_a_consumer_that_is_gone_is_used_again() -> None:
     for client_id in ("a", "b"):
         join(one, client_id)
     await known.register()
-    one.clients.remove("a")
+    one.clients.leave("a")
     join(one, "c")
 
     await known.register()

@@ -39,8 +39,8 @@ SETTINGS: Final = {
     "transactionCheckInterval": "1000",
 }
 REMOTING_SCENARIOS: Final = ("async", "compressed", "tags", "ordered", "litepull")
-"""Those that need neither a topic that the first send creates nor a retry topic before the first failure: clients of the
-proxy send their heartbeats to it, so that no broker creates either."""
+"""Those that need neither a topic that the first send creates nor a retry topic before the first failure: clients of
+the proxy send their heartbeats to it, so that no broker creates either."""
 LOAD_SECONDS: Final = 5.0
 FIRST_SECONDS_MAX: Final = 120.0
 RECOVERY_SECONDS_MAX: Final = 240.0
