@@ -67,8 +67,9 @@ class Go:
         """Return the command that builds and runs a file."""
         for lock in ("go.mod", "go.sum"):
             shutil.copy(self.module / lock, folder / lock)
-        logs = shlex.quote(f"rocketmq.client.logRoot={folder}/home/logs")
-        return f"env {logs} GOFLAGS=-mod=readonly go run {shlex.quote(name)}"
+        (folder / "home").mkdir(exist_ok=True)  # Go ignores a module in the folder for temporary files
+        home = shlex.quote(str(folder / "home"))
+        return f"env rocketmq.client.logRoot={home} TMPDIR={home} GOFLAGS=-mod=readonly go run {shlex.quote(name)}"
 
 
 @final
