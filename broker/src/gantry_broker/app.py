@@ -245,6 +245,7 @@ class Broker(Host):
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        await self.timers.close()
         await self.retention.time.close()
 
     async def _flush_and_answer(self, deadline: float) -> None:

@@ -125,3 +125,34 @@ async def recall_codes(address: str) -> list[int]:
             except BrokerRefused as error:
                 codes.append(error.code)
     return codes
+
+
+async def send_and_await(address: str, count: int) -> None:
+    """Send timers that are due at once, and wait until they are delivered."""
+    async with (
+        Admin(address, client_settings=LONG_TIMEOUTS) as admin,
+        Producer(address, "timers", settings=LONG_SEND_TIMEOUT, client_settings=LONG_TIMEOUTS) as producer,
+    ):
+        await admin.topics.create("timers", queues=1)
+        for number in range(count):
+            await producer.send(Message("timers", b"past %d" % number, delay_ms=500))
+    assert len(await read_timers(address, count)) == count
+
+
+def test_rocketmq_repeats_nothing_that_gantry_has_delivered(tmp_path: Path) -> None:
+    """After a clean stop RocketMQ reads the timers from the first pending one on, as Gantry's `timercheck` says."""
+    java.build()
+    layout = peers.Layout(tmp_path / "peer", settings=SETTINGS)
+    with Nursery(tmp_path / "logs") as nursery:
+        peer = peers.start("gantry", nursery, layout)
+        asyncio.run(send_and_await(peer.address, 3))
+        due_ms = time.time_ns() // 1_000_000 + int(DUE_S * 1000)
+        expected = asyncio.run(send_timers(peer.address, due_ms))
+        peer.stop()
+        peer = peers.start("apache", nursery, layout)
+        found = asyncio.run(read_timers(peer.address, 3 + len(expected)))
+        peer.stop()
+
+    assert [one.body for one in found][:3] == [b"past 0", b"past 1", b"past 2"]
+    assert {one.body: one.message_id for one in found[3:]} == expected
+    assert len(found) == 3 + len(expected)

@@ -71,6 +71,8 @@ class FileKind(StrEnum):
     LIVE_SETTINGS_BAK = "liveSettings.bak"
     TIMER_PROGRESS = "timerProgress"
     TIMER_PROGRESS_BAK = "timerProgress.bak"
+    TIMER_CHECK = "timercheck"
+    """The progress of timers for RocketMQ."""
     POP_MODES = "messageRequestMode"
     POP_MODES_BAK = "messageRequestMode.bak"
     POP_ORDER = "consumerOrderInfo"
@@ -107,8 +109,8 @@ _SMALL: Final = {
 _TABLES: Final = {
     "topics": FileKind.TOPICS, "subscriptionGroup": FileKind.GROUPS, "consumerOffset": FileKind.OFFSETS,
     "delayOffset": FileKind.DELAY_OFFSETS, "queueLocks": FileKind.QUEUE_LOCKS, "liveSettings": FileKind.LIVE_SETTINGS,
-    "timerProgress": FileKind.TIMER_PROGRESS, "messageRequestMode": FileKind.POP_MODES,
-    "consumerOrderInfo": FileKind.POP_ORDER, "accounts": FileKind.ACCOUNTS,
+    "timerProgress": FileKind.TIMER_PROGRESS, "timercheck": FileKind.TIMER_CHECK,
+    "messageRequestMode": FileKind.POP_MODES, "consumerOrderInfo": FileKind.POP_ORDER, "accounts": FileKind.ACCOUNTS,
 }  # fmt: skip
 _BACKUPS: Final = {
     FileKind.TOPICS: FileKind.TOPICS_BAK, FileKind.GROUPS: FileKind.GROUPS_BAK, FileKind.OFFSETS: FileKind.OFFSETS_BAK,

@@ -10,15 +10,16 @@ from test_server_delay_progress import FakeLog
 
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.timers.java_progress import JavaProgress, read_java_state, write_java_progress
 from gantry_broker.server.timers.marks import Mark, TimerState
 from gantry_broker.server.timers.progress import (
     MARKS_MAX,
     STEPS_MAX,
     TimerDocument,
     TimerProgress,
-    read_java_state,
 )
 from gantry_testing.fake_clock import FakeClock
+from gantry_wire.commands.admin import DataVersion
 
 
 @pytest.fixture
@@ -146,3 +147,21 @@ def test_progress_of_rocketmq_is_adopted_if_it_is_further(tmp_path: Path, progre
     assert progress.state == java
     progress.adopt(java._replace(read=10))
     assert progress.state == java
+
+
+def test_progress_is_written_for_rocketmq(tmp_path: Path, progress: TimerProgress) -> None:
+    """RocketMQ reads the topic from the first pending message on; its own files of pending timers are older."""
+    disk, store = RealDisk(), str(tmp_path)
+    for name in ("config", "timerlog"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "timerlog/0").write_bytes(b"x")
+    (tmp_path / "timerwheel").write_bytes(b"x")
+
+    write_java_progress(disk, store, JavaProgress(9_000, 30, DataVersion(state_version=1, timestamp=2, counter=3)))
+
+    data = (tmp_path / "config/timercheck").read_bytes()
+    assert struct.unpack_from(">7q", data) == (9_000, 0, 30, 30, 1, 2, 3)
+    assert (len(data), sorted(path.name for path in tmp_path.iterdir())) == (4096, ["config"])
+    assert read_java_state(disk, store) == TimerState(), "what Gantry has written is no progress of RocketMQ"
+    (tmp_path / "config/timercheck").write_bytes(struct.pack(">4q", 9_500, 7, 35, 35) + data[32:])
+    assert read_java_state(disk, store).read == 35, "RocketMQ has written the file since"

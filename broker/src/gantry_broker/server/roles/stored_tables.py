@@ -11,6 +11,7 @@ no queue can be locked for a minute.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
 import msgspec
@@ -72,7 +73,8 @@ class StoredTables:
         )
         for name, document in tables:
             file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
-            core.persistence.add(TableFile(name, document, file.save))
+            save = partial(timers.save_progress, file.save) if name == "timerProgress" else file.save
+            core.persistence.add(TableFile(name, document, save))
         if core.accounts is not None:
             self._accounts_file = ConfigFile(core.disk, core.settings.store_path, ACCOUNTS, is_private=True)
             core.persistence.add(TableFile(ACCOUNTS, core.accounts.document, self._accounts_file.save))

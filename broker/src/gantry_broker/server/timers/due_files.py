@@ -39,6 +39,8 @@ POSITION: Final = "position"
 LATER: Final = "later"
 FORMAT: Final = 2
 """The format of the files. In format 1 there was a file for each minute."""
+OFFSET_MAX: Final = 1 << 62
+"""An offset beyond any queue."""
 BLOCK_ENTRIES_MAX: Final = 4096
 """The limit of entries in a block: sorting so many takes a millisecond or two."""
 READ_BYTES: Final = 8192 * ENTRY_BYTES
@@ -76,9 +78,16 @@ class Extent(NamedTuple):
     crc: int = 0
     """The CRC-32 of these bytes."""
 
-    def extended(self, data: bytes) -> Extent:
+    first_offset: int = OFFSET_MAX
+    """The smallest queue offset of a record that has an entry here."""
+
+    def extended(self, data: bytes, first_offset: int = OFFSET_MAX) -> Extent:
         """Return the extent with more data."""
-        return Extent(self.size + len(data), crc32(data, self.crc))
+        return Extent(self.size + len(data), crc32(data, self.crc), min(self.first_offset, first_offset))
+
+    def is_same(self, other: Extent) -> bool:
+        """Whether two extents have the same bytes."""
+        return self[:2] == other[:2]
 
 
 class _Contents(msgspec.Struct, frozen=True):
@@ -112,11 +121,13 @@ class Part(NamedTuple):
     """The present extent of the file."""
 
     data: bytes
+    first_offset: int
+    """The smallest queue offset of a record that has an entry in the data."""
 
     @property
     def after(self) -> Extent:
         """The extent of the file after the append."""
-        return self.before.extended(self.data)
+        return self.before.extended(self.data, self.first_offset)
 
 
 def encode_block(entries: Sequence[bytes]) -> bytes:
@@ -169,6 +180,12 @@ class DueFiles:
         return f"<DueFiles {self._directory} hours={len(self.hours)} later={self.later.size}>"
 
     @property
+    def first_offset(self) -> int:
+        """The queue offset before which no record has an entry in the files, or will have one."""
+        offsets = (extent.first_offset for extent in (self.later, *self.hours.values()))
+        return min(self.saved_position.queue_offset, *offsets)
+
+    @property
     def is_empty(self) -> bool:
         """Whether the files have no entry."""
         return not self.hours and not self.later.size
@@ -215,7 +232,7 @@ class DueFiles:
 
     def append(self, parts: Iterable[Part]) -> None:
         """Append to files; durable when this returns."""
-        for hour, before, data in parts:
+        for hour, before, data, _ in parts:
             name = LATER if hour is None else _name(hour)
             self._disk.append_file(f"{self._directory}/{name}", data, end=before.size)
         self._disk.sync_directory(self._directory)
@@ -300,7 +317,7 @@ def _verify(file: DiskFile, known: Extent, end: Extent) -> None:
         if not data:
             raise DamagedDueFile
         known = known.extended(data)
-    if known != end:
+    if not known.is_same(end):
         raise DamagedDueFile
 
 

@@ -20,6 +20,7 @@ from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.server.timers.due_files import (
     BLOCK_ENTRIES_MAX,
     HOUR_MS,
+    OFFSET_MAX,
     DamagedDueFile,
     DueFiles,
     Extent,
@@ -104,13 +105,14 @@ class DueIndex:
         self._buffer = {}
         files = self.files
         for hour in sorted(one for one in self._in_flight if one <= files.split_hour):
-            part = Part(hour, files.hours.get(hour, Extent()), await _encode_blocks(self._in_flight[hour]))
+            part = await _make_part(hour, files.hours.get(hour, Extent()), self._in_flight[hour])
             await run_in_thread(lambda part=part: files.append([part]))  # type: ignore[misc]
             files.hours[hour] = part.after
             self._note_written([hour])
         hours = list(self._in_flight)
         if hours:
-            part = Part(None, files.later, b"".join(one for hour in hours for one in self._in_flight[hour]))
+            entries = [one for hour in hours for one in self._in_flight[hour]]
+            part = Part(None, files.later, b"".join(entries), await _first_source(entries))
             await run_in_thread(lambda: files.append([part]))
             files.later = part.after
             self._note_written(hours)
@@ -142,7 +144,7 @@ class DueIndex:
                     split.parts.setdefault(due_of(one) // HOUR_MS, bytearray()).extend(one)
                 await asyncio.sleep(0)
             split.read = split.read.extended(data)
-            if split.read.size == files.later.size and split.read != files.later:
+            if split.read.size == files.later.size and not split.read.is_same(files.later):
                 raise DamagedDueFile
         elif split.parts:
             await self._append_split(split)
@@ -156,7 +158,7 @@ class DueIndex:
         parts: list[Part] = []
         for hour in sorted(split.parts)[:FILES_PER_STEP]:
             entries = split_entries(bytes(split.parts[hour]))
-            parts.append(Part(hour, self.files.hours.get(hour, Extent()), await _encode_blocks(entries)))
+            parts.append(await _make_part(hour, self.files.hours.get(hour, Extent()), entries))
         await run_in_thread(lambda: self.files.append(parts))
         for part in parts:
             assert part.hour is not None, "a split appends to files of hours"
@@ -217,13 +219,23 @@ class DueIndex:
         return min((one for one in (*self._buffer, *self._in_flight, *self.files.hours) if one >= hour), default=None)
 
 
-async def _encode_blocks(entries: list[bytes]) -> bytes:
-    """Return the entries in sorted blocks, sorting a block at a time."""
+async def _make_part(hour: int, before: Extent, entries: list[bytes]) -> Part:
+    """Return an append of the entries in sorted blocks, sorting a block at a time."""
     blocks: list[bytes] = []
     for first in range(0, len(entries), BLOCK_ENTRIES_MAX):
         blocks.append(encode_block(sorted(entries[first : first + BLOCK_ENTRIES_MAX])))
         await asyncio.sleep(0)
-    return b"".join(blocks)
+    return Part(hour, before, b"".join(blocks), await _first_source(entries))
+
+
+async def _first_source(entries: list[bytes]) -> int:
+    """Return the smallest queue offset of the records from which entries were made."""
+    found = OFFSET_MAX
+    for first in range(0, len(entries), ENTRIES_PER_SLICE):
+        part = entries[first : first + ENTRIES_PER_SLICE]
+        found = min(found, min(source_of(decode_entry(one)) for one in part))
+        await asyncio.sleep(0)
+    return found
 
 
 async def _select(entries: list[bytes], state: TimerState, read: int) -> list[bytes]:

@@ -17,16 +17,15 @@ the last durable state, which is saved every `flushConsumerOffsetInterval`; it n
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
-from contextlib import closing
-from typing import Final, NamedTuple, final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, final
 
 import msgspec
 
-from gantry_broker.ports import Disk
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.stamped_documents import StampedDocuments
+from gantry_broker.server.timers.java_progress import JavaProgress
 from gantry_broker.server.timers.marks import START, Mark, TimerState
 from gantry_broker.server.timers.pending import PendingCounts
 from gantry_wire import names
@@ -37,12 +36,6 @@ log = logging.getLogger(__name__)
 
 TABLE: Final = "timerProgress"
 """The name of the table file with the progress."""
-JAVA_CHECKPOINT: Final = "timercheck"
-"""RocketMQ's file of its progress, in `config/`."""
-JAVA_NUMBERS: Final = struct.Struct(">4q")
-"""Its first numbers: the time up to which it has delivered, a position in its own log, and twice a queue offset."""
-QUEUE_OFFSET_MAX: Final = 1 << 62
-"""An offset beyond any queue: RocketMQ's progress has only a time."""
 STEPS_MAX: Final = 256
 """The limit of states that wait for the log. When there are as many, since slaves are missing, a new one replaces the
 last."""
@@ -60,6 +53,8 @@ class TimerDocument(Document):
     """The number of pending messages by topic, in the state that ``counted`` has."""
     counted: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     counted_read: int = 0
+    first_pending: int = 0
+    """Messages of the queue before this are delivered, or not in the log any more."""
     data_version: DataVersion | None = None
 
     def state(self) -> TimerState:
@@ -79,21 +74,6 @@ def _encode_marks(state: TimerState) -> list[tuple[int, int, int]]:
     return [(mark.start, mark.due_ms, mark.queue_offset) for mark in state.marks]
 
 
-def read_java_state(disk: Disk, store_path: str) -> TimerState:
-    """Return the progress that a RocketMQ broker has left in this store; the start of the queue if there is none."""
-    path = f"{store_path}/config/{JAVA_CHECKPOINT}"
-    if not disk.exists(path):
-        return TimerState()
-    with closing(disk.open(path)) as file:
-        data = file.pread(JAVA_NUMBERS.size, 0)
-    if len(data) < JAVA_NUMBERS.size:
-        return TimerState()
-    last_read_ms, _, queue_offset, _ = JAVA_NUMBERS.unpack(data)
-    if last_read_ms < 0 or queue_offset < 0:
-        return TimerState()
-    return TimerState(queue_offset, (Mark(0, last_read_ms, QUEUE_OFFSET_MAX),))
-
-
 class Step(NamedTuple):
     """A state of delivery, with the end of its copies in the log."""
 
@@ -107,11 +87,12 @@ class Step(NamedTuple):
 class TimerProgress:
     """The delivered and the settled state of the timers. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, find_first_pending: Callable[[], int] = lambda: 0) -> None:
         self.state = TimerState()
         """The present state."""
         self.pending: Final = PendingCounts()
         self._core: Final = core
+        self._find_first_pending: Final = find_first_pending
         self._settled = TimerState()
         self._steps: Final[deque[Step]] = deque()
         self._waiting: Final = StampedDocuments[TimerDocument]()
@@ -133,6 +114,12 @@ class TimerProgress:
             log.info("continuing from the timer progress of RocketMQ", extra={"read": state.read})
             self.state = self._settled = state
 
+    def java_progress(self, document: Mapping[str, Any]) -> JavaProgress:
+        """Return what RocketMQ's file has to say for a document that is written."""
+        marks = document.get("marks") or [START]
+        version = msgspec.convert(document.get("dataVersion") or {}, DataVersion)
+        return JavaProgress(marks[-1][1], document.get("firstPending", 0), version)
+
     def document(self) -> TimerDocument:
         """Return the document for the file: the settled state."""
         settled = self.settle_steps()
@@ -149,7 +136,8 @@ class TimerProgress:
         counted = self.pending.counted_state(self.state)
         return TimerDocument(
             read=state.read, marks=_encode_marks(state), kept=state.kept, pending=self.pending.by_topic(),
-            counted=_encode_marks(counted), counted_read=counted.read, data_version=self._version,
+            counted=_encode_marks(counted), counted_read=counted.read,
+            first_pending=min(state.read, self._find_first_pending()), data_version=self._version,
         )  # fmt: skip
 
     def change(self, state: TimerState) -> None:

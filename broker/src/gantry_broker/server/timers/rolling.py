@@ -13,6 +13,7 @@ A crash may repeat copies of the last seconds; copies of one message are deliver
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final, final
 
@@ -42,6 +43,8 @@ SLICE_MESSAGES_MAX: Final = 64
 """Limit of the records that one step examines."""
 SLICE_BYTES_MAX: Final = 1 << 20
 """Limit of the bytes of these records."""
+FIND_SLICES_MAX: Final = 500
+"""How many slices a stop reads to find the first pending message: 32,000 messages, less than a second."""
 SOON_MS: Final = 60_000
 """A message that is due within this time is delivered, and not stored again."""
 
@@ -106,6 +109,29 @@ class TimerRoller:
                     self._window.cancel(Entry(entry.due_ms, REPLACED, entry.queue_offset, queue_offset, NO_KEY))
         self._progress.change(self._progress.state._replace(kept=kept))
         return kept > start and kept < end
+
+    async def find_pending(self, start: int) -> int:
+        """Return the queue offset of the first message from ``start`` on that may be pending, in a limited time."""
+        queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
+        if queue is None:
+            return start
+        offset = start
+        for _ in range(FIND_SLICES_MAX):
+            result = self._core.store.read(
+                names.TIMER_TOPIC, 0, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
+            )
+            position = 0
+            while position < len(result.body):
+                end = position + int(INT.unpack_from(result.body, position)[0])
+                record = result.body[position:end]
+                found = entries_of(record, 0, len(record))
+                if found and not self._is_done(decode_entry(found[0])):
+                    return offset
+                offset, position = int(RECORD_HEAD.unpack_from(record, 0)[5]) + 1, end
+            if not result.body:
+                break
+            await asyncio.sleep(0)
+        return offset
 
     def _examine(self, record: bytes, drafts: list[Draft], replaced: list[Entry]) -> bool:
         """Decide about one record: add a draft of its copy if it is needed. False if it has to be kept for now."""

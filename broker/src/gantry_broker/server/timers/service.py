@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, final
+from collections.abc import Callable
+from typing import Any, Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -27,7 +28,8 @@ from gantry_broker.server.timers.delivery import TimerDelivery
 from gantry_broker.server.timers.due_files import HOUR_MS, DamagedDueFile, DueFiles
 from gantry_broker.server.timers.due_index import BUFFERED_MAX, FLUSH_INTERVAL_S, SPLIT_AHEAD_MS, DueIndex
 from gantry_broker.server.timers.entries import JAVA_PRECISION_MAX_MS, Entry, due_of, first_key
-from gantry_broker.server.timers.progress import TimerProgress, read_java_state
+from gantry_broker.server.timers.java_progress import read_java_state, write_java_progress
+from gantry_broker.server.timers.progress import TimerProgress
 from gantry_broker.server.timers.reader import TimerReader
 from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_broker.server.timers.window import RUN_MAX, DueWindow
@@ -56,9 +58,9 @@ class TimerService:
     """The timers of one broker. Owned by the event loop; `run` and `run_files` are its tasks."""
 
     def __init__(self, core: BrokerCore) -> None:
-        self.progress: Final = TimerProgress(core)
-        self.window: Final = DueWindow()
         self.files: Final = DueFiles(core.disk, core.settings.store_path)
+        self.progress: Final = TimerProgress(core, self._first_pending)
+        self.window: Final = DueWindow()
         self.index: Final = DueIndex(self.files)
         self.reader: Final = TimerReader(core, self.progress, self.index, self.window)
         self.delivery: Final = TimerDelivery(core, self.progress, self.reader, self.window)
@@ -75,6 +77,8 @@ class TimerService:
         self._roll_at = 0.0
         self._is_rebuild_needed = False
         self._wake_files: Final = asyncio.Event()
+        self._passed_offset = 0
+        """Messages before this queue offset are delivered; known at a stop only."""
 
     def __repr__(self) -> str:
         return f"<TimerService {self.reader!r} {self.window!r} {self.progress!r}>"
@@ -89,6 +93,20 @@ class TimerService:
         if not self.reader.restore(indexed):
             log.warning("due files do not match the log; building them again", extra={"read": indexed.queue_offset})
             self._is_rebuild_needed = True
+
+    async def close(self) -> None:
+        """Find the first pending message, for a RocketMQ broker that takes over. Called when the tasks have ended."""
+        if self.is_ready:
+            self._passed_offset = await self.roller.find_pending(self.files.first_offset)
+
+    def _first_pending(self) -> int:
+        return max(self.files.first_offset, self._passed_offset)
+
+    def save_progress(self, save: Callable[[dict[str, Any]], None], document: dict[str, Any]) -> None:
+        """Write the document of the progress with ``save``, and RocketMQ's file. Called in a worker thread."""
+        save(document)
+        core = self._core
+        write_java_progress(core.disk, core.settings.store_path, self.progress.java_progress(document))
 
     def on_log_changed(self, end: int) -> None:
         """Start again from the durable progress: the log ends at ``end`` now, or the role may have changed."""
