@@ -5,17 +5,22 @@ The tests do not check durations, which are meaningful only on a quiet machine.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import cast
 
 import delay
 import msgspec
 import pytest
 from click.testing import CliRunner
-from gantry_bench import delay_run, reported_run, timer_faults, timer_run
-from gantry_bench.delay_load import Stored
+from gantry_bench import delay_load, delay_run, reported_run, timer_faults, timer_run
+from gantry_bench.delay_load import DelaySender, Stored
 from gantry_bench.delay_run import DelayScale, lateness_of, quantile
 from gantry_bench.errors import BenchmarkFailed
+
+from gantry_wire.command import decode_command
+from gantry_wire.frame import FrameReader
 
 SMALL = DelayScale(
     pending=300, due_per_second=100, due_seconds=0.5, delays_s=(1, 2), body_bytes=64, segment_bytes=8 << 20
@@ -100,6 +105,40 @@ def test_timers_of_an_outage_are_separated_from_the_others() -> None:
     assert (cell.late_ms_p50, cell.late_ms_max) == (3, 15)
     early = timer_faults.judge("x", [Stored(1, 99, 100)], {1}, stopped_ms=110, resumed_ms=None, refused=0)
     assert early.errors == 1
+
+
+class AnsweringWriter:
+    """A connection to a broker that refuses each third send, and answers in batches of a limited size."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self.largest = 0
+        self._reader = reader
+        self._frames = FrameReader()
+
+    def write(self, data: bytes) -> None:
+        commands = [decode_command(frame) for frame in self._frames.feed(data)]
+        self.largest = max(self.largest, len(commands))
+        for command in commands:
+            is_refused = command.body[7] % 3 == 0
+            answer = command.reply(2, "[TIMEOUT_CLEAN_QUEUE]broker busy") if is_refused else command.reply()
+            self._reader.feed_data(answer.encode())
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+
+async def test_paced_sender_sends_no_growing_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the broker has paused, a sender has a limited number of unanswered sends; refused ones are known."""
+    monkeypatch.setattr(delay_load, "OUTSTANDING_MAX", 10)
+    reader = asyncio.StreamReader()
+    writer = AnsweringWriter(reader)
+    sender = DelaySender(reader, cast("asyncio.StreamWriter", writer), body_bytes=16)
+
+    await sender.send_paced(1_000_000, 0.00005, levels=(5,))
+
+    assert (writer.largest, sender.sent) == (10, 50)
+    assert sender.refused == set(range(0, 50, 3)) and sender.errors == 17
+    assert sender.first_refusal == "[TIMEOUT_CLEAN_QUEUE]broker busy"
 
 
 @pytest.mark.parametrize(
