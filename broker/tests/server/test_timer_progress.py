@@ -157,7 +157,7 @@ def test_progress_is_written_for_rocketmq(tmp_path: Path, progress: TimerProgres
     (tmp_path / "timerlog/0").write_bytes(b"x")
     (tmp_path / "timerwheel").write_bytes(b"x")
 
-    write_java_progress(disk, store, JavaProgress(9_000, 30, DataVersion(state_version=1, timestamp=2, counter=3)))
+    write_java_progress(disk, store, JavaProgress(9_876, 30, DataVersion(state_version=1, timestamp=2, counter=3)))
 
     data = (tmp_path / "config/timercheck").read_bytes()
     assert struct.unpack_from(">7q", data) == (9_000, 0, 30, 30, 1, 2, 3)

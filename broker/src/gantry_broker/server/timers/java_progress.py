@@ -16,6 +16,7 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from gantry_broker.ports import Disk
+from gantry_broker.server.timers.entries import JAVA_PRECISION_MAX_MS
 from gantry_broker.server.timers.marks import Mark, TimerState
 from gantry_wire.checksum import crc32
 from gantry_wire.commands.admin import DataVersion
@@ -50,7 +51,8 @@ class JavaProgress(NamedTuple):
         """Return the content of the file."""
         version = self.version
         numbers = (version.state_version, version.timestamp, version.counter)
-        data = _ALL.pack(self.last_due_ms, 0, self.queue_offset, self.queue_offset, *numbers)
+        last_ms = self.last_due_ms // JAVA_PRECISION_MAX_MS * JAVA_PRECISION_MAX_MS  # RocketMQ counts whole intervals.
+        data = _ALL.pack(last_ms, 0, self.queue_offset, self.queue_offset, *numbers)
         return (data + _seal(data)).ljust(FILE_BYTES, b"\0")
 
 
