@@ -29,8 +29,9 @@ LEAVING_MS: Final = 10_000
 """How long a client that has announced its end may keep its stream open; SDKs end it at once."""
 WRITE_TIMEOUT_S: Final = 10.0
 """How long a client may take to read a command before its stream is closed."""
-WAITING_WRITES_MAX: Final = 16
-"""How many commands may wait for a client that does not read; beyond it the stream is closed."""
+WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
+"""How many bytes of commands may wait for one client to read; a further command is dropped. A broker asks about all
+open transactions at once, and repeats what was dropped: thousands of small messages may wait, or one of the largest."""
 
 
 class CommandStream(Protocol):
@@ -54,7 +55,9 @@ class ProxyClient:
 
     last_seen_ms: int
     stream: CommandStream | None = None
-    waiting_writes: int = 0
+    waiting_bytes: int = 0
+    """The size of the commands that the client has not read."""
+
     pops: int = 0
     """How many of its receives are waiting at brokers."""
 
@@ -82,25 +85,22 @@ class ProxyClient:
         stream = self.stream
         if stream is None:
             return False
-        if self.waiting_writes >= WAITING_WRITES_MAX:
-            self._give_up(stream, "too many commands wait")
+        size = command.ByteSize()
+        if self.waiting_bytes and self.waiting_bytes + size > WAITING_BYTES_MAX:
             return False
-        self.waiting_writes += 1
+        self.waiting_bytes += size
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S), self.write_lock:
                 await stream.write(command)
             return True
         except TimeoutError:
-            self._give_up(stream, "the client does not read")
+            log.warning("closing client stream", extra={"client": self.client_id, "reason": "the client does not read"})
+            stream.close()
         except Exception as error:  # noqa: BLE001  the transport's errors have no common class but this
             log.info("failed to write to client stream", extra={"client": self.client_id, "reason": str(error)})
         finally:
-            self.waiting_writes -= 1
+            self.waiting_bytes -= size
         return False
-
-    def _give_up(self, stream: CommandStream, reason: str) -> None:
-        log.warning("closing client stream", extra={"client": self.client_id, "reason": reason})
-        stream.close()
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,8 +165,12 @@ class FakeStream:
     written: list[pb.TelemetryCommand] = field(default_factory=list)
     is_closed: bool = False
     failure: Exception | None = None
+    is_read: asyncio.Event | None = None
+    """Set when the client reads; None if it always does."""
 
     async def write(self, command: pb.TelemetryCommand) -> None:
+        if self.is_read is not None:
+            await self.is_read.wait()
         if self.failure is not None:
             raise self.failure
         self.written.append(command)

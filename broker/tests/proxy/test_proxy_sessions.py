@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from proxy_world import (
 )
 
 from gantry_client.errors import NoMaster, NoRoute
-from gantry_proxy.clients import DISCONNECTED_MS, LEAVING_MS, SILENT_MS
+from gantry_proxy import clients
+from gantry_proxy.clients import DISCONNECTED_MS, LEAVING_MS, SILENT_MS, ProxyClient
 from gantry_proxy.handlers.routing import query_assignment, query_route
 from gantry_proxy.handlers.sessions import (
     accept_settings,
@@ -260,16 +262,51 @@ async def test_stream_that_a_terminated_client_leaves_open_is_closed() -> None:
     assert back.is_closed
 
 
-async def test_client_that_does_not_read_loses_its_stream() -> None:
-    """Commands for a slow client are bounded; the SDK connects again when it reads."""
-    one = world()
-    stream = one.join_consumer()
+def slow_client(one: World) -> tuple[ProxyClient, FakeStream, asyncio.Event]:
+    """Return a client that reads nothing until the event is set."""
+    stream = one.join_producer(client_id="client-1")
+    stream.is_read = asyncio.Event()
     client = one.clients.find("client-1")
     assert client is not None
-    client.waiting_writes = 16
+    return client, stream, stream.is_read
+
+
+async def test_client_that_does_not_read_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK connects again when it reads."""
+    monkeypatch.setattr(clients, "WRITE_TIMEOUT_S", 0.01)
+    client, stream, _ = slow_client(world())
 
     assert await client.send(pb.TelemetryCommand()) is False
-    assert stream.is_closed
+    assert (stream.is_closed, client.waiting_bytes) == (True, 0)
+
+
+async def test_burst_of_commands_waits_for_the_client() -> None:
+    """A broker asks about many transactions at once; a client that reads gets every question on its one stream."""
+    client, stream, is_read = slow_client(world())
+    ask = pb.TelemetryCommand(recover_orphaned_transaction_command={"transaction_id": "1" * 500})
+    burst = asyncio.gather(*(client.send(ask) for _ in range(2_000)))
+    await asyncio.sleep(0)
+    assert stream.written == []
+
+    is_read.set()
+
+    assert await burst == [True] * 2_000
+    assert (len(stream.written), stream.is_closed, client.waiting_bytes) == (2_000, False, 0)
+
+
+async def test_commands_beyond_the_limit_are_dropped() -> None:
+    """The memory for one client is bounded, and its stream stays open; a single large command is within the limit."""
+    client, stream, is_read = slow_client(world())
+    large = pb.TelemetryCommand(
+        recover_orphaned_transaction_command={"transaction_id": "1" * clients.WAITING_BYTES_MAX}
+    )
+    first = asyncio.create_task(client.send(large))
+    await asyncio.sleep(0)
+
+    assert await client.send(pb.TelemetryCommand(settings=producer_settings())) is False
+    is_read.set()
+    assert await first is True
+    assert (len(stream.written), stream.is_closed) == (1, False)
 
 
 async def test_broken_stream_is_no_error() -> None:
