@@ -101,7 +101,8 @@ class ProxyLimits:
     """The largest headers of a call; those of SDKs take less than 1 KiB."""
 
     clients_max: int = 20_000
-    """How many clients may be connected. An idle one costs about 12 KiB."""
+    """How many clients may be connected. Plan for 40 KiB for an idle one: it costs about 12 KiB, and 20 KiB more with a
+    TLS connection of its own."""
 
     calls_max: int = 60_000
     """How many calls may run at once, long polls and the stream of each client included; a long poll costs about

@@ -30,6 +30,9 @@ LAYERS_OF_PACKAGES: Final = {
 PARTS: Final = ("app", "control", "ha", "ports", "server", "store")
 """Of the broker."""
 
+PROXY_PARTS: Final = ("http2", "rpc")
+"""The packages of the proxy that contracts name."""
+
 
 def lint(root: Path) -> subprocess.CompletedProcess[str]:
     """Run the import linter of the given tree."""
@@ -52,7 +55,8 @@ def make_package(tree: Path, name: str) -> None:
 def tree(tmp_path: Path) -> Path:
     """A repository with all packages of the contracts, each empty, under the real contracts."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in (*CONTRACTS["root_packages"], *LAYERS_OF_PACKAGES, *(f"gantry_broker.{part}" for part in PARTS)):
+    parts = (*(f"gantry_broker.{part}" for part in PARTS), *(f"gantry_proxy.{part}" for part in PROXY_PARTS))
+    for name in (*CONTRACTS["root_packages"], *LAYERS_OF_PACKAGES, *parts):
         make_package(tmp_path, name)
     return tmp_path
 

@@ -67,7 +67,7 @@ def test_memory_of_clients_and_calls_is_that_of_the_proxy() -> None:
     """The proxy's settings state what an idle client and a long poll cost, and the memory of a pod follows from it."""
     source = " ".join(inspect.getsource(type(proxy_settings.ProxySettings().limits)).split())
 
-    assert f"An idle one costs about {CLIENT_BYTES >> 10} KiB" in source
+    assert f"Plan for {CLIENT_BYTES >> 10} KiB for an idle one" in source
     assert f"a long poll costs about {CALL_BYTES >> 10} KiB" in source
     least = ProxyLimits().clients * CLIENT_BYTES + ProxyLimits().calls * CALL_BYTES
     assert proxy_resources(group(**TWO).spec)["limits"]["memory"] == f"{-(-(least + BASE_BYTES) // (1 << 20))}Mi"
