@@ -78,8 +78,10 @@ def test_usual_pull_is_decoded_in_one_step() -> None:
         Frame(0, header_bytes(pull_ext(0), opaque=1, flag=FLAG_RESPONSE), b""),
         Frame(0, b'{"code":11,' + header_bytes(pull_ext(0), code=34, opaque=1)[1:], b""),
         Frame(0, header_bytes({"topic": "t"}, opaque=1), b""),
+        Frame(0, header_bytes(pull_ext(0), opaque=1, version=None), b""),
+        Frame(0, header_bytes(pull_ext(0), opaque=1, version=""), b""),
     ],
-    ids=["binary", "another code", "too long", "a reply", "a second code", "fields are missing"],
+    ids=["binary", "another code", "too long", "a reply", "a second code", "fields are missing", "null", "no number"],
 )
 def test_unusual_pull_is_left_to_the_general_path(frame: Frame) -> None:
     """Anything that the fast path is not sure about is decoded in the general way."""

@@ -32,6 +32,9 @@ class PullRequest(msgspec.Struct, kw_only=True, gc=False):
     code: Annotated[int, msgspec.Meta(ge=_PULL, le=_PULL)]
     opaque: Int32
     flag: int = 0
+    version: int = 0
+    """Only checked: the general path refuses a version that is no number."""
+
     fields: PullMessage = msgspec.field(name="extFields")
 
     @property
