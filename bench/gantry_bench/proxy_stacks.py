@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from gantry_interop import java, peers
+from gantry_interop import apache_servers, java, versions
 from gantry_interop.errors import InteropError
 from gantry_interop.processes import Nursery, wait_until
 
@@ -111,10 +111,10 @@ def start_apache_proxy(folder: Path, name_server: str) -> Iterator[tuple[str, in
         "localServeAddr": "127.0.0.1", "grpcServerPort": port, "remotingListenPort": free_port(),
     }  # fmt: skip
     settings.write_text(json.dumps(keys))
-    program = replace(peers.PROXY, heap_mib=PROXY_HEAP_MIB, is_measured=True)
-    program = replace(program, options=(*program.options, f"-Xms{PROXY_HEAP_MIB}m"))
     arguments = ["-n", name_server, "-pc", str(settings), "-pm", "cluster"]
     try:
+        program = replace(apache_servers.proxy_program(versions.PEER), heap_mib=PROXY_HEAP_MIB, is_measured=True)
+        program = replace(program, options=(*program.options, f"-Xms{PROXY_HEAP_MIB}m"))
         with Nursery(folder / "logs") as nursery:
             proxy = nursery.start("proxy", program.command(home, arguments), java.environment(home))
             wait_until(

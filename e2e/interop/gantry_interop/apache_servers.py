@@ -11,7 +11,7 @@ import fcntl
 import json
 import socket
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -65,6 +65,11 @@ def _is_complete(listing: Path) -> bool:
     return all(Path(entry).exists() for entry in listing.read_text().strip().split(":"))
 
 
+def proxy_program(version: str) -> java.Program:
+    """Return Apache's proxy of a version. Raises InteropError."""
+    return java.Program(java.REFERENCE, MAIN, HEAP_MIB, options=java.OPENED_MODULES, classes=class_path(version))
+
+
 def start_proxy(nursery: Nursery, version: str, name_server: str, cluster: str, directory: Path) -> ApacheProxy:
     """Start a proxy in cluster mode, and wait until SDKs and remoting clients could connect."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -79,10 +84,7 @@ def start_proxy(nursery: Nursery, version: str, name_server: str, cluster: str, 
     }
     conf = directory / "proxy.json"
     conf.write_text(json.dumps(settings))
-    program = java.Program(
-        java.REFERENCE, MAIN, HEAP_MIB, {"RMQ_PROXY_HOME": str(directory)}, java.OPENED_MODULES,
-        classes=class_path(version),
-    )  # fmt: skip
+    program = replace(proxy_program(version), properties={"RMQ_PROXY_HOME": str(directory)})
     command = program.command(directory / "home", ["-pc", str(conf)])
     child = nursery.start(f"apache-proxy-{version}", command, java.environment(directory))
     for one in (port, port + 1):

@@ -31,7 +31,6 @@ OUTER_CLIENTS = (versions.OLDEST, versions.PEER)
 POP_CLIENTS = (versions.PREVIOUS, versions.PEER)
 """The clients that can consume by pop."""
 REFERENCE = "reference"
-REFERENCE_PROXY = "reference-proxy"
 BUILD_SECONDS_MAX = 600
 TARGET = INTEROP / "target"
 
@@ -94,7 +93,7 @@ def build() -> bool:
 
 
 def _modules() -> list[str]:
-    return [*CLIENT_MODULES.values(), REFERENCE, REFERENCE_PROXY]
+    return [*CLIENT_MODULES.values(), REFERENCE]
 
 
 def _has_class_path(module: str) -> bool:

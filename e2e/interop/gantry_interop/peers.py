@@ -36,9 +36,6 @@ NAME_SERVER = java.Program(
 BROKER = java.Program(
     java.REFERENCE, "org.apache.rocketmq.broker.BrokerStartup", heap_mib=1024, options=java.OPENED_MODULES
 )
-PROXY = java.Program(
-    java.REFERENCE_PROXY, "org.apache.rocketmq.proxy.ProxyStartup", heap_mib=1024, options=java.OPENED_MODULES
-)
 
 
 @dataclass(frozen=True)

@@ -47,39 +47,34 @@ class MemberRecord(msgspec.Struct, kw_only=True):
             self.sidecar_pid, self.sidecar_boot_id = sidecar.pid, sidecar.boot_id
 
 
+class _ServerRecord(msgspec.Struct, kw_only=True):
+    """A server that is one process."""
+
+    name: str
+    address: str
+    port: int
+    log: str
+    pid: int | None = None
+    boot_id: str = ""
+
+    def note_process(self, process: ServerProcess) -> None:
+        """Record which process runs now."""
+        self.pid, self.boot_id = process.pid, process.boot_id
+
+
 @final
-class NameServerRecord(msgspec.Struct, kw_only=True):
+class NameServerRecord(_ServerRecord, kw_only=True):
     """One name server that belongs to the group."""
 
-    name: str
-    address: str
-    port: int
     data: str
-    log: str
-    pid: int | None = None
-    boot_id: str = ""
-
-    def note_process(self, process: ServerProcess) -> None:
-        """Record which process runs now."""
-        self.pid, self.boot_id = process.pid, process.boot_id
 
 
 @final
-class ProxyRecord(msgspec.Struct, kw_only=True):
+class ProxyRecord(_ServerRecord, kw_only=True):
     """One gRPC proxy of the group."""
 
-    name: str
-    address: str
-    port: int
     http_address: str
     """The address of its probes and metrics, on loopback as that of the sidecars."""
-    log: str
-    pid: int | None = None
-    boot_id: str = ""
-
-    def note_process(self, process: ServerProcess) -> None:
-        """Record which process runs now."""
-        self.pid, self.boot_id = process.pid, process.boot_id
 
 
 @final
