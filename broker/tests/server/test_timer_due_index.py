@@ -96,6 +96,29 @@ async def test_hour_with_more_entries_than_memory_is_loaded_in_order(disk: Fault
 
 
 @pytest.mark.usefixtures("small_runs")
+async def test_split_of_a_full_hour_has_few_entries_as_objects(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split of `later` makes objects of one block at a time, even when all entries are due in the same hour."""
+    sizes: list[int] = []
+
+    def split_entries(data: bytes) -> list[bytes]:
+        sizes.append(len(data) // ENTRY_BYTES)
+        return due_files.split_entries(data)
+
+    monkeypatch.setattr(due_index, "split_entries", split_entries)
+    index, _ = opened(disk)
+    for offset in range(500):
+        index.add(message(START_MS + HOUR_MS + offset, offset).encode())
+    await index.flush(IndexedPosition(500))
+    assert index.files.later.size == 500 * ENTRY_BYTES
+    await split(index, START_MS)
+    assert sum(sizes) == 1000
+    assert max(sizes) == 50
+    assert (await load_all(index, TimerState(), 500))[0] == [message(START_MS + HOUR_MS + n, n) for n in range(500)]
+
+
+@pytest.mark.usefixtures("small_runs")
 async def test_entries_that_are_added_during_a_load_are_not_lost(disk: FaultyDisk) -> None:
     """An hour that is partly loaded gets further blocks, before and behind what was taken."""
     rng = random.Random(2)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, final
 
 from gantry_broker.server.core.persist import run_in_thread
@@ -105,7 +105,7 @@ class DueIndex:
         self._buffer = {}
         files = self.files
         for hour in sorted(one for one in self._in_flight if one <= files.split_hour):
-            part = await _make_part(hour, files.hours.get(hour, Extent()), self._in_flight[hour])
+            part = await _make_part(hour, files.hours.get(hour, Extent()), _batches_of(self._in_flight[hour]))
             await run_in_thread(lambda part=part: files.append([part]))  # type: ignore[misc]
             files.hours[hour] = part.after
             self._note_written([hour])
@@ -157,8 +157,7 @@ class DueIndex:
     async def _append_split(self, split: _Split) -> None:
         parts: list[Part] = []
         for hour in sorted(split.parts)[:FILES_PER_STEP]:
-            entries = split_entries(bytes(split.parts[hour]))
-            parts.append(await _make_part(hour, self.files.hours.get(hour, Extent()), entries))
+            parts.append(await _make_part(hour, self.files.hours.get(hour, Extent()), _batches_in(split.parts[hour])))
         await run_in_thread(lambda: self.files.append(parts))
         for part in parts:
             assert part.hour is not None, "a split appends to files of hours"
@@ -219,13 +218,26 @@ class DueIndex:
         return min((one for one in (*self._buffer, *self._in_flight, *self.files.hours) if one >= hour), default=None)
 
 
-async def _make_part(hour: int, before: Extent, entries: list[bytes]) -> Part:
-    """Return an append of the entries in sorted blocks, sorting a block at a time."""
-    blocks: list[bytes] = []
+def _batches_of(entries: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield the entries, as many at a time as a block has."""
     for first in range(0, len(entries), BLOCK_ENTRIES_MAX):
-        blocks.append(encode_block(sorted(entries[first : first + BLOCK_ENTRIES_MAX])))
-        await asyncio.sleep(0)
-    return Part(hour, before, b"".join(blocks), await _first_source(entries))
+        yield entries[first : first + BLOCK_ENTRIES_MAX]
+
+
+def _batches_in(data: bytearray) -> Iterator[list[bytes]]:
+    """Yield the entries in these bytes, as many at a time as a block has: as objects all would need 100 MB."""
+    for first in range(0, len(data), BLOCK_ENTRIES_MAX * ENTRY_BYTES):
+        yield split_entries(bytes(data[first : first + BLOCK_ENTRIES_MAX * ENTRY_BYTES]))
+
+
+async def _make_part(hour: int, before: Extent, batches: Iterable[list[bytes]]) -> Part:
+    """Return an append of the entries, a sorted block for each batch."""
+    blocks: list[bytes] = []
+    first_source = OFFSET_MAX
+    for entries in batches:
+        blocks.append(encode_block(sorted(entries)))
+        first_source = min(first_source, await _first_source(entries))
+    return Part(hour, before, b"".join(blocks), first_source)
 
 
 async def _first_source(entries: list[bytes]) -> int:
