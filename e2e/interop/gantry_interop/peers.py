@@ -184,6 +184,8 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
             "brokerIP2": layout.advertised_host,
             "timerWheelEnable": "true",
             "recallMessageEnable": "true",
+            # On a disk that is 85 % full, Apache's broker deletes its oldest files, which a scenario still compares.
+            "cleanFileForciblyEnable": "false",
         }
     return {**settings, **layout.settings}
 
