@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
+from gantry_proxy.context import CallContext
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import ProxyError
 
@@ -57,6 +58,9 @@ class ProxyClient:
     stream: CommandStream | None = None
     waiting_bytes: int = 0
     """The size of the commands that the client has not read."""
+
+    context: CallContext | None = None
+    """The call that has sent the settings, with the account; None in tests without one."""
 
     pops: int = 0
     """How many of its receives are waiting at brokers."""
@@ -128,7 +132,9 @@ class ClientTable:
     def stream_count(self) -> int:
         return sum(client.stream is not None for client in self._clients.values())
 
-    def register(self, client_id: str, settings: pb.Settings, stream: CommandStream) -> ProxyClient:
+    def register(
+        self, client_id: str, settings: pb.Settings, stream: CommandStream, context: CallContext | None = None
+    ) -> ProxyClient:
         """Add a client, or replace its settings and stream. Raises ProxyError when there are too many clients."""
         client = self._clients.get(client_id)
         if client is None and len(self._clients) >= self._clients_max:
@@ -136,7 +142,7 @@ class ClientTable:
         if client is None:
             client = self._clients[client_id] = ProxyClient(client_id, settings, self._now_ms())
         self._leave_topics(client)
-        client.settings, client.last_seen_ms = settings, self._now_ms()
+        client.settings, client.context, client.last_seen_ms = settings, context, self._now_ms()
         for topic in client.topics:
             self._producers.setdefault(topic, {})[client_id] = client
         if client.stream is not stream:
@@ -175,7 +181,8 @@ class ClientTable:
             self._leaving[client.stream] = self._now_ms()
         return client
 
-    def _remove(self, client_id: str) -> None:
+    def remove(self, client_id: str) -> None:
+        """Forget a client, and end its stream."""
         client = self._forget(client_id)
         if client is not None and client.stream is not None:
             client.stream.close()
@@ -195,6 +202,10 @@ class ClientTable:
         """Return the known consumers, in the order in which they came."""
         return [one for one in self._clients.values() if not one.is_producer]
 
+    def connected(self) -> list[ProxyClient]:
+        """Return the clients with an open stream."""
+        return [one for one in self._clients.values() if one.stream is not None]
+
     def produced_topics(self) -> list[str]:
         """Return the topics that have a connected producer."""
         return [topic for topic in self._producers if self.producer_of(topic) is not None]
@@ -211,7 +222,7 @@ class ClientTable:
         ]
         for client in gone:
             log.info("client is gone", extra={"client": client.client_id, "group": client.group})
-            self._remove(client.client_id)
+            self.remove(client.client_id)
         return gone
 
     async def request_reconnects(self) -> None:
@@ -219,10 +230,9 @@ class ClientTable:
 
         The SDKs for Java (from 5.1.0) and Go (from 5.1.3) do so; others ignore it, and move when their stream ends.
         """
-        connected = [client for client in self._clients.values() if client.stream is not None]
         command = pb.ReconnectEndpointsCommand(nonce="drain")
         await asyncio.gather(
-            *(client.send(pb.TelemetryCommand(reconnect_endpoints_command=command)) for client in connected)
+            *(client.send(pb.TelemetryCommand(reconnect_endpoints_command=command)) for client in self.connected())
         )
 
     def close_streams(self) -> None:
