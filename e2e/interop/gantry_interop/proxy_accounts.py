@@ -89,7 +89,7 @@ class Users(Protocol):
         """Create a user with the allowed actions by resource."""
 
     def disable(self, account: Credentials) -> None:
-        """Disable a user."""
+        """Let every later request of a user be refused."""
 
 
 def judge(proxy: str, broker: str, users: Users, send: Callable[[Credentials, str], str]) -> AccountsResult:
