@@ -1,6 +1,6 @@
 """The connected clients: their settings, their Telemetry streams, and when a client counts as gone.
 
-    Telemetry stream with settings   -> the client is known
+    Telemetry stream with settings   -> the client is known, and its receives that came earlier begin
     heartbeats, receives             -> it stays known, for `SILENT_MS` after the last sign
     its stream ends                  -> it must show another sign within `DISCONNECTED_MS`
     NotifyClientTermination          -> it is gone at once, and ends its stream itself within `LEAVING_MS`
@@ -118,6 +118,8 @@ class ClientTable:
         self._clients: Final[dict[str, ProxyClient]] = {}
         self._producers: Final[dict[str, dict[str, ProxyClient]]] = {}
         """The producers of each topic, by client id."""
+        self._waiting: Final[dict[str, set[asyncio.Future[None]]]] = {}
+        """The receives of unknown clients, by client id."""
         self._leaving: Final[dict[CommandStream, int]] = {}
         """The streams of clients that have left, and when: the client ends its stream itself."""
         self._turn: Final = itertools.count()
@@ -150,7 +152,28 @@ class ClientTable:
                 client.stream.close()  # the client has opened another one, since it lost this one
             client.stream = stream
         self._leaving.pop(stream, None)
+        for future in self._waiting.get(client_id, ()):
+            if not future.done():
+                future.set_result(None)
         return client
+
+    async def wait_for(self, client_id: str, timeout_s: float) -> ProxyClient | None:
+        """Return a client that has sent its settings, or sends them within this time; None otherwise."""
+        if client_id in self._clients or timeout_s <= 0:
+            return self.touch(client_id)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(client_id, set())
+        waiting.add(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            waiting.discard(future)
+            if not waiting:
+                self._waiting.pop(client_id, None)
+        return self.touch(client_id)
 
     def find(self, client_id: str) -> ProxyClient | None:
         """Return a client that is known; None otherwise."""
