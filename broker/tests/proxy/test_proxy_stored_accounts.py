@@ -117,6 +117,29 @@ async def test_deleted_user_is_refused_and_disconnected(
     assert again.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_settings_on_an_open_stream_need_a_present_account(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+) -> None:
+    """The call was authenticated when it began. The twin, whose user still exists, changes its settings."""
+    monkeypatch.setattr(broker_accounts, "AGE_MS_MAX", 0)
+    monkeypatch.setattr("gantry_proxy.proxy.CONFIRM_INTERVAL_MS", 10**9)
+    address, broker = cluster
+    await create_alice(broker, **{TOPIC: ["Pub"]})
+    async with running_proxy(address, access=access(tmp_path)) as proxy:
+        stream = await GrpcClient(proxy, "producer-2", ALICE).telemetry(producer_settings(TOPIC))
+        if is_deleted:
+            await change(broker, 3003, {"username": "alice"})
+        await stream.write(pb.TelemetryCommand(settings=producer_settings(TOPIC)))
+        if not is_deleted:
+            assert (await stream.read()).status.code == pb.OK
+            return
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 @pytest.mark.parametrize("own", [PROXY, SUPER, Credentials("proxy-user", "wrong-secret")])
 async def test_proxy_without_the_right_to_read_passwords_gives_no_access(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, own: Credentials

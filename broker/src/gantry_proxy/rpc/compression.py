@@ -90,12 +90,9 @@ def _inflate(data: bytes) -> Iterator[bytes]:
         while given < len(data) and not stream.eof:
             piece = data[given : given + INPUT_BYTES]
             given += len(piece)
-            is_full = True
-            while is_full and not stream.eof:
-                content = stream.decompress(piece, SLICE_BYTES)
-                yield content
-                piece = stream.unconsumed_tail
-                is_full = bool(piece) or len(content) == SLICE_BYTES  # zlib may hold more than it has returned
+            while piece and not stream.eof:
+                yield stream.decompress(piece, SLICE_BYTES)
+                piece = stream.unconsumed_tail  # what zlib holds beyond the slice comes with the next piece
     except zlib.error as error:
         raise CallFailed(StatusCode.INTERNAL, "the compressed message is damaged") from error
     if not stream.eof:
