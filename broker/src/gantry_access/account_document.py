@@ -61,7 +61,7 @@ def _describe_entry(entry: PolicyEntry) -> PolicyEntryInfo:
 def read_tables(document: AccountDocument) -> AccountTables:
     """Return the tables of a document. Raises ValueError for an invalid one; the error has no password."""
     users = {user.name: user for user in map(_read_user, document.users)}
-    policies = {acl.subject or "": _read_entries(acl) for acl in document.acls}
+    policies = {acl.subject or "": read_entries(acl) for acl in document.acls}
     if not users.keys() >= policies.keys():
         raise ValueError("invalid accounts: policies of a user who does not exist")
     return AccountTables(users, policies, document.change_count)
@@ -73,7 +73,8 @@ def _read_user(info: UserInfo) -> StoredUser:
     return StoredUser(info.username, info.password, UserType(info.user_type or ""), UserStatus(info.user_status or ""))
 
 
-def _read_entries(acl: AclInfo) -> Entries:
+def read_entries(acl: AclInfo) -> Entries:
+    """Return the entries of one user. Raises ValueError for invalid ones."""
     return {
         PolicyType(policy.policy_type or ""): tuple(_read_entry(info) for info in policy.entries or ())
         for policy in acl.policies or ()

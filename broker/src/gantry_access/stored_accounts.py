@@ -132,12 +132,13 @@ def build_accounts(
         entries = tables.policies.get(name)
         account = old.by_key.get(name) or old.disabled.get(name)
         if account is None or old_tables.users[name] is not user or old_tables.policies.get(name) is not entries:
-            account = _make_account(user, entries or {}, is_authorizing=is_authorizing)
+            account = make_account(user, entries or {}, is_authorizing=is_authorizing)
         (by_key if user.status is UserStatus.ENABLE else disabled)[name] = account
     return Accounts(by_key=by_key, disabled=disabled)
 
 
-def _make_account(user: StoredUser, entries: Entries, *, is_authorizing: bool) -> Account:
+def make_account(user: StoredUser, entries: Entries, *, is_authorizing: bool) -> Account:
+    """Return the account of a user; without ``is_authorizing`` it has every permission."""
     return Account(
         access_key=user.name,
         secret=user.password.encode("utf-8", "replace"),

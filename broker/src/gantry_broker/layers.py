@@ -411,7 +411,7 @@ def collect_handlers(
         ),
         ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),
         pulls.cold,
-        AccountHandlers(store_layer.accounts),
+        AccountHandlers(store_layer.accounts, store_layer.guard),
         AccountChangeHandlers(core, store_layer.accounts, store_layer.guard, ack_gate),
     )  # fmt: skip
     return join_tables(

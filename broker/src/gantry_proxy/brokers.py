@@ -19,7 +19,7 @@ from gantry_wire.commands.admin import GroupField, SubscriptionGroupConfig, Topi
 from gantry_wire.commands.clients import HeartbeatData, ProducerData, UnregisterClient
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.fields import Fields
-from gantry_wire.commands.nameserver import TopicRoute
+from gantry_wire.commands.nameserver import ClusterInfo, TopicRoute
 
 REQUEST_MS: Final = 3_000
 """How long a broker may take for a request that does not wait for messages, as in RocketMQ's proxy."""
@@ -33,6 +33,9 @@ class BrokerPort(Protocol):
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic; None if no broker has registered it."""
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return all brokers that the name servers know."""
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic at a broker; None if it has none."""
@@ -99,6 +102,9 @@ class RemotingBrokers:
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
         return await self._session.name_servers.route(topic)
+
+    async def cluster_info(self) -> ClusterInfo:
+        return await self._session.name_servers.cluster()
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
         reply = await self._session.calls.request(address, RequestCode.GET_TOPIC_CONFIG, TopicName(topic=topic))

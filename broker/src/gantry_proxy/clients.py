@@ -1,6 +1,6 @@
 """The connected clients: their settings, their Telemetry streams, and when a client counts as gone.
 
-    Telemetry stream with settings   -> the client is known
+    Telemetry stream with settings   -> the client is known, and its receives that came earlier begin
     heartbeats, receives             -> it stays known, for `SILENT_MS` after the last sign
     its stream ends                  -> it must show another sign within `DISCONNECTED_MS`
     NotifyClientTermination          -> it is gone at once, and ends its stream itself within `LEAVING_MS`
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
+from gantry_proxy.context import CallContext
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import ProxyError
 
@@ -57,6 +58,9 @@ class ProxyClient:
     stream: CommandStream | None = None
     waiting_bytes: int = 0
     """The size of the commands that the client has not read."""
+
+    context: CallContext | None = None
+    """The call that has sent the settings, with the account; None in tests without one."""
 
     pops: int = 0
     """How many of its receives are waiting at brokers."""
@@ -114,6 +118,8 @@ class ClientTable:
         self._clients: Final[dict[str, ProxyClient]] = {}
         self._producers: Final[dict[str, dict[str, ProxyClient]]] = {}
         """The producers of each topic, by client id."""
+        self._waiting: Final[dict[str, set[asyncio.Future[None]]]] = {}
+        """The receives of unknown clients, by client id."""
         self._leaving: Final[dict[CommandStream, int]] = {}
         """The streams of clients that have left, and when: the client ends its stream itself."""
         self._turn: Final = itertools.count()
@@ -128,7 +134,9 @@ class ClientTable:
     def stream_count(self) -> int:
         return sum(client.stream is not None for client in self._clients.values())
 
-    def register(self, client_id: str, settings: pb.Settings, stream: CommandStream) -> ProxyClient:
+    def register(
+        self, client_id: str, settings: pb.Settings, stream: CommandStream, context: CallContext | None = None
+    ) -> ProxyClient:
         """Add a client, or replace its settings and stream. Raises ProxyError when there are too many clients."""
         client = self._clients.get(client_id)
         if client is None and len(self._clients) >= self._clients_max:
@@ -136,7 +144,7 @@ class ClientTable:
         if client is None:
             client = self._clients[client_id] = ProxyClient(client_id, settings, self._now_ms())
         self._leave_topics(client)
-        client.settings, client.last_seen_ms = settings, self._now_ms()
+        client.settings, client.context, client.last_seen_ms = settings, context, self._now_ms()
         for topic in client.topics:
             self._producers.setdefault(topic, {})[client_id] = client
         if client.stream is not stream:
@@ -144,7 +152,28 @@ class ClientTable:
                 client.stream.close()  # the client has opened another one, since it lost this one
             client.stream = stream
         self._leaving.pop(stream, None)
+        for future in self._waiting.get(client_id, ()):
+            if not future.done():
+                future.set_result(None)
         return client
+
+    async def wait_for(self, client_id: str, timeout_s: float) -> ProxyClient | None:
+        """Return a client that has sent its settings, or sends them within this time; None otherwise."""
+        if client_id in self._clients or timeout_s <= 0:
+            return self.touch(client_id)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(client_id, set())
+        waiting.add(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            waiting.discard(future)
+            if not waiting:
+                self._waiting.pop(client_id, None)
+        return self.touch(client_id)
 
     def find(self, client_id: str) -> ProxyClient | None:
         """Return a client that is known; None otherwise."""
@@ -175,7 +204,8 @@ class ClientTable:
             self._leaving[client.stream] = self._now_ms()
         return client
 
-    def _remove(self, client_id: str) -> None:
+    def remove(self, client_id: str) -> None:
+        """Forget a client, and end its stream."""
         client = self._forget(client_id)
         if client is not None and client.stream is not None:
             client.stream.close()
@@ -195,6 +225,10 @@ class ClientTable:
         """Return the known consumers, in the order in which they came."""
         return [one for one in self._clients.values() if not one.is_producer]
 
+    def connected(self) -> list[ProxyClient]:
+        """Return the clients with an open stream."""
+        return [one for one in self._clients.values() if one.stream is not None]
+
     def produced_topics(self) -> list[str]:
         """Return the topics that have a connected producer."""
         return [topic for topic in self._producers if self.producer_of(topic) is not None]
@@ -211,7 +245,7 @@ class ClientTable:
         ]
         for client in gone:
             log.info("client is gone", extra={"client": client.client_id, "group": client.group})
-            self._remove(client.client_id)
+            self.remove(client.client_id)
         return gone
 
     async def request_reconnects(self) -> None:
@@ -219,10 +253,9 @@ class ClientTable:
 
         The SDKs for Java (from 5.1.0) and Go (from 5.1.3) do so; others ignore it, and move when their stream ends.
         """
-        connected = [client for client in self._clients.values() if client.stream is not None]
         command = pb.ReconnectEndpointsCommand(nonce="drain")
         await asyncio.gather(
-            *(client.send(pb.TelemetryCommand(reconnect_endpoints_command=command)) for client in connected)
+            *(client.send(pb.TelemetryCommand(reconnect_endpoints_command=command)) for client in self.connected())
         )
 
     def close_streams(self) -> None:

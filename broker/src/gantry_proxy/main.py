@@ -38,7 +38,7 @@ A settings file:
   nameServers: [ns1.example:9876, ns2.example:9876]
   listen: {address: "0.0.0.0:8081", httpAddress: "0.0.0.0:9081"}
   tls: {certificate: /tls/tls.crt, key: /tls/tls.key}
-  access: {accountsFile: /acl/plain_acl.yml, credentialsFile: /acl/proxy.yml}
+  access: {accountsFile: /acl/plain_acl.yml, credentialsFile: /acl/proxy.yml}     or accountsSource: brokers
   limits: {clientsMax: 20000}
 """
 

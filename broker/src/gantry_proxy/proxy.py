@@ -18,19 +18,21 @@ from gantry_client.background import BackgroundTasks
 from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
-from gantry_proxy.access import ProxyGuard
-from gantry_proxy.brokers import RemotingBrokers
+from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.broker_accounts import BrokerAccounts
+from gantry_proxy.brokers import BrokerPort, RemotingBrokers
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.grpc_server import GrpcServer
+from gantry_proxy.handlers.sessions import disconnect_revoked
 from gantry_proxy.http_endpoint import HttpEndpoint
 from gantry_proxy.metrics import Gauge, ProxyMetrics, metrics_text, own_gauges
 from gantry_proxy.orphans import OrphanedTransactions
 from gantry_proxy.registrations import ConsumerRegistrations
 from gantry_proxy.renewal import InFlight, Renewals
 from gantry_proxy.service import MessagingService
-from gantry_proxy.settings import ProxySettings
+from gantry_proxy.settings import BROKERS, ProxySettings
 from gantry_proxy.topics import Topics
 from gantry_proxy.translation.client_settings import retry_delay_ms
 from gantry_remoting.setting_kinds import SettingsError
@@ -49,6 +51,8 @@ OWN_ACCOUNT_INTERVAL_MS: Final = 1_000
 """How often the file with the proxy's own account is read, as that with the accounts of clients."""
 SHOW_INTERVAL_MS: Final = 5_000
 """How often new consumers are registered at brokers, and those that are gone unregistered."""
+CONFIRM_INTERVAL_MS: Final = 5_000
+"""How often the accounts of connected clients are compared with the present ones."""
 CLEAN_INTERVAL_MS: Final = 5_000
 """How often clients that are gone and unused answers are removed."""
 
@@ -73,6 +77,7 @@ class Proxy:
         self._session: Final = Session(settings.name_servers, _client_settings(settings, self._own_account))
         limits = settings.limits
         brokers = self._brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
+        self._broker_accounts: Final = _broker_accounts(settings, brokers)
         self._topics: Final = Topics(brokers, monotonic_ms)
         self._clients: Final = ClientTable(monotonic_ms, limits.clients_max)
         self._renewals: Final = Renewals(
@@ -87,8 +92,11 @@ class Proxy:
         )
         self._tasks: Final = BackgroundTasks("proxy")
         self._metrics: Final = ProxyMetrics()
-        guard = ProxyGuard(self._accounts, wall_ms, settings.access.signature_window_ms)
-        core = ProxyCore(
+        source: ClientAccounts | None = self._broker_accounts
+        if self._accounts is not None:
+            source = FileAccounts(self._accounts)
+        guard = ProxyGuard(source, wall_ms, settings.access.signature_window_ms)
+        core = self._core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
             renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
             monotonic_s=time.monotonic,
@@ -122,6 +130,7 @@ class Proxy:
         self._tasks.repeat(RENEW_INTERVAL_MS, self._renewals.renew_due, "renewals")
         self._tasks.repeat(REGISTER_INTERVAL_MS, self._orphans.register, "producers")
         self._tasks.repeat(SHOW_INTERVAL_MS, self._registrations.register, "consumers")
+        self._tasks.repeat(CONFIRM_INTERVAL_MS, lambda: disconnect_revoked(self._core), "revocations")
         self._tasks.repeat(CLEAN_INTERVAL_MS, self._clean, "clean-up")
         self._tasks.start(self._find_name_server(), "name-server")
         try:
@@ -154,6 +163,8 @@ class Proxy:
         await self._tasks.close()
         await self._brokers.close()  # brokers remove the consumers whose connections close
         await self._topics.close()
+        if self._broker_accounts is not None:
+            await self._broker_accounts.close()
         await self._session.close()
 
     def metrics_text(self) -> str:
@@ -162,6 +173,7 @@ class Proxy:
 
     def _gauges(self) -> list[Gauge]:
         clients, renewals, orphans = self._clients, self._renewals, self._orphans
+        accounts = self._broker_accounts
         return [
             Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
                   lambda: float(not self._not_ready_reason())),
@@ -175,6 +187,11 @@ class Proxy:
                   "Questions about transactions that were passed on to a producer.", lambda: orphans.asked),
             Gauge("gantry_proxy_transaction_checks_dropped_total", "counter",
                   "Questions about transactions without a connected producer.", lambda: orphans.dropped),
+            Gauge("gantry_proxy_broker_accounts", "gauge", "Known accounts of those that brokers store.",
+                  lambda: 0 if accounts is None else len(accounts)),
+            Gauge("gantry_proxy_account_reads_failed_total", "counter",
+                  "Reads of accounts that no broker answered, or not as expected.",
+                  lambda: 0 if accounts is None else accounts.failed),
         ]  # fmt: skip
 
     def _not_ready_reason(self) -> str:
@@ -184,6 +201,8 @@ class Proxy:
 
     async def _clean(self) -> None:
         self._topics.forget_unused()
+        if self._broker_accounts is not None:
+            self._broker_accounts.forget_unused()
         for client in self._clients.remove_silent():
             await self._renewals.return_messages(client.client_id)
 
@@ -214,6 +233,15 @@ def _accounts(settings: ProxySettings) -> AccountFile | None:
     except AccessFileError as error:
         raise SettingsError(f"access.accountsFile: {error}") from error
     return file
+
+
+def _broker_accounts(settings: ProxySettings, brokers: BrokerPort) -> BrokerAccounts | None:
+    access = settings.access
+    if access.accounts_source != BROKERS:
+        return None
+    return BrokerAccounts(
+        brokers, monotonic_ms, cluster=access.accounts_cluster, checks_policies=access.checks_policies
+    )
 
 
 def _own_account(settings: ProxySettings) -> OwnAccount | None:

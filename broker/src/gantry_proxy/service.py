@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final, final
 
 from gantry_client.errors import ClientError
@@ -116,7 +117,7 @@ class MessagingService:
         async def call(request: Any, rpc: Call) -> Any:
             started = time.monotonic()
             try:
-                context = self._context(rpc)
+                context = await self._context(rpc)
                 self._admit(context.client_id)
                 try:
                     reply = await handle(self._core, context, request)
@@ -135,7 +136,7 @@ class MessagingService:
         async def call(request: Any, rpc: Call) -> None:
             started, code = time.monotonic(), pb.OK
             try:
-                context = self._context(rpc)
+                context = await self._context(rpc)
                 self._admit(context.client_id)
                 try:
                     async with aclosing(handle(self._core, context, request)) as replies:  # type: ignore[type-var]
@@ -162,7 +163,7 @@ class MessagingService:
         stream = TelemetryStream(rpc, asyncio.current_task())
         client_id = ""
         try:
-            context = self._context(rpc)
+            context = await self._context(rpc)
             client_id = context.client_id
             while (command := await rpc.read()) is not None:
                 await self._on_command(context, stream, command)
@@ -183,21 +184,23 @@ class MessagingService:
         if command.WhichOneof("command") != "settings":
             self._core.client_requests.on_answer(context.client_id, command)
             return
-        reply = await sessions.accept_settings(self._core, context, command.settings, stream)
+        guard = self._core.guard  # the stream may have been opened hours ago
+        present = replace(context, account=await guard.confirm(context.account, context.peer))
+        reply = await sessions.accept_settings(self._core, present, command.settings, stream)
         client = self._core.clients.find(context.client_id)
         if client is not None:
             await client.send(reply)
 
     # ------- common
 
-    def _context(self, rpc: Call) -> CallContext:
+    async def _context(self, rpc: Call) -> CallContext:
         headers, remaining_s, peer = rpc.headers, rpc.remaining_s, rpc.peer
         return CallContext(
             client_id=headers.get(CLIENT_ID, ""),
             peer=peer,
             remaining_ms=NO_DEADLINE_MS if remaining_s is None else max(0, int(remaining_s * 1000)),
             headers=headers,
-            account=self._core.guard.authenticate(headers, peer),
+            account=await self._core.guard.authenticate(headers, peer),
         )
 
     def _admit(self, client_id: str) -> None:
@@ -233,4 +236,6 @@ def _rpc_code(error: ProxyError) -> StatusCode:
         return StatusCode.PERMISSION_DENIED
     if error.code == pb.TOO_MANY_REQUESTS:
         return StatusCode.RESOURCE_EXHAUSTED
+    if error.code == pb.HA_NOT_AVAILABLE:
+        return StatusCode.UNAVAILABLE
     return StatusCode.INVALID_ARGUMENT

@@ -3,7 +3,7 @@
     nameServers: [ns.example:9876]           or "host:port;host:port"
     listen: {address, httpAddress, ...}       `ListenSettings`
     tls: {certificate, key, clientAuthority}  `ProxyTlsSettings`
-    access: {accountsFile, credentialsFile}   `ProxyAccessSettings`
+    access: {accountsFile, ...}               `ProxyAccessSettings`
     limits: {...}                             `ProxyLimits`
 
 Precedence: defaults < file < options. An unknown or contradictory key is an error that names it and prevents the start.
@@ -19,6 +19,9 @@ from gantry_client.settings import parse_name_servers
 from gantry_remoting.addresses import split_address
 from gantry_remoting.setting_kinds import SettingsError
 
+FILE: Final = "file"
+BROKERS: Final = "brokers"
+"""The two sources of the accounts of clients."""
 FILE_BYTES_MAX: Final = 1024 * 1024
 """The size above which a settings file is refused."""
 
@@ -73,10 +76,24 @@ class ProxyAccessSettings:
     """The accounts of clients, in the format of RocketMQ's `plain_acl.yml`; the file that the brokers have, too. It is
     reloaded when it changes. Without it every client may call everything that the proxy's account may."""
 
+    accounts_source: str = FILE
+    """Where the accounts of clients are: `file` for `accountsFile`, `brokers` for the users and policies that brokers
+    store and `mqadmin createUser` changes. A change there takes effect after 10 s to 60 s. The proxy reads passwords,
+    so its own account must be of type `Super` at Gantry's brokers, and have the action `Get` on the cluster at
+    RocketMQ's."""
+
+    accounts_cluster: str = ""
+    """The cluster whose brokers are asked for accounts. Needed if the name servers know several: each has its own
+    users."""
+
+    checks_policies: bool = True
+    """Whether a call needs a policy of its user. False for brokers with `authorizationEnabled=false`, where every user
+    may do everything: with `accountsSource: brokers`."""
+
     credentials_file: str = ""
     """A file with `accessKey` and `secretKey`, with which the proxy signs its requests to brokers and name servers. It
     is reloaded when it changes. The account needs the permissions of all clients together; it need not be an
-    administrator."""
+    administrator, unless it reads the accounts of clients from brokers."""
 
     signature: str = "v1"
     """How the proxy signs: `v1` for every server, `strict` for Gantry's with `aclMode=STRICT`."""
@@ -235,10 +252,7 @@ def check_settings(settings: ProxySettings) -> None:
         raise SettingsError("tls.clientAuthority has no effect without tls.certificate: set both, or remove it")
     if not tls.checks_broker_host_name and not tls.broker_authority:
         raise SettingsError("tls.checksBrokerHostName=false has no effect without tls.brokerAuthority: set both")
-    if access.signature not in ("v1", "strict"):
-        raise SettingsError(f"access.signature: {access.signature!r}, expected v1 or strict")
-    if access.signature == "strict" and not access.credentials_file:
-        raise SettingsError("access.signature=strict has no effect without access.credentialsFile: set both or neither")
+    _check_access(access)
     if limits.poll_ms_min > limits.poll_ms_max:
         raise SettingsError(
             f"limits.pollMsMin={limits.poll_ms_min} is greater than limits.pollMsMax={limits.poll_ms_max}"
@@ -249,6 +263,32 @@ def check_settings(settings: ProxySettings) -> None:
         raise SettingsError(
             f"limits.requestBytesMax={limits.request_bytes_max} is smaller than "
             f"limits.messageBytesMax={limits.message_bytes_max}: no such message could be sent"
+        )
+
+
+def _check_access(access: ProxyAccessSettings) -> None:
+    if access.signature not in ("v1", "strict"):
+        raise SettingsError(f"access.signature: {access.signature!r}, expected v1 or strict")
+    if access.signature == "strict" and not access.credentials_file:
+        raise SettingsError("access.signature=strict has no effect without access.credentialsFile: set both or neither")
+    if access.accounts_source not in (FILE, BROKERS):
+        raise SettingsError(f"access.accountsSource: {access.accounts_source!r}, expected {FILE} or {BROKERS}")
+    if access.accounts_source == BROKERS:
+        if access.accounts_file:
+            raise SettingsError(
+                f"access.accountsSource={BROKERS} and access.accountsFile={access.accounts_file} contradict each "
+                "other: set only one of the two"
+            )
+        if not access.credentials_file:
+            raise SettingsError(
+                f"access.accountsSource={BROKERS} needs access.credentialsFile, the account that may read users"
+            )
+        return
+    if access.accounts_cluster:
+        raise SettingsError(f"access.accountsCluster has no effect without access.accountsSource={BROKERS}: set both")
+    if not access.checks_policies:
+        raise SettingsError(
+            f"access.checksPolicies=false has no effect without access.accountsSource={BROKERS}: set both or neither"
         )
 
 

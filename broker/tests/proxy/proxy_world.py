@@ -13,7 +13,8 @@ from gantry_client.background import BackgroundTasks
 from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_client.messages import ReceivedMessage
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
-from gantry_proxy.access import ProxyGuard
+from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.context import CallContext
@@ -25,10 +26,12 @@ from gantry_proxy.topics import Topics
 from gantry_proxy.translation.client_settings import retry_delay_ms
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
+from gantry_wire.commands.accounts import AclInfo, AclSubject, PolicyEntryInfo, PolicyInfo, UserInfo, Username
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.commands.clients import HeartbeatData, MessageQueue
+from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.fields import Fields
-from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
+from gantry_wire.commands.nameserver import BrokerData, ClusterInfo, QueueData, TopicRoute
 from gantry_wire.message import encode_host, offset_message_id
 from gantry_wire.pop_receipts import parse_receipt
 from gantry_wire.properties import parse_properties
@@ -59,6 +62,12 @@ class FakeBrokers:
     requests: list[Request] = field(default_factory=list)
     answers: dict[RequestCode, Command | Exception] = field(default_factory=dict)
     failure: Exception | None = None
+    users: dict[str, UserInfo] = field(default_factory=dict)
+    """The users that the brokers store, by name."""
+    policies: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """The allowed actions by user and resource."""
+    down: set[str] = field(default_factory=set)
+    """The addresses at which no broker answers."""
     popped: list[PoppedMessage] = field(default_factory=list)
     pops: list[PopRequest] = field(default_factory=list)
     acked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -91,6 +100,14 @@ class FakeBrokers:
             ],
         )
 
+    async def cluster_info(self) -> ClusterInfo:
+        self._fail()
+        table = {
+            name: BrokerData(cluster="c", broker_name=name, broker_addrs={0: address} if address else {1: "10.0.0.9:1"})
+            for name, address in self.masters.items()
+        }
+        return ClusterInfo(broker_addr_table=table, cluster_addr_table={"c": list(table)})
+
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
         self._fail()
         return TopicConfig(topic_name=topic, attributes={"message.type": self.kinds[topic]})
@@ -104,7 +121,9 @@ class FakeBrokers:
     ) -> Command:
         self._fail()
         self.requests.append(Request(address, code, header, body))
-        answer = self.answers.get(code, Command(code=ResponseCode.SUCCESS))
+        if address in self.down:
+            raise Unavailable(f"{address} is down")
+        answer = self.answers.get(code) or self._account_answer(header) or Command(code=ResponseCode.SUCCESS)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -147,6 +166,19 @@ class FakeBrokers:
         self._fail()
         assert self.consumers.pop((address, slot, group)).client_id == client_id
 
+    def _account_answer(self, header: Fields) -> Command | None:
+        """Return the answer about a stored user or its policies; None for another request."""
+        found: UserInfo | AclInfo | None = None
+        if isinstance(header, Username):
+            found = self.users.get(header.username or "")
+        elif isinstance(header, AclSubject):
+            rules = self.policies.get((header.subject or "").removeprefix("User:"), {})
+            entries = [PolicyEntryInfo(resource=one, actions=rules[one], decision="Allow") for one in rules]
+            found = AclInfo(policies=[PolicyInfo(policy_type="Custom", entries=entries)])
+        else:
+            return None
+        return Command(code=ResponseCode.SUCCESS, body=b"" if found is None else write_document(found))
+
     def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure
@@ -186,6 +218,8 @@ class World:
     brokers: FakeBrokers = field(default_factory=FakeBrokers)
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     accounts: Path | None = None
+    has_broker_accounts: bool = False
+    """Whether the accounts of clients are those of the brokers."""
     now_ms: int = NOW_MS
 
     def __post_init__(self) -> None:
@@ -195,11 +229,15 @@ class World:
         self.renewals = Renewals(
             self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self._retry_delay
         )
-        file = None
+        source: ClientAccounts | None = None
         if self.accounts is not None:
             file = AccountFile(str(self.accounts), AccessMode.V1)
             file.load()
-        self.guard = ProxyGuard(file, self.clock, window_ms=60_000)
+            source = FileAccounts(file)
+        self.broker_accounts = BrokerAccounts(self.brokers, self.clock)
+        if self.has_broker_accounts:
+            source = self.broker_accounts
+        self.guard = ProxyGuard(source, self.clock, window_ms=60_000)
         self.client_requests = ClientRequests(self.clients, self.clock, self.limits.message_bytes_max)
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,

@@ -95,9 +95,12 @@ class RawClient:
         self.decoder = HpackDecoder()
 
     def begin(
-        self, stream_id: int, path: str = "/t/echo", *, method: str = "POST", kind: str = "application/grpc"
-    ) -> None:
-        block = encode([(b":method", method.encode()), (b":path", path.encode()), (b"content-type", kind.encode())])
+        self, stream_id: int, path: str = "/t/echo", *, method: str = "POST", kind: str = "application/grpc",
+        encoding: str = "",
+    ) -> None:  # fmt: skip
+        """Open a stream; ``encoding`` is that of compressed messages."""
+        fields = [(b":method", method.encode()), (b":path", path.encode()), (b"content-type", kind.encode())]
+        block = encode(fields + ([(b"grpc-encoding", encoding.encode())] if encoding else []))
         self.writer.write(make_frame(frames.HEADERS, frames.END_HEADERS, stream_id, block))
 
     def data(self, stream_id: int, data: bytes, *, is_last: bool = False) -> None:

@@ -10,7 +10,7 @@ from proxy_world import ENDPOINTS, NOW_MS, FakeBrokers, World, message, receipt_
 
 from gantry_access import AccessMode, AccountFile
 from gantry_access.permissions import publish_need
-from gantry_proxy.access import ProxyGuard, sign
+from gantry_proxy.access import FileAccounts, ProxyGuard, sign
 from gantry_proxy.context import CallContext
 from gantry_proxy.handlers.acknowledging import ack_message
 from gantry_proxy.handlers.routing import query_route
@@ -40,7 +40,7 @@ def accounts(tmp_path: Path) -> Path:
 def guard(accounts: Path, *, window_ms: int = 60_000, now_ms: int = NOW_MS) -> ProxyGuard:
     file = AccountFile(str(accounts), AccessMode.V1)
     file.load()
-    return ProxyGuard(file, lambda: now_ms, window_ms)
+    return ProxyGuard(FileAccounts(file), lambda: now_ms, window_ms)
 
 
 def headers(key: str = "producer-1", secret: str = "producer-secret", at: str = AT) -> dict[str, str]:
@@ -57,25 +57,25 @@ def test_signature_is_that_of_the_sdks() -> None:
     assert sign(b"secret", "20260102T030405Z") == "B8233E003C697C8C4218A6AFC2BC397A08E8F645"
 
 
-def test_signed_call_has_its_account(accounts: Path) -> None:
+async def test_signed_call_has_its_account(accounts: Path) -> None:
     """The access key names the account, and the signature of the time proves it."""
-    account = guard(accounts).authenticate(headers(), "192.0.2.7")
+    account = await guard(accounts).authenticate(headers(), "192.0.2.7")
 
     assert account is not None
     assert account.access_key == "producer-1"
 
 
-def test_without_accounts_every_call_is_allowed() -> None:
+async def test_without_accounts_every_call_is_allowed() -> None:
     """A proxy without accounts allows every call."""
     open_guard = ProxyGuard(None, lambda: NOW_MS, 0)
 
-    assert open_guard.authenticate({}, "192.0.2.7") is None
+    assert await open_guard.authenticate({}, "192.0.2.7") is None
     open_guard.require(CallContext(client_id="c", peer="p", remaining_ms=1), publish_need("orders"))
 
 
-def test_trusted_address_needs_no_signature(accounts: Path) -> None:
+async def test_trusted_address_needs_no_signature(accounts: Path) -> None:
     """Addresses that the file trusts have every permission, as at brokers."""
-    account = guard(accounts).authenticate({}, "10.9.9.9")
+    account = await guard(accounts).authenticate({}, "10.9.9.9")
 
     assert account is not None
     assert account.is_admin
@@ -98,27 +98,27 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("forged", "reason"), FORGED)
-def test_call_without_a_valid_signature_is_refused(accounts: Path, forged: dict[str, str], reason: str) -> None:
+async def test_call_without_a_valid_signature_is_refused(accounts: Path, forged: dict[str, str], reason: str) -> None:
     """Each has its reason, and an unknown account looks like a wrong secret."""
     with pytest.raises(ProxyError, match=reason) as caught:
-        guard(accounts).authenticate(forged, "192.0.2.7")
+        await guard(accounts).authenticate(forged, "192.0.2.7")
 
     assert caught.value.code == pb.UNAUTHORIZED
 
 
-def test_recorded_signature_expires_unless_the_window_is_open(accounts: Path) -> None:
+async def test_recorded_signature_expires_unless_the_window_is_open(accounts: Path) -> None:
     """An SDK signs only the time; without a window a signature would be valid for ever."""
     later = NOW_MS + 3_600_000
 
     with pytest.raises(ProxyError):
-        guard(accounts, now_ms=later).authenticate(headers(), "192.0.2.7")
-    assert guard(accounts, now_ms=later, window_ms=0).authenticate(headers(), "192.0.2.7") is not None
+        await guard(accounts, now_ms=later).authenticate(headers(), "192.0.2.7")
+    assert await guard(accounts, now_ms=later, window_ms=0).authenticate(headers(), "192.0.2.7") is not None
 
 
 async def outcomes(accounts: Path, key: str, secret: str) -> list[pb.Code]:
     """Return how a route, a send and an ack of an account end."""
     one = World(FakeBrokers(answers={RequestCode.SEND_MESSAGE_V2: send_reply()}), accounts=accounts)
-    account = one.guard.authenticate(headers(key, secret), "192.0.2.7")
+    account = await one.guard.authenticate(headers(key, secret), "192.0.2.7")
     context = dataclasses.replace(one.context(), account=account)
     topic, group = pb.Resource(name="orders"), pb.Resource(name="billing")
     entry = pb.AckMessageEntry(message_id="id", receipt_handle=receipt_of(1))

@@ -142,13 +142,6 @@ async def test_invalid_receive_is_refused_before_any_broker(fields: dict[str, An
     assert one.brokers.pops == []
 
 
-async def test_client_without_settings_is_refused() -> None:
-    """Only a client with a Telemetry stream receives: the messages of any other client could not be renewed."""
-    one = World(FakeBrokers())
-
-    assert await refusal(one) == pb.UNRECOGNIZED_CLIENT_TYPE
-
-
 async def test_colliding_tag_is_acknowledged_and_not_delivered() -> None:
     """Brokers compare hashes of tags; the proxy compares tags."""
     one = world()

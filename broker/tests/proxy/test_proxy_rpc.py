@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 from dataclasses import replace
 from typing import Any
 
@@ -108,15 +107,6 @@ async def test_message_beyond_the_limit_is_refused_before_it_is_received() -> No
 
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "1048577 bytes, at most 1048576" in str(text)
-
-
-async def test_compressed_message_is_refused() -> None:
-    """No SDK compresses at this level; a client that does learns why."""
-    async with serving() as (_, _, port), client(port) as channel:
-        code, text = await status_of(channel.unary_unary("/t/echo")(bytes(9_000), compression=grpc.Compression.Gzip))
-
-    assert (code, "compressed" in str(text)) == (grpc.StatusCode.UNIMPLEMENTED, True)
-    assert len(gzip.compress(bytes(9_000))) < 9_000
 
 
 # ------- limits and the end

@@ -54,6 +54,17 @@ def test_empty_file_has_the_defaults() -> None:
         ({"tls": {"checksBrokerHostName": False}}, "tls.checksBrokerHostName=false has no effect without"),
         ({"access": {"signature": "v2"}}, "access.signature: 'v2', expected v1 or strict"),
         ({"access": {"signature": "strict"}}, "access.signature=strict has no effect without"),
+        (
+            {"access": {"accountsSource": "name servers"}},
+            "access.accountsSource: 'name servers', expected file or brokers",
+        ),
+        ({"access": {"accountsSource": "brokers"}}, "access.accountsSource=brokers needs access.credentialsFile"),
+        (
+            {"access": {"accountsSource": "brokers", "credentialsFile": "c", "accountsFile": "a"}},
+            "access.accountsSource=brokers and access.accountsFile=a contradict each other",
+        ),
+        ({"access": {"accountsCluster": "c"}}, "access.accountsCluster has no effect without"),
+        ({"access": {"checksPolicies": False}}, "access.checksPolicies=false has no effect without"),
         ({"limits": {"pollMsMin": 30_000}}, "limits.pollMsMin=30000 is greater than"),
         ({"limits": {"invisibleMsMin": 10**9}}, "limits.invisibleMsMin is greater than"),
         ({"limits": {"requestBytesMax": 10}}, "limits.requestBytesMax=10 is smaller than"),

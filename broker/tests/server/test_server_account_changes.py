@@ -109,6 +109,34 @@ async def test_deleted_user_is_refused_and_loses_all_policies(broker: Broker, ro
     assert (await root.ask(3003, {"username": "unknown"})).code == 0
 
 
+@pytest.mark.parametrize("kind", ["Super", "Normal"])
+async def test_only_a_super_user_reads_a_password(broker: Broker, root: Dialogue, kind: str) -> None:
+    """A proxy needs the password to check signatures. Who may only list users, as RocketMQ has it, gets none."""
+    await create_user(root, userType=kind)
+    await create_user(root, "bob")
+    await put_acl(root, allow("Cluster:*", "All"))
+    expected = {"username": "bob", "userType": "Normal", "userStatus": "enable"}
+    async with signed_dialogue(broker, ALICE) as alice:
+        found = await alice.ask_json(3004, {"username": "bob"})
+        missing = await alice.ask(3004, {"username": "unknown"})
+        listed = await alice.ask(3005)
+
+    assert found == ({**expected, "password": "bob-secret"} if kind == "Super" else expected)
+    assert (missing.code, missing.body, b"secret" in listed.body) == (0, b"", False)
+
+
+async def test_former_super_user_reads_no_password(broker: Broker, root: Dialogue) -> None:
+    """The type counts as it is at the moment of the request, also on an open connection."""
+    await create_user(root, userType="Super")
+    async with signed_dialogue(broker, ALICE) as alice:
+        before = await alice.ask_json(3004, {"username": "root"})
+        await root.ask(3002, {"username": "alice"}, dumps({"userType": "Normal"}))
+        await put_acl(root, allow("Cluster:*", "Get"))
+        after = await alice.ask_json(3004, {"username": "root"})
+
+    assert (before["password"], "password" in after) == (SUPER.secret_key, False)
+
+
 async def test_users_and_policies_are_listed_without_passwords(broker: Broker, root: Dialogue) -> None:
     """The lists have RocketMQ's names, in the order of the users' names."""
     await create_user(root, "bob", userType="Super")
@@ -117,9 +145,6 @@ async def test_users_and_policies_are_listed_without_passwords(broker: Broker, r
     reply = await root.ask(3005)
     assert [user["username"] for user in json.loads(reply.body)] == ["alice", "bob", "root"]
     assert b"secret" not in reply.body
-    assert await root.ask_json(3004, {"username": "bob"}) == {
-        "username": "bob", "userType": "Super", "userStatus": "enable",
-    }  # fmt: skip
     assert await root.ask_json(3010, {"resourceFilter": "orders"}) == [{
         "subject": "User:alice",
         "policies": [{"policyType": "Custom", "entries": [{

@@ -39,7 +39,8 @@ async def test_users_are_listed_without_their_secrets(tmp_path: Path) -> None:
         assert b"secret" not in (await client.ask(3005)).body
         assert [user["username"] for user in await client.ask_json(3005, {"filter": "ord"})] == ["orders-key"]
 
-        assert (await client.ask_json(3004, {"username": "billing-key"}))["userStatus"] == "enable"
+        billing = await client.ask_json(3004, {"username": "billing-key"})
+        assert billing == {"username": "billing-key", "userType": "Normal", "userStatus": "enable"}
         missing = await client.ask(3004, {"username": "unknown-key"})
         assert (missing.code, missing.body) == (0, b"")
         assert (await client.ask(3004, {"username": " "})).code == 29

@@ -11,8 +11,10 @@ import fcntl
 import json
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, final
 
 from gantry_interop import java
@@ -70,8 +72,14 @@ def proxy_program(version: str) -> java.Program:
     return java.Program(java.REFERENCE, MAIN, HEAP_MIB, options=java.OPENED_MODULES, classes=class_path(version))
 
 
-def start_proxy(nursery: Nursery, version: str, name_server: str, cluster: str, directory: Path) -> ApacheProxy:
-    """Start a proxy in cluster mode, and wait until SDKs and remoting clients could connect."""
+def start_proxy(
+    nursery: Nursery, version: str, name_server: str, cluster: str, directory: Path,
+    more: Mapping[str, object] = MappingProxyType({}),
+) -> ApacheProxy:  # fmt: skip
+    """Start a proxy in cluster mode, and wait until SDKs and remoting clients could connect.
+
+    ``more`` has further settings.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port_run(2)
     settings = {
@@ -81,6 +89,7 @@ def start_proxy(nursery: Nursery, version: str, name_server: str, cluster: str, 
         "grpcServerPort": port,
         "remotingListenPort": port + 1,
         "localServeAddr": "127.0.0.1",
+        **more,
     }
     conf = directory / "proxy.json"
     conf.write_text(json.dumps(settings))
@@ -88,11 +97,12 @@ def start_proxy(nursery: Nursery, version: str, name_server: str, cluster: str, 
     command = program.command(directory / "home", ["-pc", str(conf)])
     child = nursery.start(f"apache-proxy-{version}", command, java.environment(directory))
     for one in (port, port + 1):
-        wait_until("the proxy's ports", lambda number=one: _is_listening(number), READY_SECONDS_MAX, child)  # type: ignore[misc]
+        wait_until("the proxy's ports", lambda number=one: is_listening(number), READY_SECONDS_MAX, child)  # type: ignore[misc]
     return ApacheProxy(version, child, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}")
 
 
-def _is_listening(port: int) -> bool:
+def is_listening(port: int) -> bool:
+    """Return whether a process on this machine listens at a port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

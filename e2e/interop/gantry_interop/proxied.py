@@ -5,6 +5,7 @@ group of three, code 0 needs one slave <- Apache's proxy of a version <- SDKs ov
 flows      the SDKs' programs run their flows, as they do through Gantry's proxy
 remoting   Apache's Java client, with the proxy's remoting port as its name server
 failover   under load: kill -9 the master, `gantry ha promote`; what was acknowledged is received, and unaltered
+accounts   users that a broker stores (`proxy_accounts`), also with Gantry's proxy in front of Apache's broker
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from typing import Any, Final, final
 
 import click
 
-from gantry_interop import apache_servers, drivers, java, report, sdk, sdk_programs, sdk_servers, versions
+from gantry_interop import (
+    apache_servers,
+    drivers,
+    java,
+    proxy_accounts,
+    report,
+    sdk,
+    sdk_programs,
+    sdk_servers,
+    versions,
+)
 from gantry_interop.apache_servers import ApacheProxy
 from gantry_interop.broker_group import BrokerGroup
 from gantry_interop.errors import InteropError, harness_errors
@@ -27,7 +38,9 @@ from gantry_interop.paths import new_run_directory
 from gantry_interop.processes import Child, Nursery, wait_until
 
 VERSIONS: Final = (versions.PREVIOUS, versions.PEER)
-PARTS: Final = ("flows", "remoting", "failover")
+GROUP_PARTS: Final = ("flows", "remoting", "failover")
+"""The parts that need a replicated group."""
+PARTS: Final = (*GROUP_PARTS, "accounts")
 CLUSTER: Final = "InteropCluster"
 LEVELS: Final = "1s 1s 1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s"
 SETTINGS: Final = {
@@ -110,15 +123,23 @@ def run_all(
     """Run these parts with the proxies of these versions, each version with servers of its own."""
     results: list[ProxiedResult] = []
     for version in chosen:
-        place = directory / version
-        with Nursery(place / "logs") as nursery:
-            for result in _run_version(nursery, version, parts, languages, messages, place):
-                show(result)
-                results.append(result)
+        for result in _run_version(version, parts, languages, messages, directory / version):
+            show(result)
+            results.append(result)
     return results
 
 
 def _run_version(
+    version: str, parts: Collection[str], languages: Sequence[str], messages: int, place: Path
+) -> Iterator[ProxiedResult]:
+    if "accounts" in parts:
+        yield from run_accounts(version, place / "accounts")
+    if set(parts) & set(GROUP_PARTS):
+        with Nursery(place / "logs") as nursery:
+            yield from _run_group(nursery, version, parts, languages, messages, place)
+
+
+def _run_group(
     nursery: Nursery, version: str, parts: Collection[str], languages: Sequence[str], messages: int, place: Path
 ) -> Iterator[ProxiedResult]:
     group = BrokerGroup(nursery, place, 3, SETTINGS)
@@ -164,6 +185,15 @@ def run_remoting(
     for one in drivers.run_scenarios(nursery, proxy.version, REMOTING_SCENARIOS, options, place / "home-remoting"):
         text = f"sent {one.sent}, received {one.received}, lost {one.lost} {'; '.join(one.broken)}"
         yield ProxiedResult(proxy.version, f"remoting {one.scenario}", one.kept, text)
+
+
+def run_accounts(version: str, place: Path) -> Iterator[ProxiedResult]:
+    """Let both proxies read the users of the other's broker."""
+    try:
+        for one in proxy_accounts.run(version, place):
+            yield ProxiedResult(version, "accounts", not one.broken, one.text())
+    except InteropError as error:
+        yield ProxiedResult(version, "accounts", False, f"ended early: {error}")
 
 
 def run_failover(nursery: Nursery, group: BrokerGroup, proxy: ApacheProxy, place: Path) -> ProxiedResult:

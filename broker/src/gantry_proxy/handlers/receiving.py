@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from gantry_access.permissions import consume_need, read_need
@@ -40,6 +40,9 @@ MESSAGES_MAX: Final = 32
 REPLY_RESERVE_MS: Final = 500
 """How long before the deadline of the client a long poll ends, so that its reply arrives in time."""
 ATTEMPT_ID_CHARACTERS_MAX: Final = 255
+SETTINGS_WAIT_S: Final = 3.0
+"""How long a receive waits for the settings of its client. Some SDKs send both at once. And a client whose proxy has
+stopped repeats its receive at another one before its stream is open there, which takes SDKs a second."""
 
 
 @final
@@ -56,11 +59,10 @@ async def receive_message(
     core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRequest
 ) -> AsyncIterator[pb.ReceiveMessageResponse]:
     """Yield the replies of one receive. Raises ProxyError and ClientError before the first one."""
-    client = core.clients.touch(require_client_id(context))
+    require_client_id(context)
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
-    if client is None or client.is_producer:
-        raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings of a consumer")
+    client, context = await _wait_for_settings(core, context)
     config = await core.topics.group(group, topic) if group != client.group else await group_of(core, client)
     wanted = read_filter(request.filter_expression)
     address, pop = await _pop_request(core, context, request, wanted, config)
@@ -76,6 +78,16 @@ async def receive_message(
     async with aclosing(responses):  # if the client goes away, what it did not read returns to the group at once
         async for response in responses:
             yield response
+
+
+async def _wait_for_settings(core: ProxyCore, context: CallContext) -> tuple[ProxyClient, CallContext]:
+    """Return the client of a receive, and its context with the time that is left. Raises ProxyError without one."""
+    begun_s, remaining_s = core.monotonic_s(), context.remaining_ms / 1_000
+    client = await core.clients.wait_for(context.client_id, min(SETTINGS_WAIT_S, remaining_s / 2))
+    if client is None or client.is_producer:
+        raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings of a consumer")
+    waited_ms = int((core.monotonic_s() - begun_s) * 1_000)
+    return client, replace(context, remaining_ms=context.remaining_ms - waited_ms) if waited_ms else context
 
 
 def end_of_replies(core: ProxyCore) -> pb.ReceiveMessageResponse:

@@ -1,5 +1,10 @@
 """Calls about the client itself: its settings, its heartbeats, and its end."""
 
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Final
+
 from gantry_access.permissions import consume_need, metadata_need
 from gantry_client.errors import ClientError
 from gantry_proxy.clients import CommandStream, ProxyClient
@@ -11,6 +16,10 @@ from gantry_proxy.translation.checks import group_name, topic_name
 from gantry_proxy.translation.client_settings import check_client_settings, merge_settings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 
+log = logging.getLogger(__name__)
+
+CONFIRMED_PER_TURN: Final = 200
+"""How many clients are checked in one turn of the event loop: that takes less than a millisecond."""
 _UNKNOWN_CLIENT = "the client has sent no settings: open the Telemetry stream first"
 
 
@@ -20,14 +29,47 @@ async def accept_settings(
     """Register a client with its settings, and return those that it gets. Raises ProxyError."""
     client_id = require_client_id(context)
     check_client_settings(settings)
+    _require_permissions(core, context, settings)
+    client = core.clients.register(client_id, settings, stream, context)
+    merged = merge_settings(settings, await group_of(core, client), core.limits)
+    return pb.TelemetryCommand(status=OK, settings=merged)
+
+
+def _require_permissions(core: ProxyCore, context: CallContext, settings: pb.Settings) -> None:
+    """Raise ProxyError unless the account of a client may use its topics, or its group."""
     if settings.HasField("publishing"):
         for topic in settings.publishing.topics:
             core.guard.require(context, metadata_need(topic_name(topic)))
     else:
         core.guard.require(context, consume_need(group_name(settings.subscription.group)))
-    client = core.clients.register(client_id, settings, stream)
-    merged = merge_settings(settings, await group_of(core, client), core.limits)
-    return pb.TelemetryCommand(status=OK, settings=merged)
+
+
+async def disconnect_revoked(core: ProxyCore) -> None:
+    """Disconnect clients whose account was revoked, or may not use their topics or group any more.
+
+    Each call is checked by itself. A stream may last for days, and a producer gets half messages on it. While no broker
+    answers, streams stay open.
+    """
+    for number, client in enumerate(core.clients.connected()):
+        if number % CONFIRMED_PER_TURN == 0:
+            await asyncio.sleep(0)
+        if client.context is not None and client.context.account is not None:
+            await _confirm(core, client, client.context)
+
+
+async def _confirm(core: ProxyCore, client: ProxyClient, context: CallContext) -> None:
+    try:
+        account = await core.guard.confirm(context.account, context.peer)
+        if account is not context.account and client.context is context:
+            present = replace(context, account=account)
+            _require_permissions(core, present, client.settings)
+            client.context = present
+    except ProxyError as error:
+        if error.code not in (pb.UNAUTHORIZED, pb.FORBIDDEN) or client.context is not context:
+            return  # the account is unknown now, or the client has connected again meanwhile
+        log.info("disconnecting client", extra={"client": client.client_id, "reason": error.text})
+        core.clients.remove(client.client_id)
+        await core.renewals.return_messages(client.client_id)
 
 
 async def group_of(core: ProxyCore, client: ProxyClient) -> SubscriptionGroupConfig | None:

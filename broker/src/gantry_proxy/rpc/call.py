@@ -1,10 +1,11 @@
 """One call: its request is collected, its handler runs as a task, and its reply is sent.
 
-    UNARY, STREAMING   bytes -> the whole request -> the handler runs -> reply or failure
+    UNARY, STREAMING   bytes -> the whole request -> decompressed -> the handler runs -> reply or failure
     BIDIRECTIONAL      headers -> the handler runs -> `read` and `write` -> reply or failure
     reset              the handler is cancelled
 
-Bytes of incomplete requests, and of messages that a handler has not read yet, are counted for the whole port.
+Bytes of incomplete requests, of messages that a handler has not read yet, and of decompressed ones are counted for the
+whole port.
 """
 
 import asyncio
@@ -14,7 +15,9 @@ from typing import Any, Final, Protocol, final
 
 from gantry_proxy.http2.frames import ErrorCode
 from gantry_proxy.http2.streams import Stream
+from gantry_proxy.rpc.compression import Decompressor, check_flag
 from gantry_proxy.rpc.protocol import (
+    ENCODING,
     HEADERS,
     OK_TRAILERS,
     PREFIX_BYTES,
@@ -35,6 +38,8 @@ READ_TIMEOUT_S: Final = 20.0
 REQUEST_TIMEOUT_S: Final = 60.0
 """How long a client may take to send a request; otherwise some clients could hold the bytes that all of them share."""
 
+TOO_MANY_BYTES: Final = "the proxy holds too many incomplete requests: send again"
+
 
 class CallOwner(Protocol):
     """The port of a call."""
@@ -42,6 +47,10 @@ class CallOwner(Protocol):
     @property
     def message_bytes_max(self) -> int:
         """The largest message of a client."""
+
+    @property
+    def decompressor(self) -> Decompressor:
+        """Decompresses the messages of all calls."""
 
     @property
     def stream_window(self) -> int:
@@ -84,6 +93,7 @@ class Call:
         self._held = 0
         """How many bytes of this call are counted in the port."""
         self._messages: deque[bytes] = deque()
+        """Whole messages of a stream with their prefixes, which were not read yet."""
         self._is_complete = False
         """Whether the client sends nothing more."""
         self._is_reset = False
@@ -120,10 +130,10 @@ class Call:
                 await self._reader
             finally:
                 self._reader = None
-        data = self._messages.popleft()
-        self._release(len(data))
-        self._stream.consume(len(data) + PREFIX_BYTES, self._owner.stream_window)
-        return self._parse(data)
+        message = self._messages.popleft()
+        self._release(len(message))
+        self._stream.consume(len(message), self._owner.stream_window)
+        return await self._parse(message)
 
     async def write(self, reply: Any, timeout_s: float | None = None) -> None:
         """Send one message, and wait until the client's window has taken it.
@@ -191,8 +201,7 @@ class Call:
             end = PREFIX_BYTES + int.from_bytes(self._buffer[1:PREFIX_BYTES], "big")
             if len(self._buffer) < end:
                 break
-            self._messages.append(bytes(self._buffer[PREFIX_BYTES:end]))
-            self._release(PREFIX_BYTES)
+            self._messages.append(bytes(self._buffer[:end]))
             del self._buffer[:end]
             if not self._is_acceptable(self._buffer, 0):
                 return
@@ -205,7 +214,7 @@ class Call:
         if added:
             self._held += added
             if not self._owner.hold(added):
-                self._refuse(StatusCode.RESOURCE_EXHAUSTED, "the proxy holds too many incomplete requests: send again")
+                self._refuse(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_BYTES)
                 return False
         if len(buffer) >= PREFIX_BYTES:
             size = int.from_bytes(buffer[1:PREFIX_BYTES], "big")
@@ -216,8 +225,11 @@ class Call:
                 )
                 return False
             if buffer[0]:
-                self._refuse(StatusCode.UNIMPLEMENTED, "compressed messages are not supported: send them as they are")
-                return False
+                try:
+                    check_flag(buffer[0], self.headers.get(ENCODING, ""))
+                except CallFailed as error:
+                    self._refuse(error.code, str(error))
+                    return False
         return True
 
     # ------- the handler
@@ -229,7 +241,7 @@ class Call:
     async def _run(self, buffer: bytes | None) -> None:
         method = self._method
         try:
-            request = None if buffer is None else self._parse(buffer[PREFIX_BYTES:])
+            request = None if buffer is None else await self._parse(buffer)
             reply = await method.handle(request, self)
             if method.kind is MethodKind.UNARY:
                 await self._reply(reply)
@@ -247,11 +259,24 @@ class Call:
             self._drop()
             self._owner.end(self)
 
-    def _parse(self, data: bytes) -> Any:
+    async def _parse(self, message: bytes) -> Any:
+        """Return a message that has its prefix. The content of a compressed one is held to the end of the call, or to
+        the end of this method if the call has several."""
+        data = message[PREFIX_BYTES:]
+        if message[0]:
+            data = await self._owner.decompressor.decompress(data, self._hold)
         try:
             return self._method.read(data)
         except Exception as error:
             raise CallFailed(StatusCode.INTERNAL, "the message is malformed") from error
+        finally:
+            if message[0] and self._method.kind is MethodKind.BIDIRECTIONAL:
+                self._release(len(data))
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if not self._owner.hold(size):
+            raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_BYTES)
 
     async def _reply(self, reply: Any) -> None:
         if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):

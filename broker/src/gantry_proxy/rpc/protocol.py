@@ -1,6 +1,7 @@
 """gRPC's own conventions on HTTP/2: methods, statuses, deadlines, and the bytes around each message.
 
-request    :method POST, :path /service/method, content-type application/grpc, grpc-timeout, headers of the client
+request    :method POST, :path /service/method, content-type application/grpc, grpc-timeout, grpc-encoding,
+           headers of the client
 messages   [ compressed 1 | length 4 | message ] ...
 reply      :status 200, content-type; messages; grpc-status, grpc-message
 """
@@ -15,6 +16,12 @@ from gantry_proxy.http2 import hpack
 
 PREFIX_BYTES: Final = 5
 CONTENT_TYPE: Final = "application/grpc"
+ENCODING: Final = "grpc-encoding"
+"""The header with the encoding of a client's compressed messages."""
+IDENTITY: Final = "identity"
+GZIP: Final = "gzip"
+ACCEPTED_ENCODINGS: Final = f"{IDENTITY},{GZIP}"
+"""What a client may use; replies are never compressed."""
 _TIMEOUT_DIGITS_MAX: Final = 8
 _TIMEOUT_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TEXT_BYTES_MAX: Final = 1_024
@@ -72,7 +79,9 @@ class Method:
     write: Callable[[Any], bytes]
 
 
-HEADERS: Final = b"\x88" + hpack.encode([(b"content-type", CONTENT_TYPE.encode())])
+HEADERS: Final = b"\x88" + hpack.encode(
+    [(b"content-type", CONTENT_TYPE.encode()), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS.encode())]
+)
 """The headers of every reply; the first byte is `:status 200` in the table."""
 OK_TRAILERS: Final = hpack.encode([(b"grpc-status", b"0")])
 

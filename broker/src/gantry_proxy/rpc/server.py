@@ -18,6 +18,7 @@ from gantry_proxy.http2.frames import ErrorCode, Http2Error
 from gantry_proxy.http2.hpack import Field
 from gantry_proxy.http2.streams import Receiver, Stream
 from gantry_proxy.rpc.call import Call
+from gantry_proxy.rpc.compression import Decompressor
 from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
 from gantry_remoting.addresses import listen, peer_address, stop_listening
 from gantry_remoting.certificates import CertificateSource
@@ -76,6 +77,7 @@ class RpcServer:
             streams_max=limits.streams_per_connection_max, header_bytes_max=limits.header_bytes_max
         )
         self.message_bytes_max: Final = limits.message_bytes_max
+        self.decompressor: Final = Decompressor(limits.message_bytes_max)
         self.stream_window: Final = self.connection_limits.stream_window
         self.calls: Final[set[Call]] = set()
         """The calls whose handlers run."""

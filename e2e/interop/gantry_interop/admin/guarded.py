@@ -30,15 +30,33 @@ APACHE: Final = {
 }
 
 
+def settings(kind: str, directory: Path) -> dict[str, str]:
+    """Return the settings of a broker that stores users; the directory gets the broker's own account."""
+    directory.mkdir(parents=True)
+    if kind != "gantry":
+        return dict(APACHE)
+    own = directory / "own.yml"
+    own.write_text(f"accessKey: {ADMINISTRATOR}\nsecretKey: {SECRET}\n")
+    shared = {key: value for key, value in APACHE.items() if key != _OWN_CREDENTIALS}
+    return {**shared, "aclCredentialsPath": str(own), "haListenPort": "-1"}
+
+
+def proxy_settings() -> dict[str, object]:
+    """Return the settings with which Apache's proxy reads users and policies from brokers, without its own account."""
+    reader = "org.apache.rocketmq.proxy.auth.ProxyAuth{0}MetadataProvider"
+    return {
+        "enableAclRpcHookForClusterMode": True,  # or the proxy does not sign its own requests
+        "authenticationEnabled": True,
+        "authenticationProvider": APACHE["authenticationProvider"],
+        "authenticationMetadataProvider": reader.format("entication"),
+        "authorizationEnabled": True,
+        "authorizationProvider": APACHE["authorizationProvider"],
+        "authorizationMetadataProvider": reader.format("orization"),
+    }
+
+
 def start(kind: str, nursery: Nursery, directory: Path) -> scene.Side:
     """Start a peer whose broker requires accounts."""
-    directory.mkdir(parents=True)
-    settings = APACHE
-    if kind == "gantry":
-        own = directory / "own.yml"
-        own.write_text(f"accessKey: {ADMINISTRATOR}\nsecretKey: {SECRET}\n")
-        shared = {key: value for key, value in APACHE.items() if key != _OWN_CREDENTIALS}
-        settings = {**shared, "aclCredentialsPath": str(own), "haListenPort": "-1"}
-    side = scene.Side.start(kind, nursery, directory, settings)
+    side = scene.Side.start(kind, nursery, directory, settings(kind, directory))
     side.credentials = {"access_key": ADMINISTRATOR, "secret_key": SECRET}
     return side

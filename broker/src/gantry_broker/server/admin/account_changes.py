@@ -30,8 +30,8 @@ from gantry_access.account_changes import (
     update_user,
 )
 from gantry_access.account_document import BYTES_MAX, write_tables
-from gantry_access.stored_accounts import AccountTables, UserType
-from gantry_broker.server.admin.account_handlers import ACCESS_CONTROL_OFF
+from gantry_access.stored_accounts import AccountTables
+from gantry_broker.server.admin.account_handlers import ACCESS_CONTROL_OFF, is_by_super
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
@@ -181,9 +181,7 @@ class AccountChangeHandlers:
 
     def _is_by_super(self) -> bool:
         """Return whether the request was sent by a Super user."""
-        requester = None if self._guard is None else self._guard.requester
-        user = self._accounts.tables.users.get(requester or "")
-        return user is not None and user.type is UserType.SUPER
+        return is_by_super(self._accounts, self._guard)
 
     def _has_user(self, name: str, info: UserInfo) -> bool:
         """Return whether the user exists as `createUser` would create it."""

@@ -1,7 +1,8 @@
 """Handles mqadmin's queries about users and policies, of a file of accounts or of the users that the broker stores.
 
-Changes are in `account_changes`. Passwords are never returned, where RocketMQ returns them. A file is shown as if it
-held users and policies:
+Changes are in `account_changes`. A Super user who asks for one stored user gets the password, too: a proxy needs it to
+check signatures. Otherwise passwords are not returned, where RocketMQ returns them to everyone who may list users; and
+those of a file never are. A file is shown as if it held users and policies:
 
     admin: true                       a user of type Super; needs no policies
     defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; DENY without one
@@ -11,7 +12,7 @@ held users and policies:
 from collections.abc import Iterable
 from typing import Final, final
 
-from gantry_access import Account, AccountFile, AccountStore, Permission
+from gantry_access import Account, AccountFile, AccountStore, Guard, Permission
 from gantry_access.account_changes import subject_name
 from gantry_access.account_document import describe_entries
 from gantry_access.stored_accounts import SUBJECT_PREFIX, StoredUser, UserStatus, UserType
@@ -53,9 +54,10 @@ ACCOUNT_CHANGES: Final = (
 class AccountHandlers:
     """The handlers of queries. Owned by the event loop."""
 
-    def __init__(self, accounts: AccountFile | AccountStore | None) -> None:
-        """``accounts`` is None if access control is off."""
+    def __init__(self, accounts: AccountFile | AccountStore | None, guard: Guard | None) -> None:
+        """``accounts`` and ``guard`` are None if access control is off."""
         self._source: Final = accounts
+        self._guard: Final = guard
 
     @handles(RequestCode.AUTH_GET_USER)
     def get_user(self, command: Command, connection: Connection) -> Command:
@@ -63,7 +65,7 @@ class AccountHandlers:
         name = Username.read(command.ext).username or ""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
-        found = next((user for user in self._users() if user.username == name), None)
+        found = self._user(name)
         return command.reply(body=b"" if found is None else write_document(found))
 
     @handles(RequestCode.AUTH_LIST_USER)
@@ -87,6 +89,13 @@ class AccountHandlers:
         names = [user.username or "" for user in self._users() if subject in f"{SUBJECT_PREFIX}{user.username}"]
         return command.reply(body=dumps(list(self._acls(names, resource))))
 
+    def _user(self, name: str) -> UserInfo | None:
+        source = self._source
+        if isinstance(source, AccountStore) and is_by_super(source, self._guard):
+            user = source.tables.users.get(name)
+            return None if user is None else describe_user(user, has_password=True)
+        return next((user for user in self._users() if user.username == name), None)
+
     def _users(self) -> list[UserInfo]:
         """Return all users by name, without their passwords."""
         source = self._source
@@ -108,9 +117,21 @@ class AccountHandlers:
                 yield AclInfo(subject=f"{SUBJECT_PREFIX}{name}", policies=policies)
 
 
-def describe_user(user: StoredUser) -> UserInfo:
-    """Return a stored user without the password."""
-    return UserInfo(username=user.name, user_type=user.type.value, user_status=user.status.value)
+def is_by_super(accounts: AccountStore, guard: Guard | None) -> bool:
+    """Return whether the request that is being handled was sent by a Super user."""
+    requester = None if guard is None else guard.requester
+    user = accounts.tables.users.get(requester or "")
+    return user is not None and user.type is UserType.SUPER
+
+
+def describe_user(user: StoredUser, *, has_password: bool = False) -> UserInfo:
+    """Return a stored user, without the password unless it is asked for."""
+    return UserInfo(
+        username=user.name,
+        password=user.password if has_password else None,
+        user_type=user.type.value,
+        user_status=user.status.value,
+    )
 
 
 def describe_account(account: Account) -> UserInfo:
