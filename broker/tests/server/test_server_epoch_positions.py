@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gantry_broker.app import Broker
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
@@ -104,6 +107,29 @@ async def test_group_without_commits_starts_anywhere(tmp_path: Path) -> None:
                 await peer.send_ok(b"%d" % number)
 
             assert [one.body for one in await peer.read(4)] == [b"4"]
+
+
+@pytest.mark.parametrize("is_limited", [True, False], ids=["limited", "without the limit, the twin"])
+async def test_group_whose_commits_were_lost_skips_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_limited: bool
+) -> None:
+    """The new master does not know the group. A commit beyond the end of the queue, before a pull, is one at the end."""
+    if not is_limited:
+        monkeypatch.setattr(BrokerCore, "commit_offset", lambda core, *commit: core.offsets.commit(*commit))
+    async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
+        await broker.orders.promote(2, [], False)
+        async with dialogue(broker) as peer:
+            for number in range(BEGIN):
+                await peer.send_ok(b"old-%d" % number)
+        await broker.orders.promote(3, [], False)
+        async with dialogue(broker) as peer:
+            await peer.make_group(GROUP)
+            await commit(peer, BEGIN + 2)
+            for number in range(3):
+                await peer.send_ok(b"new-%d" % number)
+            found = [one.body for one in await peer.read(committed(broker) or 0)]
+
+    assert (found == [b"new-0", b"new-1", b"new-2"]) == is_limited
 
 
 async def test_offsets_are_kept_after_a_start_without_loss(tmp_path: Path) -> None:

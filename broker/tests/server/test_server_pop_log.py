@@ -126,8 +126,8 @@ async def test_copies_come_before_the_ack_of_the_originals(
         monkeypatch.setattr(MessageStore, "append_contiguous", reversed_append)
     async with running_broker(tmp_path / "whole") as broker, dialogue(broker) as peer:
         await send(peer, b"1")
-        await pop(peer, invisibleTime=1)
         before = broker.store.log.wrote
+        await pop(peer, invisibleTime=1)
         await wait_until(lambda: broker.pops.reviver.revived_count == 1)
     lost = 0
     for number, end in enumerate(end for end in record_ends(tmp_path / "whole") if end >= before):

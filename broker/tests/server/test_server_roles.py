@@ -292,6 +292,8 @@ async def test_tables_are_copied_from_the_master(tmp_path: Path) -> None:
             await wait_until(lambda: slave.core.topics.find("Before") is not None)
             await make_topic(peer, "After")
             await peer.make_group("GroupA")
+            for number in range(7):
+                await peer.send_ok(b"%d" % number, topic="Before")
             await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset_ext("Before", 7))
             await wait_until(lambda: slave.core.topics.find("After") is not None)
             await wait_until(lambda: slave.core.offsets.find("GroupA", "Before", 0) == 7)

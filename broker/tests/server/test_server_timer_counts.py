@@ -49,7 +49,7 @@ async def test_pending_timers_are_counted_across_a_restart(tmp_path: Path, is_cl
             assert await pending(client) == {TOPIC: 20}
         if not is_clean:
             await send_later(broker, clock)
-            shutil.copytree(store, tmp_path / "crashed")
+            shutil.copytree(store, tmp_path / "crashed", ignore=shutil.ignore_patterns("*.tmp"))
     async with (
         running_broker(store if is_clean else tmp_path / "crashed", clock=clock) as broker,
         dialogue(broker) as client,

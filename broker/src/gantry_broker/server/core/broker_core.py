@@ -85,6 +85,15 @@ class BrokerCore:
         """The present settings. Read them at each use: some change while the broker runs."""
         return self.live.current
 
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit the offset of a consumer, at most the end of the queue.
+
+        A consumer that was further on a former master, and whose next pull was refused, commits an offset beyond the
+        end. The queue would grow past it, and the group would skip these messages.
+        """
+        queue = self.store.queues.get(topic, queue_id)
+        self.offsets.commit(group, topic, queue_id, min(offset, 0 if queue is None else queue.end))
+
     def readable_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the offsets ``[first, end)`` that consumers may read in a queue; (0, 0) if it does not exist."""
         queue = self.store.queues.get(topic, queue_id)

@@ -12,7 +12,9 @@ A new epoch may lack messages that the old master made visible, and consumers ke
 When the consumer pulls again, the queue may have grown past that offset with other messages, which it would skip. So a
 commit of a group that has committed before is accepted in full once the group has pulled at or before the start of
 the epoch: from then on no reader can be past it. Until then a reader is redirected to the start of the epoch, or to the
-committed offset of its group if that is earlier, and its commits are limited to the start.
+committed offset of its group if that is earlier, and its commits are limited to the start. The new master may not have
+any commit of a group that is seconds old: its commits are only limited to the end of the queue
+(`BrokerCore.commit_offset`).
 
 An administrator's reset overrides both and takes effect at once. A reader keeps its next offset in memory and commits
 it afterwards, so that the next commit would overwrite a new offset in the broker's table. A reset is therefore pending

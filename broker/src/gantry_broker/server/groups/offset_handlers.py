@@ -71,7 +71,7 @@ def commit_offset(core: BrokerCore, command: Command, connection: Connection) ->
         raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is {update.commit_offset}, not valid")
     if core.offsets.resets.is_pending(update.consumer_group, update.topic, update.queue_id):
         return command.reply(remark="Offset has been previously reset")
-    core.offsets.commit(update.consumer_group, update.topic, update.queue_id, update.commit_offset)
+    core.commit_offset(update.consumer_group, update.topic, update.queue_id, update.commit_offset)
     return command.reply()
 
 

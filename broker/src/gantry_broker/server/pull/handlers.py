@@ -173,7 +173,7 @@ class PullHandlers:
             return redirect
         result = self._read(pull, plan, pull.queue_offset)
         if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
-            self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
+            self._core.commit_offset(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
         return result
 
     def _read(self, pull: PullMessage, plan: PullPlan, offset: int) -> ReadResult:
