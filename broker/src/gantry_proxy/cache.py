@@ -73,18 +73,28 @@ class AnswerCache(Generic[T]):
 
     async def get(self, name: str) -> T | None:
         """Return the answer for ``name``; None if it does not exist. Raises ClientError if no server answers."""
+        fresh = self.fresh(name)
+        if fresh is not None:
+            return fresh
         entry = self._entries.get(name)
         if entry is None:
             return await self._begin(name)
-        now_ms = self._now_ms()
-        entry.used_at_ms = now_ms
-        self._entries.move_to_end(name)
-        age_ms = now_ms - entry.loaded_at_ms
         if entry.value is None:
-            return None if age_ms < MISSING_MS else await self._begin(name)
-        if age_ms >= (MISSING_MS if self._is_passing(entry.value) else REFRESH_MS):
-            self._begin(name)
+            return None if entry.used_at_ms - entry.loaded_at_ms < MISSING_MS else await self._begin(name)
+        self._begin(name)
         return entry.value
+
+    def fresh(self, name: str) -> T | None:
+        """Return the answer for ``name`` if it exists and needs no refresh, else None."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        entry.used_at_ms = now_ms = self._now_ms()
+        self._entries.move_to_end(name)
+        value, age_ms = entry.value, now_ms - entry.loaded_at_ms
+        if value is None or (age_ms >= MISSING_MS and (age_ms >= REFRESH_MS or self._is_passing(value))):
+            return None
+        return value
 
     async def refresh(self, name: str) -> T | None:
         """Load the answer again, for a caller that found it outdated. If that fails, the old answer stays."""

@@ -102,6 +102,12 @@ class Renewals:
         visible_at_ms = now_ms + receipt.receipt.invisible_ms
         messages[receipt.text] = InFlight(topic, group, receipt, now_ms, visible_at_ms, reconsume_times)
 
+    def newest(self, client_id: str, receipt: str) -> str:
+        """Return the newest receipt of a message, which is ``receipt`` if it was not renewed."""
+        messages = self._in_flight.get(client_id)
+        found = None if messages is None else messages.get(receipt)
+        return receipt if found is None else found.receipt.text
+
     def take(self, client_id: str, receipt: str) -> str:
         """Stop renewing a message, and return its newest receipt, which is ``receipt`` if it was not renewed."""
         messages = self._in_flight.get(client_id)

@@ -12,7 +12,6 @@ end, so refused settings end it with a gRPC status.
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final, final
@@ -57,6 +56,9 @@ STREAMING: Final[dict[str, Streaming]] = {
     "PullMessage": offsets.pull_message,
 }
 TELEMETRY: Final = "Telemetry"
+Begin = Callable[[ProxyCore, CallContext, Any, Callable[[Any], None]], bool]
+BEGIN: Final[dict[str, Begin]] = {"AckMessage": acknowledging.begin_ack}
+"""The shortcuts of methods that are called for each message; see `Method.begin`."""
 
 
 @final
@@ -85,7 +87,7 @@ class MessagingService:
     def __init__(self, core: ProxyCore, metrics: ProxyMetrics) -> None:
         self._core: Final = core
         self._metrics: Final = metrics
-        self._running: Final[Counter[str]] = Counter()
+        self._running: Final[dict[str, int]] = {}
         """Running calls by client id."""
 
     def __repr__(self) -> str:
@@ -97,7 +99,10 @@ class MessagingService:
         for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods:
             request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
             kind, handle = self._handler(method.name, reply)
-            methods[f"/{SERVICE}/{method.name}"] = Method(kind, handle, request.FromString, reply.SerializeToString)
+            begin = self._begin(method.name) if method.name in BEGIN else None
+            methods[f"/{SERVICE}/{method.name}"] = Method(
+                kind, handle, request.FromString, reply.SerializeToString, begin
+            )
         return methods
 
     def _handler(self, name: str, reply_type: Any) -> tuple[MethodKind, Callable[[Any, Call], Awaitable[Any]]]:
@@ -129,6 +134,33 @@ class MessagingService:
 
         return call
 
+    def _begin(self, method: str) -> Callable[[Any, Call], bool]:
+        """Return what begins a call without a task. It leaves every call that is refused to the handler."""
+        begin, core = BEGIN[method], self._core
+
+        def call(request: Any, rpc: Call) -> bool:
+            started = time.monotonic()
+            client_id = rpc.headers.get(CLIENT_ID, "")
+
+            def finish(reply: Any) -> None:
+                self._leave(client_id)
+                self._metrics.record(method, reply.status.code, time.monotonic() - started)
+                rpc.finish(reply.SerializeToString())
+
+            if not self._has_room(client_id):
+                return False
+            self._enter(client_id)
+            is_begun = False
+            try:
+                is_begun = begin(core, self._context(rpc), request, finish)
+            except Exception:  # noqa: BLE001  the handler raises it again, and reports it
+                log.debug("call is left to its handler", extra={"method": method})
+            if not is_begun:
+                self._leave(client_id)
+            return is_begun
+
+        return call
+
     def _streaming(self, method: str, reply_type: Any) -> Callable[[Any, Call], Awaitable[None]]:
         handle = STREAMING[method]
 
@@ -140,7 +172,8 @@ class MessagingService:
                 try:
                     async with aclosing(handle(self._core, context, request)) as replies:  # type: ignore[type-var]
                         async for reply in replies:
-                            await rpc.write(reply, READ_TIMEOUT_S)
+                            if not rpc.send(reply):
+                                await rpc.wait_until_sent(READ_TIMEOUT_S)
                 finally:
                     self._leave(context.client_id)
             except CallFailed:
@@ -202,14 +235,19 @@ class MessagingService:
 
     def _admit(self, client_id: str) -> None:
         """Count a call that begins; `_leave` must follow. Raises ProxyError if too many are running."""
-        limits, running = self._core.limits, self._running[client_id]
-        if self._metrics.running >= limits.calls_max or running >= limits.calls_per_client_max:
+        if not self._has_room(client_id):
             self._metrics.refused += 1
-            if not running:
-                del self._running[client_id]
             raise ProxyError(pb.TOO_MANY_REQUESTS, "too many calls are running: wait for replies before calling again")
+        self._enter(client_id)
+
+    def _has_room(self, client_id: str) -> bool:
+        limits = self._core.limits
+        running = self._running.get(client_id, 0)
+        return self._metrics.running < limits.calls_max and running < limits.calls_per_client_max
+
+    def _enter(self, client_id: str) -> None:
         self._metrics.running += 1
-        self._running[client_id] = running + 1
+        self._running[client_id] = self._running.get(client_id, 0) + 1
 
     def _leave(self, client_id: str) -> None:
         self._metrics.running -= 1

@@ -100,6 +100,11 @@ class Topics:
             raise NoRoute(topic, f"broker {broker_name[:64]!r} does not have it")
         return route.require_master(broker_name)
 
+    def fresh_master(self, topic: str, broker_name: str) -> str | None:
+        """Return what ``master`` would return without a query; None if it would query or raise."""
+        known = self._routes.fresh(topic)
+        return None if known is None else known.route.master_address(broker_name)
+
     async def any_read_broker(self, topic: str) -> str:
         """Return the name of a broker from which messages of a topic can be read, another one each time."""
         route = (await self.get(topic)).route

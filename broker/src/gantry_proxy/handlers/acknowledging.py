@@ -1,10 +1,11 @@
 """Calls that settle received messages: acks, changes of the invisible time, and dead letters."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from gantry_access.permissions import consume_need, read_need
-from gantry_client.errors import ClientError
+from gantry_client.errors import BrokerRefused, ClientError, RequestFailed
 from gantry_proxy.brokers import require_ok
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
@@ -13,7 +14,9 @@ from gantry_proxy.statuses import OK, ProxyError, joint_status, status_of
 from gantry_proxy.translation.checks import check_invisible_ms, group_name, topic_name
 from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_physical_offset
 from gantry_proxy.translation.times import duration_ms
-from gantry_wire.codes import RequestCode
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.command import Command
+from gantry_wire.commands.pop import AckMessage
 from gantry_wire.commands.send import SendBack
 
 ENTRIES_MAX: Final = 1_024
@@ -37,6 +40,48 @@ async def ack_message(core: ProxyCore, context: CallContext, request: pb.AckMess
         for one, result in zip(request.entries, statuses, strict=True)
     ]
     return pb.AckMessageResponse(status=joint_status(list(statuses), "the call has no entry"), entries=entries)
+
+
+def begin_ack(
+    core: ProxyCore, context: CallContext, request: pb.AckMessageRequest, finish: Callable[[pb.AckMessageResponse], None]
+) -> bool:
+    """Acknowledge the one message of a call without a task; ``finish`` gets the reply that `ack_message` would return.
+
+    Return False, with nothing done, if the call has several messages, or if the broker or the way to it is not known.
+    Raises ProxyError for a call that `ack_message` refuses, too.
+    """
+    if len(request.entries) != 1:
+        return False
+    entry = request.entries[0]
+    if entry.HasField("lite_topic"):
+        return False
+    client_id = require_client_id(context)
+    topic, group = topic_name(request.topic), group_name(request.group)
+    core.guard.require(context, read_need(topic), consume_need(group))
+    first = entry.receipt_handle
+    text, receipt, _ = read_receipt(core.renewals.newest(client_id, first), core.wall_ms())
+    address = core.topics.fresh_master(topic, receipt.broker_name)
+    if address is None:
+        return False
+    header = AckMessage(
+        consumer_group=group, topic=receipt.queue_topic(topic, group), queue_id=receipt.queue_id,
+        extra_info=text, offset=receipt.queue_offset,
+    )  # fmt: skip
+
+    def on_outcome(outcome: Command | RequestFailed) -> None:
+        status = OK
+        if not isinstance(outcome, Command):
+            status = status_of(outcome)
+        elif outcome.code != ResponseCode.SUCCESS:
+            status = status_of(BrokerRefused(outcome.code, outcome.remark, address))
+        result = pb.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=first, status=status)
+        finish(pb.AckMessageResponse(status=joint_status([status], ""), entries=[result]))
+
+    if not core.brokers.begin_request(address, RequestCode.ACK_MESSAGE, header.write(), on_outcome):
+        return False
+    core.renewals.take(client_id, first)
+    core.clients.touch(client_id)
+    return True
 
 
 async def _ack(core: ProxyCore, client_id: str, topic: str, group: str, entry: pb.AckMessageEntry) -> pb.Status:

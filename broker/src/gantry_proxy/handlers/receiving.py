@@ -9,8 +9,7 @@ client does not read returns to the group.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -27,8 +26,8 @@ from gantry_proxy.renewal import RENEWED_MS, RETURN_MS
 from gantry_proxy.statuses import OK, ProxyError
 from gantry_proxy.translation.checks import check_invisible_ms, group_name, is_wanted, read_filter, topic_name
 from gantry_proxy.translation.client_settings import attempts_max
+from gantry_proxy.translation.encoded_messages import MessageEncoder
 from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_physical_offset
-from gantry_proxy.translation.incoming import write_message
 from gantry_proxy.translation.times import duration_ms, to_timestamp
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.filters import MessageFilter
@@ -54,8 +53,11 @@ class Delivery:
 
 async def receive_message(
     core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRequest
-) -> AsyncIterator[pb.ReceiveMessageResponse]:
-    """Yield the replies of one receive. Raises ProxyError and ClientError before the first one."""
+) -> AsyncIterator[pb.ReceiveMessageResponse | bytes]:
+    """Yield the replies of one receive, those with messages as bytes.
+
+    Raises ProxyError and ClientError before the first one. What was not read when it is closed returns to the group.
+    """
     client = core.clients.touch(require_client_id(context))
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
@@ -72,10 +74,16 @@ async def receive_message(
         raise ProxyError(pb.MESSAGE_NOT_FOUND, "no new message")
     if request.auto_renew:
         _renew(core, client, delivery)
-    responses = _responses(core, client, delivery, request.message_queue.topic, pop.invisible_ms)
-    async with aclosing(responses):  # if the client goes away, what it did not read returns to the group at once
-        async for response in responses:
-            yield response
+    encoder = MessageEncoder(request.message_queue.topic.resource_namespace, pop.invisible_ms)
+    written = 0
+    try:
+        yield pb.ReceiveMessageResponse(status=OK)
+        for popped, receipt in delivery.messages:
+            yield encoder.encode(popped.message, receipt.text)
+            written += 1
+    finally:
+        for _, receipt in delivery.messages[written:]:
+            await _return(core, client, delivery, receipt)
 
 
 def end_of_replies(core: ProxyCore) -> pb.ReceiveMessageResponse:
@@ -121,24 +129,6 @@ def _return_late(core: ProxyCore, client: ProxyClient, pop: PopRequest, answer: 
 
 def _receipt(popped: PoppedMessage) -> MessageReceipt:
     return read_receipt(with_physical_offset(popped.receipt, popped.message.physical_offset), now_ms=0)
-
-
-async def _responses(
-    core: ProxyCore, client: ProxyClient, delivery: Delivery, topic: pb.Resource, invisible_ms: int
-) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
-    """Yield the replies; messages after one that was not read return to the group."""
-    written = 0
-    try:
-        yield pb.ReceiveMessageResponse(status=OK)
-        for popped, receipt in delivery.messages:
-            message = write_message(
-                popped.message, namespace=topic.resource_namespace, receipt=receipt.text, invisible_ms=invisible_ms
-            )
-            yield pb.ReceiveMessageResponse(message=message)
-            written += 1
-    finally:
-        for _, receipt in delivery.messages[written:]:
-            await _return(core, client, delivery, receipt)
 
 
 async def _return(core: ProxyCore, client: ProxyClient, delivery: Delivery, receipt: MessageReceipt) -> None:
@@ -208,6 +198,7 @@ async def _deliverable(
 ) -> list[tuple[PoppedMessage, MessageReceipt]]:
     """Return the messages that the client gets, and settle the others."""
     found: list[tuple[PoppedMessage, MessageReceipt]] = []
+    most = attempts_max(config)
     for popped in reply.messages:
         receipt = _receipt(popped)
         try:
@@ -215,7 +206,7 @@ async def _deliverable(
                 address = await core.topics.master(pop.topic, receipt.receipt.broker_name)
                 await core.brokers.ack(address, pop.topic, pop.group, receipt.text)
                 continue
-            if popped.message.reconsume_times >= attempts_max(config):
+            if popped.message.reconsume_times >= most:
                 await send_to_dead_letters(core, pop.topic, pop.group, popped.message.message_id, receipt)
                 continue
         except ClientError as error:

@@ -1,6 +1,7 @@
 """One call: its request is collected, its handler runs as a task, and its reply is sent.
 
     UNARY, STREAMING   bytes -> the whole request -> the handler runs -> reply or failure
+    UNARY              bytes -> the whole request -> `Method.begin` -> `finish`, without a task
     BIDIRECTIONAL      headers -> the handler runs -> `read` and `write` -> reply or failure
     reset              the handler is cancelled
 
@@ -79,11 +80,12 @@ class Call:
         self._begun_at = asyncio.get_running_loop().time()
         self._deadline = None if timeout_s is None else self._begun_at + timeout_s
         self.task: asyncio.Task[None] | None = None
-        self._buffer = bytearray()
-        """Bytes of the request that are no whole message yet."""
+        self._buffer: bytearray | None = None
+        """Bytes of the request that are no whole message yet; most requests are whole at once."""
         self._held = 0
         """How many bytes of this call are counted in the port."""
-        self._messages: deque[bytes] = deque()
+        self._messages: Final[deque[bytes] | None] = deque() if method.kind is MethodKind.BIDIRECTIONAL else None
+        """The messages of a stream that the handler has not read."""
         self._is_complete = False
         """Whether the client sends nothing more."""
         self._is_reset = False
@@ -107,12 +109,14 @@ class Call:
         """End the call if its client does not wait any more, or takes too long to send the request."""
         if self._deadline is not None and self._deadline < now_s:
             self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
-        elif self.task is None and now_s - self._begun_at > REQUEST_TIMEOUT_S:
+        elif self.task is None and not self._is_complete and now_s - self._begun_at > REQUEST_TIMEOUT_S:
             self._refuse(StatusCode.DEADLINE_EXCEEDED, "the request was not complete in time")
 
     async def read(self) -> Any | None:
         """Return the next message of the client; None if no more comes. Raises CallFailed if it is malformed."""
-        while not self._messages:
+        messages = self._messages
+        assert messages is not None, "only a handler of a stream reads messages"
+        while not messages:
             if self._is_complete:
                 return None
             self._reader = asyncio.get_running_loop().create_future()
@@ -120,20 +124,31 @@ class Call:
                 await self._reader
             finally:
                 self._reader = None
-        data = self._messages.popleft()
+        data = messages.popleft()
         self._release(len(data))
         self._stream.consume(len(data) + PREFIX_BYTES, self._owner.stream_window)
         return self._parse(data)
 
     async def write(self, reply: Any, timeout_s: float | None = None) -> None:
-        """Send one message, and wait until the client's window has taken it.
+        """Send one message, and wait until the client's window has taken it. Raises as `send` and `wait_until_sent`."""
+        if not self.send(reply):
+            await self.wait_until_sent(timeout_s)
+
+    def send(self, reply: Any) -> bool:
+        """Send one message, or its bytes; return whether the client's window has taken it.
+
+        Raises CallFailed if the call is over.
+        """
+        self._require_open()
+        if not self._has_headers:
+            self._send_headers()
+        return self._stream.send(with_prefix(reply if type(reply) is bytes else self._method.write(reply)))
+
+    async def wait_until_sent(self, timeout_s: float | None) -> None:
+        """Wait until the client's window has taken what was sent.
 
         Raises CallFailed if the call is over, or if the client takes longer than ``timeout_s``.
         """
-        self._require_open()
-        self._send_headers()
-        if self._stream.send(with_prefix(self._method.write(reply))):
-            return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._sent()
@@ -144,9 +159,16 @@ class Call:
     def fail(self, code: StatusCode, text: str) -> None:
         """End the call with a status; its handler is cancelled."""
         self._send_failure(code, text)
-        self._is_reset = True
-        if self.task is not None:
-            self.task.cancel()
+        self._cancel()
+
+    def finish(self, reply: bytes) -> None:
+        """Send the bytes of the reply of a call that `Method.begin` has begun."""
+        if self._is_reset:
+            return
+        if self._stream.reply(HEADERS, with_prefix(reply), OK_TRAILERS):
+            self._owner.end(self)
+        else:
+            self.task = asyncio.get_running_loop().create_task(self._wait_for_reader(), name="gantry-proxy-call")
 
     # ------- Receiver
 
@@ -157,13 +179,12 @@ class Call:
         if self._is_complete or self._is_reset:
             return
         if not is_last:
-            self._buffer += data
-            if self._is_acceptable(self._buffer, len(data)):
+            if self._is_acceptable(self._collect(data), len(data)):
                 self._stream.consume(len(data), self._owner.stream_window)
             return
-        buffer = bytes(self._buffer + data) if self._buffer else data
+        buffer = data if self._buffer is None else bytes(self._collect(data))
         self._is_complete = True
-        self._buffer.clear()
+        self._buffer = None
         self._release(self._held)
         if len(buffer) < PREFIX_BYTES or len(buffer) != PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big"):
             self._refuse(StatusCode.INTERNAL, "the call does not have exactly one message")
@@ -171,10 +192,8 @@ class Call:
             self._start(buffer)
 
     def on_reset(self) -> None:
-        self._is_reset = True
         self._drop()
-        if self.task is not None:
-            self.task.cancel()
+        self._cancel()
 
     def on_sent(self) -> None:
         if self._writer is not None and not self._writer.done():
@@ -184,21 +203,29 @@ class Call:
     def _add_to_stream(self, data: bytes, *, is_last: bool) -> None:
         if self._is_reset:
             return
-        self._buffer += data
-        if not self._is_acceptable(self._buffer, len(data)):
+        buffer, messages = self._collect(data), self._messages
+        assert messages is not None, "the call is a stream"
+        if not self._is_acceptable(buffer, len(data)):
             return
-        while len(self._buffer) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + int.from_bytes(self._buffer[1:PREFIX_BYTES], "big")
-            if len(self._buffer) < end:
+        while len(buffer) >= PREFIX_BYTES:
+            end = PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+            if len(buffer) < end:
                 break
-            self._messages.append(bytes(self._buffer[PREFIX_BYTES:end]))
+            messages.append(bytes(buffer[PREFIX_BYTES:end]))
             self._release(PREFIX_BYTES)
-            del self._buffer[:end]
-            if not self._is_acceptable(self._buffer, 0):
+            del buffer[:end]
+            if not self._is_acceptable(buffer, 0):
                 return
         self._is_complete = is_last
-        if self._reader is not None and (self._messages or is_last) and not self._reader.done():
+        if self._reader is not None and (messages or is_last) and not self._reader.done():
             self._reader.set_result(None)
+
+    def _collect(self, data: bytes) -> bytearray:
+        """Add bytes to those of an incomplete message, and return all of them."""
+        if self._buffer is None:
+            self._buffer = bytearray()
+        self._buffer += data
+        return self._buffer
 
     def _is_acceptable(self, buffer: bytes | bytearray, added: int) -> bool:
         """Return whether the message that begins in ``buffer`` may continue; otherwise refuse the call."""
@@ -223,13 +250,21 @@ class Call:
     # ------- the handler
 
     def _start(self, buffer: bytes | None) -> None:
+        """Begin the call with the bytes of its request; those of a stream come later."""
+        request, method = None, self._method
+        if buffer is not None:
+            try:
+                request = self._parse(buffer[PREFIX_BYTES:])
+            except CallFailed as error:
+                self._refuse(error.code, str(error))
+                return
         self._owner.begin(self)
-        self.task = asyncio.get_running_loop().create_task(self._run(buffer), name="gantry-proxy-call")
+        if method.begin is None or not method.begin(request, self):
+            self.task = asyncio.get_running_loop().create_task(self._run(request), name="gantry-proxy-call")
 
-    async def _run(self, buffer: bytes | None) -> None:
+    async def _run(self, request: Any) -> None:
         method = self._method
         try:
-            request = None if buffer is None else self._parse(buffer[PREFIX_BYTES:])
             reply = await method.handle(request, self)
             if method.kind is MethodKind.UNARY:
                 await self._reply(reply)
@@ -254,8 +289,19 @@ class Call:
             raise CallFailed(StatusCode.INTERNAL, "the message is malformed") from error
 
     async def _reply(self, reply: Any) -> None:
-        if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
-            return
+        if not self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
+            await self._wait_until_read()
+
+    async def _wait_for_reader(self) -> None:
+        """The task of a call that was begun without one, and whose client does not read its reply at once."""
+        try:
+            await self._wait_until_read()
+        finally:
+            self._drop()
+            self._owner.end(self)
+
+    async def _wait_until_read(self) -> None:
+        """Wait until the client's window has taken the reply, or reset the stream of a client that does not read."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self._sent()
@@ -281,6 +327,14 @@ class Call:
         if self._is_reset:
             raise CallFailed(StatusCode.CANCELLED, "the call has ended")
 
+    def _cancel(self) -> None:
+        """End the handler. A call without a task ends at once, and what it waits for is dropped when it comes."""
+        self._is_reset = True
+        if self.task is not None:
+            self.task.cancel()
+        elif self._is_complete:
+            self._owner.end(self)
+
     def _refuse(self, code: StatusCode, text: str) -> None:
         """End a call whose request cannot be accepted."""
         self._drop()
@@ -297,8 +351,9 @@ class Call:
 
     def _drop(self) -> None:
         """Forget what the client has sent."""
-        self._buffer.clear()
-        self._messages.clear()
+        self._buffer = None
+        if self._messages is not None:
+            self._messages.clear()
         self._release(self._held)
         self.on_sent()
 
