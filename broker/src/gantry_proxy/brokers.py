@@ -45,8 +45,8 @@ class BrokerPort(Protocol):
     ) -> Command:
         """Return the reply of a broker, with any response code."""
 
-    def begin_request(self, address: str, code: RequestCode, ext: dict[str, str], on_outcome: OnOutcome) -> bool:
-        """Send a request with the fields ``ext`` without waiting; later, ``on_outcome`` is called once.
+    def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
+        """Send a request without waiting; later, ``on_outcome`` is called once.
 
         Return False, and send nothing, if that is not possible at once. Never raises.
         """
@@ -124,8 +124,8 @@ class RemotingBrokers:
     ) -> Command:
         return await self._session.pool.request(address, Command(code=code, ext=header.write(), body=body), timeout_ms)
 
-    def begin_request(self, address: str, code: RequestCode, ext: dict[str, str], on_outcome: OnOutcome) -> bool:
-        return self._session.pool.begin_request(address, Command(code=code, ext=ext), REQUEST_MS, on_outcome)
+    def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
+        return self._session.pool.begin_request(address, command, timeout_ms, on_outcome)
 
     async def pop(self, address: str, request: PopRequest) -> PopReply:
         return await self._pop.pop(address, request)

@@ -36,7 +36,7 @@ ENTRIES_MAX: Final = 20_000
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     value: T | None
-    loaded_at_ms: int
+    refresh_at_ms: int
     used_at_ms: int
 
 
@@ -79,10 +79,10 @@ class AnswerCache(Generic[T]):
         entry = self._entries.get(name)
         if entry is None:
             return await self._begin(name)
-        if entry.value is None:
-            return None if entry.used_at_ms - entry.loaded_at_ms < MISSING_MS else await self._begin(name)
-        self._begin(name)
-        return entry.value
+        if entry.used_at_ms >= entry.refresh_at_ms:
+            refreshed = self._begin(name)
+            return await refreshed if entry.value is None else entry.value
+        return None
 
     def fresh(self, name: str) -> T | None:
         """Return the answer for ``name`` if it exists and needs no refresh, else None."""
@@ -91,10 +91,7 @@ class AnswerCache(Generic[T]):
             return None
         entry.used_at_ms = now_ms = self._now_ms()
         self._entries.move_to_end(name)
-        value, age_ms = entry.value, now_ms - entry.loaded_at_ms
-        if value is None or (age_ms >= MISSING_MS and (age_ms >= REFRESH_MS or self._is_passing(value))):
-            return None
-        return value
+        return None if now_ms >= entry.refresh_at_ms else entry.value
 
     async def refresh(self, name: str) -> T | None:
         """Load the answer again, for a caller that found it outdated. If that fails, the old answer stays."""
@@ -133,7 +130,8 @@ class AnswerCache(Generic[T]):
     async def _load_once(self, name: str) -> T | None:
         value = await self._load(name)
         now_ms = self._now_ms()
-        self._entries[name] = _Entry(value, now_ms, now_ms)
+        is_short_lived = value is None or self._is_passing(value)
+        self._entries[name] = _Entry(value, now_ms + (MISSING_MS if is_short_lived else REFRESH_MS), now_ms)
         self._entries.move_to_end(name)
         while len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)

@@ -57,7 +57,7 @@ STREAMING: Final[dict[str, Streaming]] = {
 }
 TELEMETRY: Final = "Telemetry"
 Begin = Callable[[ProxyCore, CallContext, Any, Callable[[Any], None]], bool]
-BEGIN: Final[dict[str, Begin]] = {"AckMessage": acknowledging.begin_ack}
+BEGIN: Final[dict[str, Begin]] = {"SendMessage": sending.begin_send, "AckMessage": acknowledging.begin_ack}
 """The shortcuts of methods that are called for each message; see `Method.begin`."""
 
 
@@ -145,7 +145,7 @@ class MessagingService:
             def finish(reply: Any) -> None:
                 self._leave(client_id)
                 self._metrics.record(method, reply.status.code, time.monotonic() - started)
-                rpc.finish(reply.SerializeToString())
+                rpc.finish(reply)
 
             if not self._has_room(client_id):
                 return False

@@ -76,7 +76,7 @@ class FakeBrokers:
     is_connected: bool = False
     """Whether requests can begin without waiting; their outcomes wait in `begun`."""
 
-    begun: list[tuple[str, RequestCode, dict[str, str], OnOutcome]] = field(default_factory=list)
+    begun: list[tuple[str, Command, int, OnOutcome]] = field(default_factory=list)
     perm: int = 6
     queries: int = 0
 
@@ -114,9 +114,9 @@ class FakeBrokers:
             raise answer
         return answer
 
-    def begin_request(self, address: str, code: RequestCode, ext: dict[str, str], on_outcome: OnOutcome) -> bool:
+    def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
         if self.is_connected:
-            self.begun.append((address, code, ext, on_outcome))
+            self.begun.append((address, command, timeout_ms, on_outcome))
         return self.is_connected
 
     async def pop(self, address: str, request: PopRequest) -> PopReply:

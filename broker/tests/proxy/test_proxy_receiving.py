@@ -31,13 +31,9 @@ def request(**fields: Any) -> pb.ReceiveMessageRequest:
 
 async def receive(one: World, remaining_ms: int = 30_000, **fields: Any) -> list[pb.Message]:
     replies = receive_message(one.core, one.context(remaining_ms=remaining_ms), request(**fields))
-    found = [parsed(reply) async for reply in replies]
+    found = [reply async for reply in replies]
     assert found[0].status.code == pb.OK
     return [reply.message for reply in found[1:]]
-
-
-def parsed(reply: pb.ReceiveMessageResponse | bytes) -> pb.ReceiveMessageResponse:
-    return pb.ReceiveMessageResponse.FromString(reply) if isinstance(reply, bytes) else reply
 
 
 async def refusal(one: World, remaining_ms: int = 30_000, **fields: Any) -> pb.Code:
@@ -185,8 +181,8 @@ async def test_unread_messages_return_to_the_group() -> None:
     one.brokers.popped = [popped(1), popped(2), popped(3)]
     replies = receive_message(one.core, one.context(), request())
 
-    assert parsed(await anext(replies)).status.code == pb.OK
-    assert parsed(await anext(replies)).message.system_properties.message_id == "id-1"
+    assert (await anext(replies)).status.code == pb.OK
+    assert (await anext(replies)).message.system_properties.message_id == "id-1"
     await anext(replies)
     await replies.aclose()  # type: ignore[attr-defined]
 

@@ -1,12 +1,12 @@
 """Calls that settle received messages: acks, changes of the invisible time, and dead letters."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gantry_access.permissions import consume_need, read_need
 from gantry_client.errors import BrokerRefused, ClientError, RequestFailed
-from gantry_proxy.brokers import require_ok
+from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
@@ -35,11 +35,17 @@ async def ack_message(core: ProxyCore, context: CallContext, request: pb.AckMess
     core.clients.touch(client_id)
     acks = [_ack(core, client_id, topic, group, one) for one in request.entries]
     statuses = [await acks[0]] if len(acks) == 1 else await asyncio.gather(*acks)  # most calls have one; no task then
-    entries = [
-        pb.AckMessageResultEntry(message_id=one.message_id, receipt_handle=one.receipt_handle, status=result)
-        for one, result in zip(request.entries, statuses, strict=True)
-    ]
-    return pb.AckMessageResponse(status=joint_status(list(statuses), "the call has no entry"), entries=entries)
+    return _ack_reply(request.entries, statuses)
+
+
+def _ack_reply(entries: Sequence[pb.AckMessageEntry], statuses: Sequence[pb.Status]) -> pb.AckMessageResponse:
+    reply = pb.AckMessageResponse()
+    reply.status.MergeFrom(joint_status(statuses, "the call has no entry"))
+    for entry, status in zip(entries, statuses, strict=True):
+        result = reply.entries.add()
+        result.message_id, result.receipt_handle = entry.message_id, entry.receipt_handle
+        result.status.MergeFrom(status)
+    return reply
 
 
 def begin_ack(
@@ -74,10 +80,10 @@ def begin_ack(
             status = status_of(outcome)
         elif outcome.code != ResponseCode.SUCCESS:
             status = status_of(BrokerRefused(outcome.code, outcome.remark, address))
-        result = pb.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=first, status=status)
-        finish(pb.AckMessageResponse(status=joint_status([status], ""), entries=[result]))
+        finish(_ack_reply(request.entries, [status]))
 
-    if not core.brokers.begin_request(address, RequestCode.ACK_MESSAGE, header.write(), on_outcome):
+    command = Command(code=RequestCode.ACK_MESSAGE, ext=header.write())
+    if not core.brokers.begin_request(address, command, REQUEST_MS, on_outcome):
         return False
     core.renewals.take(client_id, first)
     core.clients.touch(client_id)

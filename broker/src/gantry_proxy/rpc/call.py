@@ -135,14 +135,14 @@ class Call:
             await self.wait_until_sent(timeout_s)
 
     def send(self, reply: Any) -> bool:
-        """Send one message, or its bytes; return whether the client's window has taken it.
+        """Send one message; return whether the client's window has taken it.
 
         Raises CallFailed if the call is over.
         """
         self._require_open()
         if not self._has_headers:
             self._send_headers()
-        return self._stream.send(with_prefix(reply if type(reply) is bytes else self._method.write(reply)))
+        return self._stream.send(with_prefix(self._method.write(reply)))
 
     async def wait_until_sent(self, timeout_s: float | None) -> None:
         """Wait until the client's window has taken what was sent.
@@ -161,11 +161,11 @@ class Call:
         self._send_failure(code, text)
         self._cancel()
 
-    def finish(self, reply: bytes) -> None:
-        """Send the bytes of the reply of a call that `Method.begin` has begun."""
+    def finish(self, reply: Any) -> None:
+        """Send the reply of a call that `Method.begin` has begun."""
         if self._is_reset:
             return
-        if self._stream.reply(HEADERS, with_prefix(reply), OK_TRAILERS):
+        if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
             self._owner.end(self)
         else:
             self.task = asyncio.get_running_loop().create_task(self._wait_for_reader(), name="gantry-proxy-call")
