@@ -147,8 +147,9 @@ class Http2Connection:
     def lose(self) -> None:
         """The connection is lost: every stream ends."""
         for stream in list(self.streams.values()):
+            receiver = stream.receiver
             stream.drop()
-            stream.receiver.on_reset()
+            receiver.on_reset()
 
     def pause(self) -> None:
         """The transport has enough to send: data waits."""
@@ -311,8 +312,9 @@ class Http2Connection:
         stream = self.streams.get(stream_id)
         if stream is not None:
             self._pay(CREDITS_PER_STREAM)  # `forget` returns them: a reset earns nothing
+            receiver = stream.receiver
             stream.drop()
-            stream.receiver.on_reset()
+            receiver.on_reset()
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or (flags & frames.ACK and payload):
@@ -383,9 +385,10 @@ class Http2Connection:
             self._pump(stream)
 
     def _pump(self, stream: Stream) -> None:
+        receiver = stream.receiver
         stream.pump()
         if not stream.queued_bytes:
-            stream.receiver.on_sent()
+            receiver.on_sent()
 
     def _require_known(self, stream_id: int) -> None:
         """Raise Http2Error for a frame of a stream that was never opened."""

@@ -36,6 +36,24 @@ class Receiver(Protocol):
         """All bytes that waited for the client were passed to the transport."""
 
 
+@final
+class _Ignored:
+    """Does nothing with what arrives."""
+
+    def on_data(self, data: bytes, *, is_last: bool) -> None:
+        pass
+
+    def on_reset(self) -> None:
+        pass
+
+    def on_sent(self) -> None:
+        pass
+
+
+IGNORED: Final = _Ignored()
+"""The receiver of a stream that is over, or that was refused with its headers."""
+
+
 class Outlet(Protocol):
     """The sending side of a connection, which all of its streams share."""
 
@@ -97,7 +115,12 @@ class Stream:
 
         self.is_local_closed = False
         self.is_remote_closed = False
-        self.receiver: Final = accept(self, fields)
+        self.receiver: Receiver = IGNORED
+        """Gets the request, until the stream is over."""
+
+        receiver = accept(self, fields)
+        if not self.is_local_closed:
+            self.receiver = receiver
 
     def __repr__(self) -> str:
         return (
@@ -118,7 +141,7 @@ class Stream:
         """Record that the client sends nothing more."""
         self.is_remote_closed = True
         if self.is_local_closed:
-            self._outlet.forget(self)
+            self._forget()
 
     # ------- sending
 
@@ -194,7 +217,7 @@ class Stream:
         self.queued_bytes = 0
         self._trailers = None
         self.is_local_closed = self.is_remote_closed = True
-        self._outlet.forget(self)
+        self._forget()
 
     def pump(self) -> None:
         """Send of what waits as much as the windows allow, then the end if it is due."""
@@ -233,4 +256,9 @@ class Stream:
         if not self.is_remote_closed:
             self._outlet.write(make_reset(self.id, ErrorCode.NO_ERROR))
             self.is_remote_closed = True
+        self._forget()
+
+    def _forget(self) -> None:
+        """The stream is over. It lets go of its receiver, which refers to it: so both are freed without a collection."""
+        self.receiver = IGNORED
         self._outlet.forget(self)

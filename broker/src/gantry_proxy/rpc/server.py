@@ -16,7 +16,7 @@ from typing import Final, cast, final
 from gantry_proxy.http2.connection import Http2Connection, Http2Limits
 from gantry_proxy.http2.frames import ErrorCode, Http2Error
 from gantry_proxy.http2.hpack import Field
-from gantry_proxy.http2.streams import Receiver, Stream
+from gantry_proxy.http2.streams import IGNORED, Receiver, Stream
 from gantry_proxy.rpc.call import Call
 from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
 from gantry_remoting.addresses import listen, peer_address, stop_listening
@@ -370,21 +370,4 @@ class RpcConnection(asyncio.Protocol):
 
 def _refused(stream: Stream, block: bytes) -> Receiver:
     stream.end(block)
-    return _IGNORED
-
-
-@final
-class _Ignored:
-    """The receiver of a call that was refused with its headers."""
-
-    def on_data(self, data: bytes, *, is_last: bool) -> None:
-        pass
-
-    def on_reset(self) -> None:
-        pass
-
-    def on_sent(self) -> None:
-        pass
-
-
-_IGNORED: Final = _Ignored()
+    return IGNORED
