@@ -235,7 +235,7 @@ class Http2Connection:
         stream.receive_window -= size
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"the client sends more than the window of {stream_id}")
-        data = frames.without_padding(flags, payload)
+        data = frames.without_padding(payload) if flags & frames.PADDED else payload
         is_last = bool(flags & frames.END_STREAM)
         if not data and not is_last:
             self._pay(1)
@@ -248,7 +248,7 @@ class Http2Connection:
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id % 2 == 0:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"headers for stream {stream_id}")
-        block = frames.without_padding(flags, payload)
+        block = frames.without_padding(payload) if flags & frames.PADDED else payload
         if flags & frames.HAS_PRIORITY:
             if len(block) < 5:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "headers end within their priority")

@@ -48,6 +48,10 @@ class CallOwner(Protocol):
     def stream_window(self) -> int:
         """How many bytes of a stream a client may send before they are processed."""
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the port. To ask for the running one is a call of the kernel in Python 3.11."""
+
     def hold(self, size: int) -> bool:
         """Count bytes that are held for a request, negative ones if they are no longer; False if there are too many."""
 
@@ -77,7 +81,7 @@ class Call:
 
         timeout = headers.get("grpc-timeout")
         timeout_s = None if timeout is None else parse_timeout_s(timeout)
-        self._begun_at = asyncio.get_running_loop().time()
+        self._begun_at = owner.loop.time()
         self._deadline = None if timeout_s is None else self._begun_at + timeout_s
         self.task: asyncio.Task[None] | None = None
         self._buffer: bytearray | None = None
@@ -103,7 +107,7 @@ class Call:
     @property
     def remaining_s(self) -> float | None:
         """How long the client waits; None without a deadline."""
-        return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
+        return None if self._deadline is None else self._deadline - self._owner.loop.time()
 
     def expire(self, now_s: float) -> None:
         """End the call if its client does not wait any more, or takes too long to send the request."""
@@ -119,7 +123,7 @@ class Call:
         while not messages:
             if self._is_complete:
                 return None
-            self._reader = asyncio.get_running_loop().create_future()
+            self._reader = self._owner.loop.create_future()
             try:
                 await self._reader
             finally:
@@ -168,7 +172,7 @@ class Call:
         if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
             self._owner.end(self)
         else:
-            self.task = asyncio.get_running_loop().create_task(self._wait_for_reader(), name="gantry-proxy-call")
+            self.task = self._owner.loop.create_task(self._wait_for_reader(), name="gantry-proxy-call")
 
     # ------- Receiver
 
@@ -260,7 +264,7 @@ class Call:
                 return
         self._owner.begin(self)
         if method.begin is None or not method.begin(request, self):
-            self.task = asyncio.get_running_loop().create_task(self._run(request), name="gantry-proxy-call")
+            self.task = self._owner.loop.create_task(self._run(request), name="gantry-proxy-call")
 
     async def _run(self, request: Any) -> None:
         method = self._method
@@ -311,7 +315,7 @@ class Call:
     async def _sent(self) -> None:
         """Wait until the client's window has taken everything."""
         if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_future()
+            self._writer = self._owner.loop.create_future()
         await asyncio.shield(self._writer)
 
     def _end_stream(self) -> None:
