@@ -180,7 +180,10 @@ class ConnectionPool:
         return asyncio.get_running_loop()
 
     def _pass_outcome(self, channel: Channel, on_outcome: OnOutcome, outcome: Command | RemotingError) -> None:
-        on_outcome(outcome if isinstance(outcome, Command) else self._failure(channel, outcome))
+        try:
+            on_outcome(outcome if isinstance(outcome, Command) else self._failure(channel, outcome))
+        except Exception:
+            log.exception("unexpected error while handling reply of peer", extra={"peer": channel.address})
 
     def _failure(self, channel: Channel, error: RemotingError) -> RequestFailed:
         """Return why a request on a connection has no reply. Closes the connection if it has been silent for long."""

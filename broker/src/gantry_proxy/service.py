@@ -56,7 +56,7 @@ STREAMING: Final[dict[str, Streaming]] = {
     "PullMessage": offsets.pull_message,
 }
 TELEMETRY: Final = "Telemetry"
-Begin = Callable[[ProxyCore, CallContext, Any, Callable[[Any], None]], bool]
+Begin = Callable[[ProxyCore, CallContext, Any, Callable[[Any | Exception], None]], bool]
 BEGIN: Final[dict[str, Begin]] = {"SendMessage": sending.begin_send, "AckMessage": acknowledging.begin_ack}
 """The shortcuts of methods that are called for each message; see `Method.begin`."""
 
@@ -99,7 +99,7 @@ class MessagingService:
         for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods:
             request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
             kind, handle = self._handler(method.name, reply)
-            begin = self._begin(method.name) if method.name in BEGIN else None
+            begin = self._begin(method.name, reply) if method.name in BEGIN else None
             methods[f"/{SERVICE}/{method.name}"] = Method(
                 kind, handle, request.FromString, reply.SerializeToString, begin
             )
@@ -134,27 +134,30 @@ class MessagingService:
 
         return call
 
-    def _begin(self, method: str) -> Callable[[Any, Call], bool]:
-        """Return what begins a call without a task. It leaves every call that is refused to the handler."""
+    def _begin(self, method: str, reply_type: Any) -> Callable[[Any, Call], bool]:
+        """Return what begins a call without a task, or leaves it to the handler of its method."""
         begin, core = BEGIN[method], self._core
 
         def call(request: Any, rpc: Call) -> bool:
             started = time.monotonic()
             client_id = rpc.headers.get(CLIENT_ID, "")
 
-            def finish(reply: Any) -> None:
+            def finish(outcome: Any | Exception) -> None:
                 self._leave(client_id)
+                reply = outcome
+                if isinstance(outcome, Exception):
+                    reply = reply_type(status=self._status(method, outcome))
                 self._metrics.record(method, reply.status.code, time.monotonic() - started)
                 rpc.finish(reply)
 
             if not self._has_room(client_id):
                 return False
             self._enter(client_id)
-            is_begun = False
             try:
                 is_begun = begin(core, self._context(rpc), request, finish)
-            except Exception:  # noqa: BLE001  the handler raises it again, and reports it
-                log.debug("call is left to its handler", extra={"method": method})
+            except Exception as error:  # noqa: BLE001  every call has a reply
+                finish(error)
+                return True
             if not is_begun:
                 self._leave(client_id)
             return is_begun

@@ -57,8 +57,8 @@ def begin_ack(
 ) -> bool:
     """Acknowledge the one message of a call without a task; ``finish`` gets the reply that `ack_message` would return.
 
-    Return False, with nothing done, if the call has several messages, or if the broker or the way to it is not known.
-    Raises ProxyError for a call that `ack_message` refuses, too.
+    Return False, with nothing done, if the call has several messages, if its receipt is refused, or if the broker or
+    the connection to it is not known. Raises ProxyError as `ack_message`.
     """
     if len(request.entries) != 1:
         return False
@@ -69,7 +69,10 @@ def begin_ack(
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
     first = entry.receipt_handle
-    text, receipt, _ = read_receipt(core.renewals.newest(client_id, first), core.wall_ms())
+    try:
+        text, receipt, _ = read_receipt(core.renewals.newest(client_id, first), core.wall_ms())
+    except ProxyError:
+        return False
     address = core.topics.fresh_master(topic, receipt.broker_name)
     if address is None:
         return False

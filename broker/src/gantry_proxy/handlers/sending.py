@@ -4,7 +4,7 @@ The proxy does not retry: only the client knows its deadline, and a send that ma
 silently. A refusal and a lost connection are reported at once, and later sends prefer other brokers.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from gantry_access.permissions import publish_need
@@ -14,7 +14,7 @@ from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.statuses import OK, ProxyError, code_of_broker, status, status_of
+from gantry_proxy.statuses import OK, ProxyError, code_of_broker, status
 from gantry_proxy.translation.checks import topic_name
 from gantry_proxy.translation.handles import OpenTransaction, recall_broker, write_transaction_id
 from gantry_proxy.translation.outgoing import OutgoingMessage, check_kind, read_messages
@@ -36,6 +36,8 @@ STORED_CODES: Final = frozenset(
     }
 )
 """The codes of a stored message; only the first one means that the broker kept the promise of its mode."""
+Finish = Callable[[pb.SendMessageResponse | Exception], None]
+"""Ends the call of a send that was begun without a task."""
 
 
 class RecallRequest(Fields):
@@ -71,13 +73,12 @@ async def send_message(core: ProxyCore, context: CallContext, request: pb.SendMe
 
 
 def begin_send(
-    core: ProxyCore, context: CallContext, request: pb.SendMessageRequest,
-    finish: Callable[[pb.SendMessageResponse], None],
-) -> bool:  # fmt: skip
-    """Send the one message of a call without a task; ``finish`` gets the reply that `send_message` would return.
+    core: ProxyCore, context: CallContext, request: pb.SendMessageRequest, finish: Finish
+) -> bool:
+    """Send the one message of a call without a task; ``finish`` gets what `send_message` would return or raise.
 
-    Return False, with nothing done, if the call has several messages, or if the topic or the way to a broker is not
-    known. Raises ProxyError for a call that `send_message` refuses, too.
+    Return False, with nothing done, if the call has several messages, or if the topic or the connection to a broker is
+    not known. Raises ProxyError as `send_message`.
     """
     if len(request.messages) != 1:
         return False
@@ -96,9 +97,9 @@ def begin_send(
     def on_outcome(outcome: Command | RequestFailed) -> None:
         if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
             core.topics.record_send(queue.broker_name, core.monotonic_s(), is_connected=True)
-            finish(_reply_or_refusal(message, queue, outcome, address))
+            finish(_reply_or_error(message, queue, outcome, address))
         else:  # the route may have to be queried again
-            core.tasks.start(_finish_failed(core, message, queue, address, outcome, finish), "failed-send")
+            core.tasks.start(_finish(_conclude(core, message, queue, address, outcome), finish), "failed-send")
 
     return core.brokers.begin_request(address, command, _timeout_ms(context), on_outcome)
 
@@ -152,16 +153,14 @@ async def _conclude(
     return _reply(message, queue, outcome, address)
 
 
-async def _finish_failed(
-    core: ProxyCore, message: OutgoingMessage, queue: MessageQueue, address: str, outcome: Command | RequestFailed,
-    finish: Callable[[pb.SendMessageResponse], None],
-) -> None:  # fmt: skip
+async def _finish(conclusion: Awaitable[pb.SendMessageResponse], finish: Finish) -> None:
     """The task of a send that was begun without one, and that the broker did not simply accept."""
     try:
-        reply = await _conclude(core, message, queue, address, outcome)
-    except (ProxyError, ClientError) as error:
-        reply = pb.SendMessageResponse(status=status_of(error))
-    finish(reply)
+        reply = await conclusion
+    except Exception as error:  # noqa: BLE001  every call has a reply
+        finish(error)
+    else:
+        finish(reply)
 
 
 _STORED: Final = pb.SendMessageResponse(status=OK, entries=[pb.SendResultEntry(status=OK)]).SerializeToString()
@@ -172,13 +171,13 @@ def _stored_text(reply: Command) -> str:
     return f"the message is stored, but not as safely as the broker promises: {ResponseCode(reply.code).name}"
 
 
-def _reply_or_refusal(
+def _reply_or_error(
     message: OutgoingMessage, queue: MessageQueue, reply: Command, address: str
-) -> pb.SendMessageResponse:
+) -> pb.SendMessageResponse | Exception:
     try:
         return _reply(message, queue, reply, address)
     except (ProxyError, ClientError) as error:
-        return pb.SendMessageResponse(status=status_of(error))
+        return error
 
 
 def _reply(message: OutgoingMessage, queue: MessageQueue, reply: Command, address: str) -> pb.SendMessageResponse:
