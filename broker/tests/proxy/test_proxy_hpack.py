@@ -153,7 +153,9 @@ def test_fields_are_found_by_any_index() -> None:
 
     newest_first = list(reversed(added))
     assert [decoder.decode(bytes((0x80 | 62 + place,))) for place in range(65)] == [[one] for one in newest_first[:65]]
-    assert [decoder.decode(bytes((0xFF, place - 65))) for place in range(65, 90)] == [[one] for one in newest_first[65:]]
+    assert [decoder.decode(bytes((0xFF, place - 65))) for place in range(65, 90)] == [
+        [one] for one in newest_first[65:]
+    ]
     for beyond in (b"\xff\x19", b"\x80"):
         with pytest.raises(Http2Error):
             decoder.decode(beyond)

@@ -378,9 +378,7 @@ async def test_send_without_a_task_counts_until_its_outcome() -> None:
 async def test_refused_and_failed_sends_without_a_task_have_a_reply(caplog: pytest.LogCaptureFixture) -> None:
     """A refusal and a bug are statuses, as those of handlers, and the call is over."""
     async with serving_connected() as one:
-        refused = await one.call("SendMessage")(
-            pb.SendMessageRequest(messages=[message(body=b"")]), metadata=HEADERS
-        )
+        refused = await one.call("SendMessage")(pb.SendMessageRequest(messages=[message(body=b"")]), metadata=HEADERS)
         one.world.brokers.begin_request = None  # type: ignore[method-assign,assignment]
         failed = await send(one)
 

@@ -116,7 +116,9 @@ def test_plus_sign_is_valid_only_between_group_and_topic_of_retry_topic() -> Non
 
 
 PARTS = st.one_of(
-    st.integers(0, 1 << 64).map(str), st.integers(0, 5).map(str), st.sampled_from(["", "b", "-1", "007", "\u0661", "1\n"])
+    st.integers(0, 1 << 64).map(str),
+    st.integers(0, 5).map(str),
+    st.sampled_from(["", "b", "-1", "007", "\u0661", "1\n"]),
 )
 
 

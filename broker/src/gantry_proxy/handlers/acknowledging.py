@@ -53,7 +53,10 @@ _ACKNOWLEDGED: Final = _ack_reply([pb.AckMessageEntry()], [OK]).SerializeToStrin
 
 
 def begin_ack(
-    core: ProxyCore, context: CallContext, request: pb.AckMessageRequest, finish: Callable[[pb.AckMessageResponse], None]
+    core: ProxyCore,
+    context: CallContext,
+    request: pb.AckMessageRequest,
+    finish: Callable[[pb.AckMessageResponse], None],
 ) -> bool:
     """Acknowledge the one message of a call without a task; ``finish`` gets the reply that `ack_message` would return.
 

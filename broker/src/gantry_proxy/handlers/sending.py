@@ -72,9 +72,7 @@ async def send_message(core: ProxyCore, context: CallContext, request: pb.SendMe
     return await _conclude(core, message, queue, address, outcome)
 
 
-def begin_send(
-    core: ProxyCore, context: CallContext, request: pb.SendMessageRequest, finish: Finish
-) -> bool:
+def begin_send(core: ProxyCore, context: CallContext, request: pb.SendMessageRequest, finish: Finish) -> bool:
     """Send the one message of a call without a task; ``finish`` gets what `send_message` would return or raise.
 
     Return False, with nothing done, if the call has several messages, or if the topic or the connection to a broker is
