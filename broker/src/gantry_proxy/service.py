@@ -144,9 +144,8 @@ class MessagingService:
 
             def finish(outcome: Any | Exception) -> None:
                 self._leave(client_id)
-                reply = outcome
-                if isinstance(outcome, Exception):
-                    reply = reply_type(status=self._status(method, outcome))
+                is_error = isinstance(outcome, Exception)
+                reply: Any = reply_type(status=self._status(method, outcome)) if is_error else outcome
                 self._metrics.record(method, reply.status.code, time.monotonic() - started)
                 rpc.finish(reply)
 

@@ -129,13 +129,13 @@ class _Queue:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, opaque: int, entry: _Entry) -> None:
-        """Add the newest request."""
+        """Add a request, which has the latest deadline of all here."""
         self.entries[opaque] = entry
         if self._timer is None:
             self._timer = self.loop.call_at(entry[0], self._expire_due)
 
     def stop(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timer of a queue whose requests are all over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -151,12 +151,14 @@ class _Queue:
             due.append((opaque, f"no reply from {peer} to code {code} within {self.timeout_ms} ms"))
         for opaque, text in due:
             self._owner.expire(opaque, RemotingTimeout(text))
-        if self._timer is not None:
-            return  # a callback has begun another request
+        self._wait_for_oldest()
+
+    def _wait_for_oldest(self) -> None:
+        """Set the timer, unless an outcome has begun another request, which did it."""
         oldest = next(iter(self.entries.values()), None)
         if oldest is None:
             self._owner.remove(self)
-        else:
+        elif self._timer is None:
             self._timer = self.loop.call_at(oldest[0], self._expire_due)
 
 

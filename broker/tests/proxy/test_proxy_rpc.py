@@ -164,18 +164,17 @@ async def test_call_without_a_task_may_end_before_it_is_finished() -> None:
 
 async def test_reply_without_a_task_waits_for_its_reader() -> None:
     """A client with a small window gets the whole reply as it reads, and the call runs until then."""
-    async with serving() as (echo, server, port):
-        async with raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 10}) as one:
-            one.begin(1, "/t/begin")
-            one.data(1, b"\0\0\0\0\4text", is_last=True)
-            await wait_until(lambda: len(echo.begun) == 1)
-            echo.begun[0].finish(b"x" * 20)
-            [*_, first] = await one.frames_until(frames.DATA)
-            assert (len(first.payload), server.calls) == (10, set(echo.begun))
-            one.writer.write(frames.make_window_update(1, 100))
-            [*_, second] = await one.frames_until(frames.DATA)
-            assert first.payload + second.payload == b"\0\0\0\0\x14" + b"x" * 20
-            await wait_until(lambda: not server.calls)
+    async with serving() as (echo, server, port), raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 10}) as one:
+        one.begin(1, "/t/begin")
+        one.data(1, b"\0\0\0\0\4text", is_last=True)
+        await wait_until(lambda: len(echo.begun) == 1)
+        echo.begun[0].finish(b"x" * 20)
+        [*_, first] = await one.frames_until(frames.DATA)
+        assert (len(first.payload), server.calls) == (10, set(echo.begun))
+        one.writer.write(frames.make_window_update(1, 100))
+        [*_, second] = await one.frames_until(frames.DATA)
+        assert first.payload + second.payload == b"\0\0\0\0\x14" + b"x" * 20
+        await wait_until(lambda: not server.calls)
 
 
 # ------- limits and the end

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gantry_remoting import pending_requests
 from gantry_remoting.errors import ConnectionClosed, RemotingTimeout
 from gantry_remoting.pending_requests import IDLE_QUEUES_MAX, Outcome, PendingRequests
 from gantry_wire.command import Command
@@ -80,7 +79,7 @@ class Requests:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     one = Loop()
-    monkeypatch.setattr(pending_requests.asyncio, "get_running_loop", lambda: one)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: one)
     return one
 
 
@@ -95,7 +94,7 @@ def test_each_reply_ends_its_request(loop: Loop) -> None:
     requests.answer(first)
 
     assert requests.written == [first, second]
-    assert [one for one in requests.outcomes] == [second, first]
+    assert list(requests.outcomes) == [second, first]
     assert all(isinstance(one, Command) for one in requests.outcomes.values())
     assert len(requests.pending) == 0
 

@@ -259,6 +259,6 @@ class Stream:
         self._forget()
 
     def _forget(self) -> None:
-        """The stream is over. It lets go of its receiver, which refers to it: so both are freed without a collection."""
+        """End the stream. It drops its receiver, which refers to it: otherwise both would wait for the collector."""
         self.receiver = IGNORED
         self._outlet.forget(self)
