@@ -6,6 +6,7 @@ all other accounts.
 """
 
 from enum import Enum, IntFlag
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from gantry_wire import names
@@ -67,6 +68,11 @@ ADMIN_ONLY: Final[Needs] = (Need(Kind.ADMIN, "", Permission.DENY),)
 """The need of requests for administrators."""
 
 
+NEEDS_KEPT: Final = 4_096
+"""How many needs are kept, since most requests have those of requests before; a name has at most 255 characters."""
+
+
+@lru_cache(NEEDS_KEPT)
 def publish_need(topic: str) -> Need:
     """Return the need for publishing to a topic. A retry topic belongs to its group: its consumers send back to it."""
     if topic.startswith(names.RETRY_PREFIX):
@@ -74,6 +80,7 @@ def publish_need(topic: str) -> Need:
     return Need(Kind.TOPIC, topic, Permission.PUB)
 
 
+@lru_cache(NEEDS_KEPT)
 def read_need(topic: str) -> Need:
     """Return the need for reading messages of a topic, or its offsets."""
     if topic.startswith(names.RETRY_PREFIX):
@@ -86,6 +93,7 @@ def metadata_need(topic: str) -> Need:
     return read_need(topic)._replace(permission=ANY)
 
 
+@lru_cache(NEEDS_KEPT)
 def consume_need(group: str) -> Need:
     """Return the need for acting as a consumer of a group."""
     return Need(Kind.GROUP, group, Permission.SUB)

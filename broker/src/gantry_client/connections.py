@@ -8,13 +8,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, final
 
 from gantry_access import signer
-from gantry_client.errors import ClientClosed, RequestTimeout, Unavailable
+from gantry_client.errors import ClientClosed, RequestFailed, RequestTimeout, Unavailable
 from gantry_client.settings import ClientSettings
 from gantry_remoting.client import Channel
-from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
+from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command
@@ -26,6 +27,8 @@ CLOSE_TIMEOUT_S: Final = 2.0
 
 RequestHandler = Callable[[Command, str], Command | Awaitable[Command | None] | None]
 """Answers a request of a peer, at once or later, given the request and the address of the peer."""
+OnOutcome = Callable[[Command | RequestFailed], None]
+"""Gets the reply to a request, with any response code, or why there is none. It must not raise."""
 
 
 @final
@@ -46,8 +49,6 @@ class ConnectionPool:
         self._on_connected = on_connected
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
-        self._last_reply_at: dict[Channel, float] = {}
-        """The loop time of the last reply on each connection."""
         self._closing: set[asyncio.Task[None]] = set()
         self._answer_tasks: set[asyncio.Task[None]] = set()
         """Tasks that answer requests of peers asynchronously."""
@@ -64,14 +65,20 @@ class ConnectionPool:
         """Return the reply of `address`, with any response code. Raises Unavailable, RequestTimeout or ClientClosed."""
         channel = await self._channel(address, timeout_ms)
         try:
-            reply = await channel.request(command, timeout_ms)
-        except RemotingTimeout as error:
-            self._close_if_silent(address, channel)
-            raise RequestTimeout(str(error)) from error
-        except ConnectionClosed as error:
-            raise Unavailable(str(error), is_outcome_unknown=True) from error
-        self._last_reply_at[channel] = self._loop.time()
-        return reply
+            return await channel.request(command, timeout_ms)
+        except RemotingError as error:
+            raise self._failure(channel, error) from error
+
+    def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
+        """Send a request without waiting; later, ``on_outcome`` is called once.
+
+        Return False, and send nothing, if no connection to ``address`` is open: ``request`` opens one.
+        """
+        channel = self._channels.get(address)
+        if channel is None or not channel.is_open or self._is_closed:
+            return False
+        channel.begin_request(command, timeout_ms, partial(self._pass_outcome, channel, on_outcome))
+        return True
 
     async def send_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Write `command` to the connection. Waits for the connection and room in its buffer, never for an answer."""
@@ -133,7 +140,6 @@ class ConnectionPool:
         except (CannotConnect, OSError, ValueError) as error:
             raise Unavailable(str(error)) from error
         self._channels[address] = channel
-        self._last_reply_at[channel] = self._loop.time()
         self._on_connected(address)
         return channel
 
@@ -173,9 +179,22 @@ class ConnectionPool:
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
+    def _pass_outcome(self, channel: Channel, on_outcome: OnOutcome, outcome: Command | RemotingError) -> None:
+        try:
+            on_outcome(outcome if isinstance(outcome, Command) else self._failure(channel, outcome))
+        except Exception:
+            log.exception("unexpected error while handling reply of peer", extra={"peer": channel.address})
+
+    def _failure(self, channel: Channel, error: RemotingError) -> RequestFailed:
+        """Return why a request on a connection has no reply. Closes the connection if it has been silent for long."""
+        if isinstance(error, RemotingTimeout):
+            self._close_if_silent(channel.address, channel)
+            return RequestTimeout(str(error))
+        return Unavailable(str(error), is_outcome_unknown=True)
+
     def _close_if_silent(self, address: str, channel: Channel) -> None:
         """Close a connection on which a request timed out if it has been silent for too long."""
-        silent_ms = (self._loop.time() - self._last_reply_at.get(channel, 0.0)) * 1000
+        silent_ms = (self._loop.time() - channel.replied_at) * 1000
         if channel.is_open and silent_ms >= self._settings.silent_connection_timeout_ms:
             log.warning("closing silent connection", extra={"peer": address, "silent_ms": int(silent_ms)})
             self._forget(address, channel)
@@ -184,6 +203,5 @@ class ConnectionPool:
             task.add_done_callback(self._closing.discard)
 
     def _forget(self, address: str, channel: Channel) -> None:
-        self._last_reply_at.pop(channel, None)
         if self._channels.get(address) is channel:
             del self._channels[address]

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
+from typing import Final
 
 from gantry_client.errors import UnreadableBody
 from gantry_remoting.addresses import join_address
@@ -15,6 +17,8 @@ from gantry_wire.limits import BODY_INFLATED_BYTES_MAX
 from gantry_wire.message import StoredMessage, decode_host
 from gantry_wire.names import RETRY_PREFIX
 
+HOSTS_KEPT: Final = 4_096
+"""How many hosts are kept as texts: messages have those of a few brokers and of their senders."""
 SHARDING_KEY = "__SHARDINGKEY"
 """RocketMQ's property that holds the sharding key."""
 
@@ -149,24 +153,31 @@ class ReceivedMessage(TaggedMessage):
 
 
 def to_received_message(
-    record: StoredMessage, broker_name: str, *, body_bytes_max: int = BODY_INFLATED_BYTES_MAX
-) -> ReceivedMessage:
-    """Build the received message from a record that `broker_name` returned."""
-    properties = dict(record.properties)
-    is_retry = record.topic.startswith(RETRY_PREFIX)
+    record: StoredMessage, broker_name: str, *, body_bytes_max: int = BODY_INFLATED_BYTES_MAX, topic: str | None = None,
+    properties: dict[str, str] | None = None, reconsume_times: int | None = None,
+) -> ReceivedMessage:  # fmt: skip
+    """Build the received message from a record that `broker_name` returned.
+
+    ``topic``, ``properties`` and ``reconsume_times`` replace those of the record.
+    """
+    if properties is None:
+        properties = dict(record.properties)
+    if topic is None:
+        is_retry = record.topic.startswith(RETRY_PREFIX)
+        topic = properties.get(property_names.RETRY_TOPIC, record.topic) if is_retry else record.topic
     try:
         body, fault = inflate_body(record.body, record.sys_flag, body_bytes_max), None
     except RemoteProtocolError as error:
         body, fault = record.body, str(error)
     return ReceivedMessage(
-        topic=properties.get(property_names.RETRY_TOPIC, record.topic) if is_retry else record.topic,
+        topic=topic,
         queue=MessageQueue(topic=record.topic, broker_name=broker_name, queue_id=record.queue_id),
         queue_offset=record.queue_offset,
         stored_body=body,
         body_fault=fault,
         properties=properties,
         flag=record.flag,
-        reconsume_times=record.reconsume_times,
+        reconsume_times=record.reconsume_times if reconsume_times is None else reconsume_times,
         born_timestamp_ms=record.born_timestamp_ms,
         born_host=_host(record.born_host),
         store_timestamp_ms=record.store_timestamp_ms,
@@ -176,5 +187,6 @@ def to_received_message(
     )
 
 
+@lru_cache(HOSTS_KEPT)
 def _host(raw: bytes) -> str:
     return join_address(*decode_host(raw))

@@ -10,9 +10,8 @@ the broker that issued it. Nothing here is automatic: the caller extends invisib
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Final, final
 
 from gantry_client.calls import parse_header, require_success
@@ -198,11 +197,11 @@ class PopClient:
         if reply.code != ResponseCode.SUCCESS:
             raise BrokerRefused(reply.code, reply.remark, address)
         header = parse_header(reply, PopResult, address)
-        received = partial(self._to_received, request=request, pop_time_ms=header.pop_time)
+        pop_time = str(header.pop_time)
         try:
             records = decode_records(reply.body)
             popped = tuple(
-                PoppedMessage(_with_order_count(received(record), receipt, counts), receipt.text)
+                PoppedMessage(self._to_received(record, request, pop_time, _order_count(receipt, counts)), receipt.text)
                 for record, receipt, counts in _with_receipts(records, header, request.broker_name)
             )
         except (RemoteProtocolError, ReceiptError) as error:
@@ -215,11 +214,15 @@ class PopClient:
             rest_count=header.rest_num,
         )
 
-    def _to_received(self, record: StoredMessage, request: PopRequest, pop_time_ms: int) -> ReceivedMessage:
-        message = to_received_message(record, request.broker_name, **self._decode_options)
-        properties = {FIRST_POP_TIME: str(pop_time_ms), **message.properties}
+    def _to_received(
+        self, record: StoredMessage, request: PopRequest, pop_time: str, order_count: int | None
+    ) -> ReceivedMessage:
+        properties = {FIRST_POP_TIME: pop_time, **record.properties}
         properties.pop(POP_CHECKPOINT, None)
-        return replace(message, topic=request.topic, properties=properties)
+        return to_received_message(
+            record, request.broker_name, topic=request.topic, properties=properties, reconsume_times=order_count,
+            **self._decode_options,
+        )  # fmt: skip
 
 
 _OrderCounts = dict[tuple[str, str], int]
@@ -247,13 +250,15 @@ def _with_receipts(
         yield record, receipt, counts
 
 
-def _with_order_count(message: ReceivedMessage, receipt: Receipt, counts: _OrderCounts) -> ReceivedMessage:
-    """Return the message with its delivery count, if it is consumed in order: then its record has none."""
+def _order_count(receipt: Receipt, counts: _OrderCounts) -> int | None:
+    """Return the delivery count of a message, if it is consumed in order: then its record has none."""
+    if not counts:
+        return None
     flag = receipt.retry_flag
     count = counts.get(
         (flag, f"qo{receipt.queue_id}%{receipt.queue_offset}"), counts.get((flag, str(receipt.queue_id)))
     )
-    return replace(message, reconsume_times=count) if count else message
+    return count or None
 
 
 def make_batch_ack(topic: str, group: str, acked: Sequence[str]) -> BatchAckMessages:

@@ -42,6 +42,10 @@ class ClientAccount(NamedTuple):
     is_disabled: bool = False
 
 
+class AccountUnread(Exception):
+    """Whether there is an account is known only after the answer of a broker."""
+
+
 class ClientAccounts(Protocol):
     """Where a proxy finds the accounts of its clients."""
 
@@ -50,6 +54,9 @@ class ClientAccounts(Protocol):
 
     async def find(self, access_key: str) -> ClientAccount | None:
         """Return the account with this key; None if there is none. Raises ProxyError if that is unknown now."""
+
+    def find_at_once(self, access_key: str) -> ClientAccount | None:
+        """Return what `find` returns, without waiting. Raises AccountUnread if that is not possible."""
 
 
 @final
@@ -66,6 +73,9 @@ class FileAccounts:
         return self._file.accounts.trusted_addresses.matches(peer)
 
     async def find(self, access_key: str) -> ClientAccount | None:
+        return self.find_at_once(access_key)
+
+    def find_at_once(self, access_key: str) -> ClientAccount | None:
         account = self._file.accounts.by_key.get(access_key)
         return None if account is None else ClientAccount(account)
 
@@ -93,11 +103,22 @@ class ProxyGuard:
             return None
         if self._source.is_trusted(peer):
             return TRUSTED
-        authorization = headers.get(AUTHORIZATION, "")
-        if not authorization:
-            raise ProxyError(pb.UNAUTHORIZED, "the call is not signed: give the SDK an access key and a secret key")
-        access_key, signature = _parse_authorization(authorization)
-        found = await self._source.find(access_key)
+        access_key, signature = _read_authorization(headers)
+        return self._verify(access_key, signature, await self._source.find(access_key), headers, peer)
+
+    def authenticate_at_once(self, headers: Mapping[str, str], peer: str) -> Account | None:
+        """Return what `authenticate` returns, without waiting. Raises AccountUnread if that is not possible."""
+        if self._source is None:
+            return None
+        if self._source.is_trusted(peer):
+            return TRUSTED
+        access_key, signature = _read_authorization(headers)
+        return self._verify(access_key, signature, self._source.find_at_once(access_key), headers, peer)
+
+    def _verify(
+        self, access_key: str, signature: str, found: ClientAccount | None, headers: Mapping[str, str], peer: str
+    ) -> Account:
+        """Return the account that was found, if the call has its address or its signature. Raises ProxyError."""
         account = None if found is None else found.account
         if account is not None and account.addresses.matches(peer):
             return account
@@ -163,8 +184,11 @@ def sign(secret: bytes, date_time: str) -> str:
     return hmac.digest(secret, date_time.encode(), hashlib.sha1).hex().upper()
 
 
-def _parse_authorization(text: str) -> tuple[str, str]:
+def _read_authorization(headers: Mapping[str, str]) -> tuple[str, str]:
     """Return access key and signature. Raises ProxyError."""
+    text = headers.get(AUTHORIZATION, "")
+    if not text:
+        raise ProxyError(pb.UNAUTHORIZED, "the call is not signed: give the SDK an access key and a secret key")
     scheme, _, rest = text[:_HEADER_CHARACTERS_MAX].partition(" ")
     fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     access_key, signature = fields.get("Credential", "").partition("/")[0], fields.get("Signature", "")

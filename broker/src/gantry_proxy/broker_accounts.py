@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, final
 from gantry_access.account_document import read_entries
 from gantry_access.stored_accounts import SUBJECT_PREFIX, Entries, StoredUser, UserStatus, UserType, make_account
 from gantry_client.errors import BadReply, ClientError, RequestFailed, Unavailable
-from gantry_proxy.access import ClientAccount
+from gantry_proxy.access import AccountUnread, ClientAccount
 from gantry_proxy.brokers import BrokerPort, require_ok
 from gantry_proxy.cache import AnswerCache, CacheLimits
 from gantry_proxy.protocol import rocketmq_pb2 as pb
@@ -112,6 +112,13 @@ class BrokerAccounts:
                 pb.HA_NOT_AVAILABLE, "the account cannot be checked now: no broker has answered; try again later"
             ) from error
         return None if found is None else found.client
+
+    def find_at_once(self, access_key: str) -> ClientAccount | None:
+        """Return the account with this key if it was read a short time ago. Raises AccountUnread otherwise."""
+        found = self._known.fresh(access_key)
+        if found is None:
+            raise AccountUnread
+        return found.client
 
     def forget_unused(self) -> None:
         """Forget the accounts that were not used for long. Called periodically."""

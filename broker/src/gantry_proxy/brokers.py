@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, final
 
 from gantry_client.calls import parse_document, require_success
-from gantry_client.connections import ConnectionPool, RequestHandler
+from gantry_client.connections import ConnectionPool, OnOutcome, RequestHandler
 from gantry_client.errors import BrokerRefused
 from gantry_client.pop import PopClient, PopReply, PopRequest
 from gantry_client.session import Session
@@ -47,6 +47,12 @@ class BrokerPort(Protocol):
         self, address: str, code: RequestCode, header: Fields, body: bytes = b"", *, timeout_ms: int = REQUEST_MS
     ) -> Command:
         """Return the reply of a broker, with any response code."""
+
+    def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
+        """Send a request without waiting; later, ``on_outcome`` is called once.
+
+        Return False, and send nothing, if that is not possible at once. Never raises.
+        """
 
     async def pop(self, address: str, request: PopRequest) -> PopReply:
         """Pop messages at a broker, which may wait for some."""
@@ -123,6 +129,9 @@ class RemotingBrokers:
         self, address: str, code: RequestCode, header: Fields, body: bytes = b"", *, timeout_ms: int = REQUEST_MS
     ) -> Command:
         return await self._session.pool.request(address, Command(code=code, ext=header.write(), body=body), timeout_ms)
+
+    def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
+        return self._session.pool.begin_request(address, command, timeout_ms, on_outcome)
 
     async def pop(self, address: str, request: PopRequest) -> PopReply:
         return await self._pop.pop(address, request)

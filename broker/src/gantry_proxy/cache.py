@@ -60,6 +60,7 @@ class _Entry(Generic[T]):
     loaded_at_ms: int
     """When the question was asked."""
 
+    refresh_at_ms: int
     used_at_ms: int
 
 
@@ -113,18 +114,26 @@ class AnswerCache(Generic[T]):
 
     async def get(self, name: str) -> T | None:
         """Return the answer for ``name``; None if it does not exist. Raises ClientError if no server answers."""
+        fresh = self.fresh(name)
+        if fresh is not None:
+            return fresh
         entry = self._entries.get(name)
         if entry is None:
             return None if self._is_missing(name) else await asyncio.shield(self._begin(name))
-        now_ms = self._now_ms()
-        entry.used_at_ms = now_ms
-        self._entries.move_to_end(name)
-        age_ms, limits = now_ms - entry.loaded_at_ms, self._limits
-        if limits.age_ms_max is not None and age_ms >= limits.age_ms_max:
+        age_ms, age_ms_max = entry.used_at_ms - entry.loaded_at_ms, self._limits.age_ms_max
+        if age_ms_max is not None and age_ms >= age_ms_max:
             return await asyncio.shield(self._begin(name))
-        if age_ms >= (MISSING_MS if self._is_passing(entry.value) else limits.refresh_ms):
-            self._begin(name)
+        self._begin(name)
         return entry.value
+
+    def fresh(self, name: str) -> T | None:
+        """Return the answer for ``name`` if it exists and needs no refresh, else None."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        entry.used_at_ms = now_ms = self._now_ms()
+        self._entries.move_to_end(name)
+        return None if now_ms >= entry.refresh_at_ms else entry.value
 
     async def refresh(self, name: str) -> T | None:
         """Load the answer again, for a caller that found it outdated. If that fails, the old answer stays."""
@@ -178,7 +187,8 @@ class AnswerCache(Generic[T]):
             _move_last(self._missing, name, self._limits.entries_max)
         else:
             self._missing.pop(name, None)
-            self._entries[name] = _Entry(value, asked_at_ms, self._now_ms())
+            refresh_ms = MISSING_MS if self._is_passing(value) else self._limits.refresh_ms
+            self._entries[name] = _Entry(value, asked_at_ms, asked_at_ms + refresh_ms, self._now_ms())
             _move_last(self._entries, name, self._limits.entries_max)
         return value
 

@@ -1,5 +1,6 @@
 """The proxy's metrics, in the text format of Prometheus. Counters live as long as the process."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,10 +34,10 @@ class ProxyMetrics:
         """Count an ended call with its code and its duration."""
         self.calls[method, _NAMES.get(code) or str(code)] += 1
         self.seconds[method] += seconds  # type: ignore[assignment]  # a Counter of floats
-        bucket = next((bound for bound in DURATION_BOUNDS_S if seconds <= bound), float("inf"))
-        self.durations[method, bucket] += 1
+        self.durations[method, _BUCKETS[bisect_left(DURATION_BOUNDS_S, seconds)]] += 1
 
 
+_BUCKETS: Final = (*DURATION_BOUNDS_S, float("inf"))
 _NAMES: Final[dict[int, str]] = {number: name for name, number in pb.Code.items()}
 
 

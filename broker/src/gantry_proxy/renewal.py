@@ -12,15 +12,14 @@ without effect after a renewal, so the message is delivered a second time.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_client.errors import BrokerRefused, ClientError, NoRoute
 from gantry_proxy.brokers import BrokerPort
 from gantry_proxy.topics import Topics
-from gantry_proxy.translation.handles import MessageReceipt, with_physical_offset
-from gantry_wire.pop_receipts import parse_receipt
+from gantry_proxy.translation.handles import read_receipt, with_physical_offset
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class InFlight:
 
     topic: str
     group: str
-    receipt: MessageReceipt
+    receipt: str
     """The newest receipt."""
 
     since_ms: int
@@ -93,14 +92,22 @@ class Renewals:
     def message_count(self) -> int:
         return sum(len(one) for one in self._in_flight.values())
 
-    def add(self, client_id: str, topic: str, group: str, receipt: MessageReceipt, reconsume_times: int) -> None:
-        """Renew this message from now on; does nothing if the client has too many of them."""
-        messages = self._in_flight.setdefault(client_id, {})
-        if len(messages) >= self._messages_max:
-            return
-        now_ms = self._now_ms()
-        visible_at_ms = now_ms + receipt.receipt.invisible_ms
-        messages[receipt.text] = InFlight(topic, group, receipt, now_ms, visible_at_ms, reconsume_times)
+    def add(self, client_id: str, topic: str, group: str, received: Iterable[tuple[str, int]]) -> None:
+        """Renew messages, each with its receipt and the number of its deliveries before, from their pop on.
+
+        They are invisible for `RENEWED_MS`. Messages beyond the limit of the client are not renewed.
+        """
+        messages, now_ms = self._in_flight.setdefault(client_id, {}), self._now_ms()
+        for receipt, reconsume_times in received:
+            if len(messages) >= self._messages_max:
+                return
+            messages[receipt] = InFlight(topic, group, receipt, now_ms, now_ms + RENEWED_MS, reconsume_times)
+
+    def newest(self, client_id: str, receipt: str) -> str:
+        """Return the newest receipt of a message, which is ``receipt`` if it was not renewed."""
+        messages = self._in_flight.get(client_id)
+        found = None if messages is None else messages.get(receipt)
+        return receipt if found is None else found.receipt
 
     def take(self, client_id: str, receipt: str) -> str:
         """Stop renewing a message, and return its newest receipt, which is ``receipt`` if it was not renewed."""
@@ -108,7 +115,7 @@ class Renewals:
         found = None if messages is None else messages.pop(receipt, None)
         if messages is not None and not messages:
             del self._in_flight[client_id]
-        return receipt if found is None else found.receipt.text
+        return receipt if found is None else found.receipt
 
     async def renew_due(self) -> None:
         """Renew the messages that need it. Called every few seconds."""
@@ -170,10 +177,8 @@ class Renewals:
             log.info("failed to return message", extra={"topic": message.topic, "reason": str(error)})
 
     async def _change(self, message: InFlight, invisible_ms: int) -> None:
-        old = message.receipt
+        old = read_receipt(message.receipt, now_ms=0)
         address = await self._topics.master(message.topic, old.receipt.broker_name)
         new = await self._brokers.change_invisible(address, message.topic, message.group, old.text, invisible_ms)
-        message.receipt = MessageReceipt(
-            with_physical_offset(new, old.physical_offset), parse_receipt(new), old.physical_offset
-        )
+        message.receipt = with_physical_offset(new, old.physical_offset)
         message.visible_at_ms = self._now_ms() + invisible_ms

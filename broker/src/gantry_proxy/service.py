@@ -12,13 +12,14 @@ end, so refused settings end it with a gRPC status.
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, final
 
+from gantry_access import Account
 from gantry_client.errors import ClientError
+from gantry_proxy.access import AccountUnread
 from gantry_proxy.context import CLIENT_ID, NO_DEADLINE_MS, CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.handlers import acknowledging, offsets, receiving, routing, sending, sessions, transactions
@@ -58,6 +59,9 @@ STREAMING: Final[dict[str, Streaming]] = {
     "PullMessage": offsets.pull_message,
 }
 TELEMETRY: Final = "Telemetry"
+Begin = Callable[[ProxyCore, CallContext, Any, Callable[[Any | Exception], None]], bool]
+BEGIN: Final[dict[str, Begin]] = {"SendMessage": sending.begin_send, "AckMessage": acknowledging.begin_ack}
+"""The shortcuts of methods that are called for each message; see `Method.begin`."""
 
 
 @final
@@ -86,7 +90,7 @@ class MessagingService:
     def __init__(self, core: ProxyCore, metrics: ProxyMetrics) -> None:
         self._core: Final = core
         self._metrics: Final = metrics
-        self._running: Final[Counter[str]] = Counter()
+        self._running: Final[dict[str, int]] = {}
         """Running calls by client id."""
 
     def __repr__(self) -> str:
@@ -98,7 +102,10 @@ class MessagingService:
         for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods:
             request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
             kind, handle = self._handler(method.name, reply)
-            methods[f"/{SERVICE}/{method.name}"] = Method(kind, handle, request.FromString, reply.SerializeToString)
+            begin = self._begin(method.name, reply) if method.name in BEGIN else None
+            methods[f"/{SERVICE}/{method.name}"] = Method(
+                kind, handle, request.FromString, reply.SerializeToString, begin
+            )
         return methods
 
     def _handler(self, name: str, reply_type: Any) -> tuple[MethodKind, Callable[[Any, Call], Awaitable[Any]]]:
@@ -130,6 +137,38 @@ class MessagingService:
 
         return call
 
+    def _begin(self, method: str, reply_type: Any) -> Callable[[Any, Call], bool]:
+        """Return what begins a call without a task, or leaves it to the handler of its method."""
+        begin, core = BEGIN[method], self._core
+
+        def call(request: Any, rpc: Call) -> bool:
+            started = time.monotonic()
+            client_id = rpc.headers.get(CLIENT_ID, "")
+
+            def finish(outcome: Any | Exception) -> None:
+                self._leave(client_id)
+                is_error = isinstance(outcome, Exception)
+                reply: Any = reply_type(status=self._status(method, outcome)) if is_error else outcome
+                self._metrics.record(method, reply.status.code, time.monotonic() - started)
+                rpc.finish(reply)
+
+            if not self._has_room(client_id):
+                return False
+            self._enter(client_id)
+            try:
+                context = _make_context(rpc, core.guard.authenticate_at_once(rpc.headers, rpc.peer))
+                is_begun = begin(core, context, request, finish)
+            except AccountUnread:
+                is_begun = False
+            except Exception as error:  # noqa: BLE001  every call has a reply
+                finish(error)
+                return True
+            if not is_begun:
+                self._leave(client_id)
+            return is_begun
+
+        return call
+
     def _streaming(self, method: str, reply_type: Any) -> Callable[[Any, Call], Awaitable[None]]:
         handle = STREAMING[method]
 
@@ -141,7 +180,8 @@ class MessagingService:
                 try:
                     async with aclosing(handle(self._core, context, request)) as replies:  # type: ignore[type-var]
                         async for reply in replies:
-                            await rpc.write(reply, READ_TIMEOUT_S)
+                            if not rpc.send(reply):
+                                await rpc.wait_until_sent(READ_TIMEOUT_S)
                 finally:
                     self._leave(context.client_id)
             except CallFailed:
@@ -194,25 +234,23 @@ class MessagingService:
     # ------- common
 
     async def _context(self, rpc: Call) -> CallContext:
-        headers, remaining_s, peer = rpc.headers, rpc.remaining_s, rpc.peer
-        return CallContext(
-            client_id=headers.get(CLIENT_ID, ""),
-            peer=peer,
-            remaining_ms=NO_DEADLINE_MS if remaining_s is None else max(0, int(remaining_s * 1000)),
-            headers=headers,
-            account=await self._core.guard.authenticate(headers, peer),
-        )
+        return _make_context(rpc, await self._core.guard.authenticate(rpc.headers, rpc.peer))
 
     def _admit(self, client_id: str) -> None:
         """Count a call that begins; `_leave` must follow. Raises ProxyError if too many are running."""
-        limits, running = self._core.limits, self._running[client_id]
-        if self._metrics.running >= limits.calls_max or running >= limits.calls_per_client_max:
+        if not self._has_room(client_id):
             self._metrics.refused += 1
-            if not running:
-                del self._running[client_id]
             raise ProxyError(pb.TOO_MANY_REQUESTS, "too many calls are running: wait for replies before calling again")
+        self._enter(client_id)
+
+    def _has_room(self, client_id: str) -> bool:
+        limits = self._core.limits
+        running = self._running.get(client_id, 0)
+        return self._metrics.running < limits.calls_max and running < limits.calls_per_client_max
+
+    def _enter(self, client_id: str) -> None:
         self._metrics.running += 1
-        self._running[client_id] = running + 1
+        self._running[client_id] = self._running.get(client_id, 0) + 1
 
     def _leave(self, client_id: str) -> None:
         self._metrics.running -= 1
@@ -227,6 +265,17 @@ class MessagingService:
             return status_of(error)
         log.error("unexpected error in call", extra={"method": method}, exc_info=error)
         return status(pb.INTERNAL_SERVER_ERROR, f"unexpected error in the proxy: {type(error).__name__}")
+
+
+def _make_context(rpc: Call, account: Account | None) -> CallContext:
+    remaining_s = rpc.remaining_s
+    return CallContext(
+        client_id=rpc.headers.get(CLIENT_ID, ""),
+        peer=rpc.peer,
+        remaining_ms=NO_DEADLINE_MS if remaining_s is None else max(0, int(remaining_s * 1000)),
+        headers=rpc.headers,
+        account=account,
+    )
 
 
 def _rpc_code(error: ProxyError) -> StatusCode:

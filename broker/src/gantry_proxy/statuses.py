@@ -4,6 +4,7 @@ A call of the service succeeds at the level of gRPC also if it is refused; the r
 errors are left to what has no reply of this protocol: overload, a shutdown, a deadline, a stream.
 """
 
+from collections.abc import Sequence
 from typing import Final, final
 
 from gantry_client import errors as client_errors
@@ -52,7 +53,9 @@ person who reads the code learns nothing."""
 
 def status(code: pb.Code, text: str = "") -> pb.Status:
     """Return a status; without a text, it has the name of the code."""
-    return pb.Status(code=code, message=text[:TEXT_CHARACTERS_MAX] or pb.Code.Name(code))
+    found = pb.Status()
+    found.code, found.message = code, text[:TEXT_CHARACTERS_MAX] or pb.Code.Name(code)
+    return found
 
 
 def status_of(error: Exception) -> pb.Status:
@@ -87,8 +90,10 @@ def _code_of(error: ClientError) -> pb.Code:
     return pb.INTERNAL_SERVER_ERROR
 
 
-def joint_status(entries: list[pb.Status], empty: str) -> pb.Status:
+def joint_status(entries: Sequence[pb.Status], empty: str) -> pb.Status:
     """Return the status of a reply with one status for each of its entries; ``empty`` is the text without any."""
+    if len(entries) == 1 and entries[0] is OK:
+        return OK
     codes = {entry.code for entry in entries}
     if not codes:
         return status(pb.INTERNAL_SERVER_ERROR, empty)

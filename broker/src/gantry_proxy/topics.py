@@ -64,6 +64,10 @@ class Topics:
         """Return the `message.type` of a topic, such as NORMAL or MIXED."""
         return await self._kinds.get(topic) or NORMAL
 
+    def fresh_kind(self, topic: str) -> str | None:
+        """Return what ``kind`` would return without a query; None if it would query."""
+        return self._kinds.fresh(topic)
+
     async def group(self, group: str, topic: str) -> SubscriptionGroupConfig | None:
         """Return the configuration of a group that consumes ``topic``; None if it has none yet."""
         return await self._groups.get(f"{group} {topic}")
@@ -73,15 +77,25 @@ class Topics:
     async def queue_for_send(self, topic: str, message_group: str, now_s: float) -> tuple[MessageQueue, str]:
         """Return the queue for a message, and the address of its broker. Raises NoRoute and NoMaster."""
         route = (await self.get(topic)).route
-        queues = route.write_queues
-        if not queues:
+        if not route.write_queues:
             without = tuple(sorted(name for name in route.brokers if route.master_address(name) is None))
             raise NoMaster(topic, without) if without else NoRoute(topic, "no broker grants write permission")
-        if message_group:
-            queue = queues[bucket_of_group(message_group, len(queues))]
-        else:
-            queue = self._selector.next(route, (), now_s)
+        queue = self._choose_queue(route, message_group, now_s)
         return queue, route.require_master(queue.broker_name)
+
+    def fresh_queue_for_send(self, topic: str, message_group: str, now_s: float) -> tuple[MessageQueue, str] | None:
+        """Return what ``queue_for_send`` would return without a query; None if it would query or raise."""
+        known = self._routes.fresh(topic)
+        if known is None or not known.route.write_queues:
+            return None
+        queue = self._choose_queue(known.route, message_group, now_s)
+        address = known.route.master_address(queue.broker_name)
+        return None if address is None else (queue, address)
+
+    def _choose_queue(self, route: Route, message_group: str, now_s: float) -> MessageQueue:
+        if message_group:
+            return route.write_queues[bucket_of_group(message_group, len(route.write_queues))]
+        return self._selector.next(route, (), now_s)
 
     def record_send(self, broker_name: str, now_s: float, *, is_connected: bool) -> None:
         """Record whether a broker could be reached, for the choice of later queues."""
@@ -99,6 +113,11 @@ class Topics:
         if broker_name not in route.brokers:
             raise NoRoute(topic, f"broker {broker_name[:64]!r} does not have it")
         return route.require_master(broker_name)
+
+    def fresh_master(self, topic: str, broker_name: str) -> str | None:
+        """Return what ``master`` would return without a query; None if it would query or raise."""
+        known = self._routes.fresh(topic)
+        return None if known is None else known.route.master_address(broker_name)
 
     async def any_read_broker(self, topic: str) -> str:
         """Return the name of a broker from which messages of a topic can be read, another one each time."""

@@ -9,7 +9,7 @@ from typing import Final, cast, final
 from gantry_remoting.addresses import split_address
 from gantry_remoting.close_log import LimitedLog
 from gantry_remoting.errors import CannotConnect, ConnectionClosed
-from gantry_remoting.pending_requests import PendingRequests
+from gantry_remoting.pending_requests import OnOutcome, PendingRequests
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FrameReader
@@ -45,7 +45,10 @@ class Channel(asyncio.Protocol):
         self._reader = FrameReader(limits)
         self._transport: asyncio.Transport | None = None
         self._requests = PendingRequests()
-        self._closed = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._closed = self._loop.create_future()
+        self.replied_at = self._loop.time()
+        """The loop time of the last reply, or of the start."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._output: list[bytes] = []
@@ -91,15 +94,18 @@ class Channel(asyncio.Protocol):
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
         """Send a request and wait for the reply. Raises ConnectionClosed or RemotingTimeout."""
-        if not self.is_open:
-            raise ConnectionClosed(f"the connection to {self.address} is closed")
+        self._require_open()
         return await self._requests.send(command, self._write, self.address, timeout_ms)
+
+    def begin_request(self, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> None:
+        """Send a request. Later, ``on_outcome`` is called once; it must not raise. Raises ConnectionClosed."""
+        self._require_open()
+        self._requests.begin(command, self._write, self.address, timeout_ms, on_outcome)
 
     def send_oneway(self, command: Command) -> None:
         """Send a command without waiting for a reply. Raises ConnectionClosed."""
         assert command.is_oneway, "a peer would reply to it"
-        if not self.is_open:
-            raise ConnectionClosed(f"the connection to {self.address} is closed")
+        self._require_open()
         self._write(command)
 
     def answer(self, reply: Command) -> None:
@@ -118,12 +124,16 @@ class Channel(asyncio.Protocol):
             self._transport.close()
             await self._closed
 
+    def _require_open(self) -> None:
+        if not self.is_open:
+            raise ConnectionClosed(f"the connection to {self.address} is closed")
+
     def _write(self, command: Command) -> None:
         assert self._transport is not None, "a channel is made by connect"
         if self._sign is not None and not command.is_reply:
             self._sign(command)
         if not self._output:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._output.append(command.encode())
 
     def _flush(self) -> None:
@@ -172,6 +182,7 @@ class Channel(asyncio.Protocol):
 
     def _handle_command(self, command: Command) -> None:
         if command.is_reply:
+            self.replied_at = self._loop.time()
             self._requests.resolve(command)
             return
         if self._on_request is None:

@@ -96,10 +96,16 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add `data` and yield every frame that is now complete. Raises RemoteProtocolError for an invalid frame."""
         buffer = self._buffer
-        buffer += data
+        source: bytes | bytearray = data
+        if buffer:
+            buffer += data
+            source = buffer
         position = 0
         try:
-            for frame, position in split_frames(buffer, self._limits):  # noqa: B007 - used at the end
+            for frame, position in split_frames(source, self._limits):  # noqa: B007 - used at the end
                 yield frame
         finally:
-            del buffer[:position]
+            if source is buffer:
+                del buffer[:position]
+            else:  # whole frames, the usual case, are not copied into the buffer
+                buffer += data[position:]

@@ -10,6 +10,7 @@ own records of what was popped, and trusts none of it. Retry flags: 0 for the to
 of names of retry topics.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -71,8 +72,25 @@ class Receipt(NamedTuple):
         return queue_topic(topic, group, self.retry_flag)
 
 
+_WHOLE: Final = re.compile(
+    r"(\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19}) ([012]) ([^ ]*) (\d{1,19}) (\d{1,19})(?: .*)?", re.ASCII | re.DOTALL
+)
+"""A receipt with all parts, and any further ones."""
+
+
 def parse_receipt(text: str) -> Receipt:
     """Return the receipt. Raises ReceiptError for any other text."""
+    whole = _WHOLE.fullmatch(text) if len(text) <= RECEIPT_CHARACTERS_MAX else None
+    if whole is not None:  # as almost all receipts are
+        start_text, pop_text, invisible_text, revive_text, flag, broker, queue_text, offset_text = whole.groups()
+        start, pop_ms, invisible_ms, offset = int(start_text), int(pop_text), int(invisible_text), int(offset_text)
+        revive, queue = int(revive_text), int(queue_text)
+        if max(start, pop_ms, invisible_ms, offset) <= _OFFSET_MAX and max(revive, queue) <= _QUEUE_MAX:
+            return Receipt(start, pop_ms, invisible_ms, revive, flag, broker, queue, offset)
+    return _parse_parts(text)
+
+
+def _parse_parts(text: str) -> Receipt:
     parts = text.split(" ") if len(text) <= RECEIPT_CHARACTERS_MAX else []
     if len(parts) < _PARTS_MIN:
         raise ReceiptError(

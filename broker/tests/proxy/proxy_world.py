@@ -10,6 +10,7 @@ from typing import Any
 
 from gantry_access import AccessMode, AccountFile
 from gantry_client.background import BackgroundTasks
+from gantry_client.connections import OnOutcome
 from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_client.messages import ReceivedMessage
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
@@ -81,6 +82,10 @@ class FakeBrokers:
     before_pop: Callable[[], Any] | None = None
     """Awaited before a pop is answered."""
 
+    is_connected: bool = False
+    """Whether requests can begin without waiting; their outcomes wait in `begun`."""
+
+    begun: list[tuple[str, Command, int, OnOutcome]] = field(default_factory=list)
     perm: int = 6
     queries: int = 0
 
@@ -127,6 +132,11 @@ class FakeBrokers:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
+        if self.is_connected:
+            self.begun.append((address, command, timeout_ms, on_outcome))
+        return self.is_connected
 
     async def pop(self, address: str, request: PopRequest) -> PopReply:
         self.pops.append(request)

@@ -31,6 +31,8 @@ class Echo:
         self.go_on = asyncio.Event()
         self.cancelled = 0
         self.headers: dict[str, str] = {}
+        self.begun: list[Call] = []
+        """Calls of `begin` that the test finishes."""
 
     async def echo(self, request: bytes, call: Call) -> bytes:
         self.headers = call.headers
@@ -58,10 +60,17 @@ class Echo:
             await call.write(message)
         await call.write(b"bye")
 
+    def begin(self, request: bytes, call: Call) -> bool:
+        """Begin a call without a task, unless its request is empty."""
+        if request:
+            self.begun.append(call)
+        return bool(request)
+
     def methods(self) -> dict[str, Method]:
         kinds = {"echo": MethodKind.UNARY, "hold": MethodKind.UNARY, "fail": MethodKind.UNARY,
                  "repeat": MethodKind.STREAMING, "chat": MethodKind.BIDIRECTIONAL}  # fmt: skip
-        return {f"/t/{name}": Method(kind, getattr(self, name), bytes, bytes) for name, kind in kinds.items()}
+        methods = {f"/t/{name}": Method(kind, getattr(self, name), bytes, bytes) for name, kind in kinds.items()}
+        return {**methods, "/t/begin": Method(MethodKind.UNARY, self.echo, bytes, bytes, self.begin)}
 
 
 @asynccontextmanager

@@ -143,3 +143,19 @@ def test_static_table_has_the_fields_of_the_standard() -> None:
         (":authority", ""), (":status", "200"), ("accept-encoding", "gzip, deflate"), ("content-length", ""),
         ("content-type", ""), ("www-authenticate", ""),
     ]  # fmt: skip
+
+
+def test_fields_are_found_by_any_index() -> None:
+    """An index of several bytes begins at 127; the newest field has index 62."""
+    decoder, added = HpackDecoder(), [(f"n{number}", "v") for number in range(90)]
+    for name, value in added:
+        decoder.decode(b"\x40" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode())
+
+    newest_first = list(reversed(added))
+    assert [decoder.decode(bytes((0x80 | 62 + place,))) for place in range(65)] == [[one] for one in newest_first[:65]]
+    assert [decoder.decode(bytes((0xFF, place - 65))) for place in range(65, 90)] == [
+        [one] for one in newest_first[65:]
+    ]
+    for beyond in (b"\xff\x19", b"\x80"):
+        with pytest.raises(Http2Error):
+            decoder.decode(beyond)

@@ -10,7 +10,7 @@ from http2_wire import LIMITS, POST, Frame, Wire, data_bytes
 from gantry_proxy.http2 import connection, frames
 from gantry_proxy.http2.frames import ErrorCode, Http2Error, Setting, make_frame, make_settings
 from gantry_proxy.http2.hpack import encode
-from gantry_proxy.http2.streams import Stream
+from gantry_proxy.http2.streams import IGNORED, Stream
 
 HEADERS, TRAILERS = encode([(b"a", b"1")]), encode([(b"b", b"2")])
 RESET_CANCEL = int(ErrorCode.CANCEL).to_bytes(4, "big")
@@ -381,3 +381,15 @@ def test_random_frames_are_handled_or_refused() -> None:
                     act_on(call.stream, choice.randrange(3))
         except Http2Error:
             pass
+
+
+def test_stream_that_is_over_drops_its_receiver() -> None:
+    """A receiver refers to its stream, so both would wait for the garbage collector."""
+    wire = begun()
+    open_call, call, reset = (wire.request(stream_id) for stream_id in (1, 3, 5))
+    call.stream.reply(HEADERS, b"world", TRAILERS)
+    wire.send(frames.RST_STREAM, 0, 5, RESET_CANCEL)
+
+    assert reset.resets == 1
+    assert [one.stream.receiver for one in (call, reset)] == [IGNORED, IGNORED]
+    assert open_call.stream.receiver is open_call

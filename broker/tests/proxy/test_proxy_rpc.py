@@ -12,6 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rpc_world import LIMITS, client, raw_client, serving, status_of
 
+from gantry_proxy.http2 import frames
+from gantry_proxy.http2.frames import Setting
 from gantry_proxy.rpc.health import NOT_SERVING, SERVING, Health
 from gantry_proxy.rpc.protocol import parse_timeout_s
 from gantry_proxy.rpc.server import RpcServer
@@ -107,6 +109,62 @@ async def test_message_beyond_the_limit_is_refused_before_it_is_received() -> No
 
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "1048577 bytes, at most 1048576" in str(text)
+
+
+# ------- calls without a task
+
+
+async def test_call_that_was_begun_without_a_task_is_finished_later() -> None:
+    """Its reply belongs to it; a call that is not begun has a handler as every other."""
+    async with serving() as (echo, server, port), client(port) as channel:
+        begin = channel.unary_unary("/t/begin")
+        assert await begin(b"") == b""
+        calls = [asyncio.ensure_future(_reply_of(begin(text))) for text in (b"one", b"two")]
+        await wait_until(lambda: len(echo.begun) == 2)
+        assert server.calls == set(echo.begun)
+        assert [one.task for one in echo.begun] == [None, None]
+        replies = {b"one": b"1" * 100_000, b"two": b"2"}
+        for call, text in zip(reversed(echo.begun), (b"two", b"one"), strict=True):
+            call.finish(replies[text])
+        assert await asyncio.gather(*calls) == [replies[b"one"], replies[b"two"]]
+        await wait_until(lambda: not server.calls)
+
+
+async def _reply_of(call: Any) -> bytes:
+    reply: bytes = await call
+    return reply
+
+
+async def test_call_without_a_task_may_end_before_it_is_finished() -> None:
+    """A client that goes away and a stop end it; what comes later is dropped."""
+    async with serving() as (echo, server, port), client(port) as channel:
+        begin = channel.unary_unary("/t/begin")
+        code, _ = await status_of(begin(b"late", timeout=0.2))
+        await wait_until(lambda: not server.calls)
+        stopped = asyncio.ensure_future(status_of(begin(b"stopped")))
+        await wait_until(lambda: len(server.calls) == 1)
+        await server.stop(0)
+        assert server.calls == set()
+        for call in echo.begun:
+            call.finish(b"too late")
+        assert (await stopped)[0] is grpc.StatusCode.UNAVAILABLE
+
+    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_reply_without_a_task_waits_for_its_reader() -> None:
+    """A client with a small window gets the whole reply as it reads, and the call runs until then."""
+    async with serving() as (echo, server, port), raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 10}) as one:
+        one.begin(1, "/t/begin")
+        one.data(1, b"\0\0\0\0\4text", is_last=True)
+        await wait_until(lambda: len(echo.begun) == 1)
+        echo.begun[0].finish(b"x" * 20)
+        [*_, first] = await one.frames_until(frames.DATA)
+        assert (len(first.payload), server.calls) == (10, set(echo.begun))
+        one.writer.write(frames.make_window_update(1, 100))
+        [*_, second] = await one.frames_until(frames.DATA)
+        assert first.payload + second.payload == b"\0\0\0\0\x14" + b"x" * 20
+        await wait_until(lambda: not server.calls)
 
 
 # ------- limits and the end

@@ -335,3 +335,54 @@ async def test_running_call_ends_before_the_server() -> None:
 
 async def wait_for_reply(call: Any) -> Any:
     return await call
+
+
+# ------- calls without a task
+
+
+@asynccontextmanager
+async def serving_connected(limits: ProxyLimits | None = None) -> AsyncIterator[Served]:
+    """Serve with a known topic and a connection to its broker, so that sends begin without a task."""
+    async with serving(limits, FakeBrokers(is_connected=True)) as one:
+        await one.world.topics.get("orders")
+        await one.world.topics.kind("orders")
+        yield one
+
+
+async def send(one: Served) -> pb.SendMessageResponse:
+    reply: pb.SendMessageResponse = await one.call("SendMessage")(
+        pb.SendMessageRequest(messages=[message()]), metadata=HEADERS
+    )
+    return reply
+
+
+async def test_send_without_a_task_counts_until_its_outcome() -> None:
+    """The limits of a client and the metrics are those of all calls."""
+    async with serving_connected(ProxyLimits(calls_per_client_max=1)) as one:
+        waiting = asyncio.ensure_future(send(one))
+        begun = one.world.brokers.begun
+        await wait_until(lambda: len(begun) == 1)
+        assert one.metrics.running == 1
+        assert (await send(one)).status.code == pb.TOO_MANY_REQUESTS
+        begun[0][3](send_reply())
+        assert (await waiting).status.code == pb.OK
+        again = asyncio.ensure_future(send(one))
+        await wait_until(lambda: len(begun) == 2)
+        begun[1][3](send_reply())
+        assert (await again).entries[0].message_id == "01ABC"
+
+    assert (one.metrics.running, one.metrics.refused) == (0, 1)
+    assert 'gantry_proxy_calls_total{method="SendMessage",code="OK"} 2' in metrics_text(one.metrics, [])
+
+
+async def test_refused_and_failed_sends_without_a_task_have_a_reply(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal and a bug are statuses, as those of handlers, and the call is over."""
+    async with serving_connected() as one:
+        refused = await one.call("SendMessage")(pb.SendMessageRequest(messages=[message(body=b"")]), metadata=HEADERS)
+        one.world.brokers.begin_request = None  # type: ignore[method-assign,assignment]
+        failed = await send(one)
+
+    assert refused.status.code == pb.MESSAGE_BODY_EMPTY
+    assert failed.status.code == pb.INTERNAL_SERVER_ERROR
+    assert "unexpected error in call" in caplog.text
+    assert one.metrics.running == 0

@@ -1,10 +1,12 @@
 """Receipts of pop consumption, the texts from which they are made, and names of retry topics."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_wire import names
+from gantry_wire import names, pop_receipts
 from gantry_wire.pop_receipts import (
     ORDER_REVIVE_QUEUE,
     Receipt,
@@ -111,3 +113,31 @@ def test_plus_sign_is_valid_only_between_group_and_topic_of_retry_topic() -> Non
     for topic in ("a+b", "%RETRY%g+", "%RETRY%+t", "%RETRY%g+t+u", "%DLQ%g+t", "%RETRY%g+../t"):
         assert names.topic_fault(topic) is names.NameFault.CHARACTERS, topic
     assert names.group_fault("%RETRY%g+t") is names.NameFault.CHARACTERS
+
+
+PARTS = st.one_of(
+    st.integers(0, 1 << 64).map(str),
+    st.integers(0, 5).map(str),
+    st.sampled_from(["", "b", "-1", "007", "\u0661", "1\n"]),
+)
+
+
+@given(st.lists(PARTS, min_size=5, max_size=10).map(" ".join))
+def test_receipt_is_read_alike_in_one_step_and_by_its_parts(text: str) -> None:
+    """The expression for whole receipts accepts nothing else, and finds the same values."""
+
+    def outcome(parse: Callable[[str], Receipt]) -> Receipt | str:
+        try:
+            return parse(text)
+        except ReceiptError as error:
+            return str(error)
+
+    assert outcome(parse_receipt) == outcome(pop_receipts._parse_parts)
+
+
+@given(RECEIPTS, st.sampled_from(["", " 5", " 5 6", " "]))
+def test_whole_receipt_is_read_in_one_step(receipt: Receipt, rest: str) -> None:
+    """Almost all receipts are whole; what follows them is ignored."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pop_receipts, "_parse_parts", lambda text: pytest.fail("read by its parts"))
+        assert parse_receipt(receipt.text + rest) == receipt

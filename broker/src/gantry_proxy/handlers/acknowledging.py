@@ -1,11 +1,12 @@
 """Calls that settle received messages: acks, changes of the invisible time, and dead letters."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gantry_access.permissions import consume_need, read_need
-from gantry_client.errors import ClientError
-from gantry_proxy.brokers import require_ok
+from gantry_client.errors import BrokerRefused, ClientError, RequestFailed
+from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
@@ -13,7 +14,9 @@ from gantry_proxy.statuses import OK, ProxyError, joint_status, status_of
 from gantry_proxy.translation.checks import check_invisible_ms, group_name, topic_name
 from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_physical_offset
 from gantry_proxy.translation.times import duration_ms
-from gantry_wire.codes import RequestCode
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.command import Command
+from gantry_wire.commands.pop import AckMessage
 from gantry_wire.commands.send import SendBack
 
 ENTRIES_MAX: Final = 1_024
@@ -32,11 +35,72 @@ async def ack_message(core: ProxyCore, context: CallContext, request: pb.AckMess
     core.clients.touch(client_id)
     acks = [_ack(core, client_id, topic, group, one) for one in request.entries]
     statuses = [await acks[0]] if len(acks) == 1 else await asyncio.gather(*acks)  # most calls have one; no task then
-    entries = [
-        pb.AckMessageResultEntry(message_id=one.message_id, receipt_handle=one.receipt_handle, status=result)
-        for one, result in zip(request.entries, statuses, strict=True)
-    ]
-    return pb.AckMessageResponse(status=joint_status(list(statuses), "the call has no entry"), entries=entries)
+    return _ack_reply(request.entries, statuses)
+
+
+def _ack_reply(entries: Sequence[pb.AckMessageEntry], statuses: Sequence[pb.Status]) -> pb.AckMessageResponse:
+    reply = pb.AckMessageResponse()
+    reply.status.MergeFrom(joint_status(statuses, "the call has no entry"))
+    for entry, status in zip(entries, statuses, strict=True):
+        result = reply.entries.add()
+        result.message_id, result.receipt_handle = entry.message_id, entry.receipt_handle
+        result.status.MergeFrom(status)
+    return reply
+
+
+_ACKNOWLEDGED: Final = _ack_reply([pb.AckMessageEntry()], [OK]).SerializeToString()
+"""The reply for one message that was acknowledged, without its names: reading it is cheaper than filling it."""
+
+
+def begin_ack(
+    core: ProxyCore,
+    context: CallContext,
+    request: pb.AckMessageRequest,
+    finish: Callable[[pb.AckMessageResponse], None],
+) -> bool:
+    """Acknowledge the one message of a call without a task; ``finish`` gets the reply that `ack_message` would return.
+
+    Return False, with nothing done, if the call has several messages, if its receipt is refused, or if the broker or
+    the connection to it is not known. Raises ProxyError as `ack_message`.
+    """
+    if len(request.entries) != 1:
+        return False
+    entry = request.entries[0]
+    if entry.HasField("lite_topic"):
+        return False
+    client_id = require_client_id(context)
+    topic, group = topic_name(request.topic), group_name(request.group)
+    core.guard.require(context, read_need(topic), consume_need(group))
+    first = entry.receipt_handle
+    try:
+        text, receipt, _ = read_receipt(core.renewals.newest(client_id, first), core.wall_ms())
+    except ProxyError:
+        return False
+    address = core.topics.fresh_master(topic, receipt.broker_name)
+    if address is None:
+        return False
+    header = AckMessage(
+        consumer_group=group, topic=receipt.queue_topic(topic, group), queue_id=receipt.queue_id,
+        extra_info=text, offset=receipt.queue_offset,
+    )  # fmt: skip
+
+    def on_outcome(outcome: Command | RequestFailed) -> None:
+        if isinstance(outcome, Command):
+            if outcome.code == ResponseCode.SUCCESS:
+                reply = pb.AckMessageResponse.FromString(_ACKNOWLEDGED)
+                result = reply.entries[0]
+                result.message_id, result.receipt_handle = entry.message_id, first
+                finish(reply)
+                return
+            outcome = BrokerRefused(outcome.code, outcome.remark, address)
+        finish(_ack_reply(request.entries, [status_of(outcome)]))
+
+    command = Command(code=RequestCode.ACK_MESSAGE, ext=header.write())
+    if not core.brokers.begin_request(address, command, REQUEST_MS, on_outcome):
+        return False
+    core.renewals.take(client_id, first)
+    core.clients.touch(client_id)
+    return True
 
 
 async def _ack(core: ProxyCore, client_id: str, topic: str, group: str, entry: pb.AckMessageEntry) -> pb.Status:

@@ -9,8 +9,7 @@ client does not read returns to the group.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -27,8 +26,8 @@ from gantry_proxy.renewal import RENEWED_MS, RETURN_MS
 from gantry_proxy.statuses import OK, ProxyError
 from gantry_proxy.translation.checks import check_invisible_ms, group_name, is_wanted, read_filter, topic_name
 from gantry_proxy.translation.client_settings import attempts_max
-from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_physical_offset
-from gantry_proxy.translation.incoming import write_message
+from gantry_proxy.translation.handles import read_receipt, with_physical_offset
+from gantry_proxy.translation.incoming import fill_message
 from gantry_proxy.translation.times import duration_ms, to_timestamp
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.filters import MessageFilter
@@ -52,13 +51,16 @@ class Delivery:
 
     topic: str
     group: str
-    messages: Sequence[tuple[PoppedMessage, MessageReceipt]]
+    messages: Sequence[tuple[PoppedMessage, str]]
 
 
 async def receive_message(
     core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRequest
 ) -> AsyncIterator[pb.ReceiveMessageResponse]:
-    """Yield the replies of one receive. Raises ProxyError and ClientError before the first one."""
+    """Yield the replies of one receive. Raises ProxyError and ClientError before the first one.
+
+    What was not read when the iterator is closed returns to the group.
+    """
     require_client_id(context)
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
@@ -73,11 +75,21 @@ async def receive_message(
     if not delivery.messages:
         raise ProxyError(pb.MESSAGE_NOT_FOUND, "no new message")
     if request.auto_renew:
-        _renew(core, client, delivery)
-    responses = _responses(core, client, delivery, request.message_queue.topic, pop.invisible_ms)
-    async with aclosing(responses):  # if the client goes away, what it did not read returns to the group at once
-        async for response in responses:
+        received = ((receipt, popped.message.reconsume_times) for popped, receipt in delivery.messages)
+        core.renewals.add(client.client_id, topic, group, received)
+    namespace, invisible_ms, written = request.message_queue.topic.resource_namespace, pop.invisible_ms, 0
+    try:
+        yield pb.ReceiveMessageResponse(status=OK)
+        for popped, receipt in delivery.messages:
+            response = pb.ReceiveMessageResponse()
+            fill_message(
+                response.message, popped.message, namespace=namespace, receipt=receipt, invisible_ms=invisible_ms
+            )
             yield response
+            written += 1
+    finally:
+        for _, receipt in delivery.messages[written:]:
+            await _return(core, client, delivery, receipt)
 
 
 async def _wait_for_settings(core: ProxyCore, context: CallContext) -> tuple[ProxyClient, CallContext]:
@@ -131,40 +143,17 @@ def _return_late(core: ProxyCore, client: ProxyClient, pop: PopRequest, answer: 
         core.tasks.start(_return(core, client, delivery, receipt), "return-message")
 
 
-def _receipt(popped: PoppedMessage) -> MessageReceipt:
-    return read_receipt(with_physical_offset(popped.receipt, popped.message.physical_offset), now_ms=0)
+def _receipt(popped: PoppedMessage) -> str:
+    return with_physical_offset(popped.receipt, popped.message.physical_offset)
 
 
-async def _responses(
-    core: ProxyCore, client: ProxyClient, delivery: Delivery, topic: pb.Resource, invisible_ms: int
-) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
-    """Yield the replies; messages after one that was not read return to the group."""
-    written = 0
+async def _return(core: ProxyCore, client: ProxyClient, delivery: Delivery, receipt: str) -> None:
+    text = core.renewals.take(client.client_id, receipt)
     try:
-        yield pb.ReceiveMessageResponse(status=OK)
-        for popped, receipt in delivery.messages:
-            message = write_message(
-                popped.message, namespace=topic.resource_namespace, receipt=receipt.text, invisible_ms=invisible_ms
-            )
-            yield pb.ReceiveMessageResponse(message=message)
-            written += 1
-    finally:
-        for _, receipt in delivery.messages[written:]:
-            await _return(core, client, delivery, receipt)
-
-
-async def _return(core: ProxyCore, client: ProxyClient, delivery: Delivery, receipt: MessageReceipt) -> None:
-    text = core.renewals.take(client.client_id, receipt.text)
-    try:
-        address = await core.topics.master(delivery.topic, receipt.receipt.broker_name)
+        address = await core.topics.master(delivery.topic, read_receipt(text, now_ms=0).receipt.broker_name)
         await core.brokers.change_invisible(address, delivery.topic, delivery.group, text, RETURN_MS)
     except ClientError as error:
         log.info("failed to return message", extra={"topic": delivery.topic, "reason": str(error)})
-
-
-def _renew(core: ProxyCore, client: ProxyClient, delivery: Delivery) -> None:
-    for popped, receipt in delivery.messages:
-        core.renewals.add(client.client_id, delivery.topic, delivery.group, receipt, popped.message.reconsume_times)
 
 
 async def _pop_request(
@@ -217,18 +206,20 @@ def _poll_ms(core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRe
 
 async def _deliverable(
     core: ProxyCore, pop: PopRequest, reply: PopReply, wanted: MessageFilter, config: SubscriptionGroupConfig | None
-) -> list[tuple[PoppedMessage, MessageReceipt]]:
+) -> list[tuple[PoppedMessage, str]]:
     """Return the messages that the client gets, and settle the others."""
-    found: list[tuple[PoppedMessage, MessageReceipt]] = []
+    found: list[tuple[PoppedMessage, str]] = []
+    most = attempts_max(config)
     for popped in reply.messages:
         receipt = _receipt(popped)
         try:
             if not is_wanted(wanted, popped.message.tags):
-                address = await core.topics.master(pop.topic, receipt.receipt.broker_name)
-                await core.brokers.ack(address, pop.topic, pop.group, receipt.text)
+                address = await core.topics.master(pop.topic, read_receipt(receipt, now_ms=0).receipt.broker_name)
+                await core.brokers.ack(address, pop.topic, pop.group, receipt)
                 continue
-            if popped.message.reconsume_times >= attempts_max(config):
-                await send_to_dead_letters(core, pop.topic, pop.group, popped.message.message_id, receipt)
+            if popped.message.reconsume_times >= most:
+                parsed = read_receipt(receipt, now_ms=0)
+                await send_to_dead_letters(core, pop.topic, pop.group, popped.message.message_id, parsed)
                 continue
         except ClientError as error:
             log.info("failed to settle message; delivering it", extra={"topic": pop.topic, "reason": str(error)})

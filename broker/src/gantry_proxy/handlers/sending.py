@@ -4,14 +4,17 @@ The proxy does not retry: only the client knows its deadline, and a send that ma
 silently. A refusal and a lost connection are reported at once, and later sends prefer other brokers.
 """
 
+from collections.abc import Awaitable, Callable
+from typing import Final
+
 from gantry_access.permissions import publish_need
 from gantry_client.calls import parse_header
-from gantry_client.errors import BrokerRefused, Unavailable
+from gantry_client.errors import BrokerRefused, ClientError, RequestFailed, Unavailable
 from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.statuses import OK, ProxyError, code_of_broker, joint_status, status
+from gantry_proxy.statuses import OK, ProxyError, code_of_broker, status
 from gantry_proxy.translation.checks import topic_name
 from gantry_proxy.translation.handles import OpenTransaction, recall_broker, write_transaction_id
 from gantry_proxy.translation.outgoing import OutgoingMessage, check_kind, read_messages
@@ -24,7 +27,7 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import parse_offset_message_id
 from gantry_wire.names import AUTO_CREATE_TOPIC, is_retry_or_dead_letter
 
-STORED_CODES = frozenset(
+STORED_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
         ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -33,6 +36,8 @@ STORED_CODES = frozenset(
     }
 )
 """The codes of a stored message; only the first one means that the broker kept the promise of its mode."""
+Finish = Callable[[pb.SendMessageResponse | Exception], None]
+"""Ends the call of a send that was begun without a task."""
 
 
 class RecallRequest(Fields):
@@ -52,22 +57,67 @@ class RecallResult(Fields):
 
 async def send_message(core: ProxyCore, context: CallContext, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
     """Send the messages of a request to one queue."""
-    message = read_messages(request.messages, context.peer, core.wall_ms(), core.limits)
-    core.guard.require(context, publish_need(message.topic))
-    if core.limits.checks_message_types and not is_retry_or_dead_letter(message.topic):
+    message = _read(core, context, request)
+    if _has_checked_kind(core, message):
         check_kind(await core.topics.kind(message.topic), message.kind, message.topic)
     queue, address = await core.topics.queue_for_send(message.topic, message.message_group, core.monotonic_s())
-    reply = await _send(core, context, message, queue, address)
-    result = parse_header(reply, SendResult, address)
-    stored = status(code_of_broker(reply.code), _stored_text(reply))
-    entries = [_entry(message, position, queue, reply, result, stored) for position in range(len(message.message_ids))]
-    return pb.SendMessageResponse(status=joint_status([one.status for one in entries], "no result"), entries=entries)
+    code = RequestCode.SEND_BATCH_MESSAGE if message.is_batch else RequestCode.SEND_MESSAGE_V2
+    outcome: Command | RequestFailed
+    try:
+        outcome = await core.brokers.request(
+            address, code, _header(message, queue), message.body, timeout_ms=_timeout_ms(context)
+        )
+    except Unavailable as error:
+        outcome = error
+    return await _conclude(core, message, queue, address, outcome)
 
 
-async def _send(
-    core: ProxyCore, context: CallContext, message: OutgoingMessage, queue: MessageQueue, address: str
-) -> Command:
-    header = SendMessageV2(
+def begin_send(core: ProxyCore, context: CallContext, request: pb.SendMessageRequest, finish: Finish) -> bool:
+    """Send the one message of a call without a task; ``finish`` gets what `send_message` would return or raise.
+
+    Return False, with nothing done, if the call has several messages, or if the topic or the connection to a broker is
+    not known. Raises ProxyError as `send_message`.
+    """
+    if len(request.messages) != 1:
+        return False
+    message = _read(core, context, request)
+    if _has_checked_kind(core, message):
+        kind = core.topics.fresh_kind(message.topic)
+        if kind is None:
+            return False
+        check_kind(kind, message.kind, message.topic)
+    chosen = core.topics.fresh_queue_for_send(message.topic, message.message_group, core.monotonic_s())
+    if chosen is None:
+        return False
+    queue, address = chosen
+    command = Command(code=RequestCode.SEND_MESSAGE_V2, ext=_header(message, queue).write(), body=message.body)
+
+    def on_outcome(outcome: Command | RequestFailed) -> None:
+        if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
+            core.topics.record_send(queue.broker_name, core.monotonic_s(), is_connected=True)
+            finish(_reply_or_error(message, queue, outcome, address))
+        else:  # the route may have to be queried again
+            core.tasks.start(_finish(_conclude(core, message, queue, address, outcome), finish), "failed-send")
+
+    return core.brokers.begin_request(address, command, _timeout_ms(context), on_outcome)
+
+
+def _read(core: ProxyCore, context: CallContext, request: pb.SendMessageRequest) -> OutgoingMessage:
+    message = read_messages(request.messages, context.peer, core.wall_ms(), core.limits)
+    core.guard.require(context, publish_need(message.topic))
+    return message
+
+
+def _has_checked_kind(core: ProxyCore, message: OutgoingMessage) -> bool:
+    return core.limits.checks_message_types and not is_retry_or_dead_letter(message.topic)
+
+
+def _timeout_ms(context: CallContext) -> int:
+    return min(REQUEST_MS, max(1, context.remaining_ms))
+
+
+def _header(message: OutgoingMessage, queue: MessageQueue) -> SendMessageV2:
+    return SendMessageV2(
         producer_group=message.topic,
         topic=message.topic,
         default_topic=AUTO_CREATE_TOPIC,
@@ -82,50 +132,79 @@ async def _send(
         batch=message.is_batch,
         broker_name=queue.broker_name,
     )
-    code = RequestCode.SEND_BATCH_MESSAGE if message.is_batch else RequestCode.SEND_MESSAGE_V2
-    try:
-        timeout_ms = min(REQUEST_MS, max(1, context.remaining_ms))
-        reply = await core.brokers.request(address, code, header, message.body, timeout_ms=timeout_ms)
-    except Unavailable:
+
+
+async def _conclude(
+    core: ProxyCore, message: OutgoingMessage, queue: MessageQueue, address: str, outcome: Command | RequestFailed
+) -> pb.SendMessageResponse:
+    """Return the reply to a send with this outcome. Raises what it failed with, after what other sends need to know."""
+    if isinstance(outcome, Unavailable):
         core.topics.record_send(queue.broker_name, core.monotonic_s(), is_connected=False)
         await core.topics.refresh(message.topic)
-        raise
+    if isinstance(outcome, RequestFailed):
+        raise outcome
     core.topics.record_send(queue.broker_name, core.monotonic_s(), is_connected=True)
-    if reply.code not in STORED_CODES:
-        if reply.code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.TOPIC_NOT_EXIST):
+    if outcome.code not in STORED_CODES:
+        if outcome.code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.TOPIC_NOT_EXIST):
             await core.topics.refresh(message.topic)  # the broker is no master any more, or the topic was deleted
-        raise BrokerRefused(reply.code, reply.remark, address)
-    return reply
+        raise BrokerRefused(outcome.code, outcome.remark, address)
+    return _reply(message, queue, outcome, address)
+
+
+async def _finish(conclusion: Awaitable[pb.SendMessageResponse], finish: Finish) -> None:
+    """The task of a send that was begun without one, and that the broker did not simply accept."""
+    try:
+        reply = await conclusion
+    except Exception as error:  # noqa: BLE001  every call has a reply
+        finish(error)
+    else:
+        finish(reply)
+
+
+_STORED: Final = pb.SendMessageResponse(status=OK, entries=[pb.SendResultEntry(status=OK)]).SerializeToString()
+"""The reply for one message that was stored, without its names: reading it is cheaper than filling it."""
 
 
 def _stored_text(reply: Command) -> str:
-    if reply.code == ResponseCode.SUCCESS:
-        return "OK"
     return f"the message is stored, but not as safely as the broker promises: {ResponseCode(reply.code).name}"
 
 
-def _entry(
-    message: OutgoingMessage, position: int, queue: MessageQueue, reply: Command, result: SendResult, stored: pb.Status
-) -> pb.SendResultEntry:
+def _reply_or_error(
+    message: OutgoingMessage, queue: MessageQueue, reply: Command, address: str
+) -> pb.SendMessageResponse | Exception:
+    try:
+        return _reply(message, queue, reply, address)
+    except (ProxyError, ClientError) as error:
+        return error
+
+
+def _reply(message: OutgoingMessage, queue: MessageQueue, reply: Command, address: str) -> pb.SendMessageResponse:
+    """Return the reply for stored messages. Raises BadReply and ProxyError."""
+    result = parse_header(reply, SendResult, address)
     if reply.code != ResponseCode.SUCCESS:
-        return pb.SendResultEntry(status=stored)
-    message_id = message.message_ids[position]
-    entry = pb.SendResultEntry(
-        status=OK,
-        message_id=message_id,
-        offset=result.queue_offset + position,
-        recall_handle=reply.ext.get("recallHandle", ""),
-    )
-    if message.kind == pb.TRANSACTION:
-        try:
-            _, _, physical_offset = parse_offset_message_id(result.msg_id)
-        except RemoteProtocolError as error:
-            raise ProxyError(
-                pb.INTERNAL_SERVER_ERROR, f"the broker stored a half message without a valid id: {error}"
-            ) from error
-        transaction = OpenTransaction(message_id, queue.broker_name, result.queue_offset, physical_offset)
-        entry.transaction_id = write_transaction_id(transaction)
-    return entry
+        stored = status(code_of_broker(reply.code), _stored_text(reply))
+        return pb.SendMessageResponse(
+            status=status(stored.code), entries=[pb.SendResultEntry(status=stored) for _ in message.message_ids]
+        )
+    response = pb.SendMessageResponse.FromString(_STORED)
+    for position, message_id in enumerate(message.message_ids):
+        entry = response.entries[0] if position == 0 else response.entries.add(status=OK)
+        entry.message_id, entry.offset = message_id, result.queue_offset + position
+        if (handle := reply.ext.get("recallHandle")) is not None:
+            entry.recall_handle = handle
+        if message.kind == pb.TRANSACTION:
+            entry.transaction_id = _transaction_id(message_id, queue, result)
+    return response
+
+
+def _transaction_id(message_id: str, queue: MessageQueue, result: SendResult) -> str:
+    try:
+        _, _, physical_offset = parse_offset_message_id(result.msg_id)
+    except RemoteProtocolError as error:
+        raise ProxyError(
+            pb.INTERNAL_SERVER_ERROR, f"the broker stored a half message without a valid id: {error}"
+        ) from error
+    return write_transaction_id(OpenTransaction(message_id, queue.broker_name, result.queue_offset, physical_offset))
 
 
 async def recall_message(

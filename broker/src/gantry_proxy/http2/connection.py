@@ -15,8 +15,8 @@ from typing import Final, final
 
 from gantry_proxy.http2 import frames
 from gantry_proxy.http2.frames import ErrorCode, Http2Error, Setting
-from gantry_proxy.http2.hpack import Field, HpackDecoder
-from gantry_proxy.http2.streams import Receiver, Stream
+from gantry_proxy.http2.hpack import HpackDecoder
+from gantry_proxy.http2.streams import Accept, Stream
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,6 @@ SETTINGS_COST: Final = 20
 """A change of the window concerns every stream; clients change it a few times in the life of a connection."""
 HEADER_BLOCK_FACTOR: Final = 4
 """Headers beyond the limit refuse the call; beyond so many times the limit they end the connection."""
-
-Accept = Callable[[Stream, list[Field]], Receiver]
-"""Returns what gets the request that a stream begins with these headers."""
 
 
 @final
@@ -59,14 +56,15 @@ class Http2Connection:
 
     __slots__ = (
         "_accept", "_block", "_block_flags", "_block_stream", "_blocked", "_buffer", "_credits", "_decoder",
-        "_limits", "_output", "_receive_window", "_unreturned", "frame_bytes_max",
+        "_limits", "_receive_window", "_unreturned", "frame_bytes_max",
         "has_preface", "is_paused", "last_stream_id", "last_stream_max", "pings_pending", "stream_window",
-        "streams", "window",
+        "streams", "window", "write",
     )  # fmt: skip
 
     def __init__(self, accept: Accept, output: Callable[[bytes], None], limits: Http2Limits) -> None:
         self._accept: Final = accept
-        self._output: Final = output
+        self.write: Final = output
+        """Sends the bytes of whole frames."""
         self._limits: Final = limits
         self._decoder: Final = HpackDecoder()
         self.streams: Final[dict[int, Stream]] = {}
@@ -108,12 +106,9 @@ class Http2Connection:
             Setting.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
         }
         update = frames.make_window_update(0, limits.connection_window - frames.WINDOW_DEFAULT)
-        self._output(frames.make_settings(settings) + update)
+        self.write(frames.make_settings(settings) + update)
 
     # ------- Outlet
-
-    def write(self, data: bytes) -> None:
-        self._output(data)
 
     def wait(self, stream: Stream) -> None:
         self._blocked[stream.id] = stream
@@ -152,8 +147,9 @@ class Http2Connection:
     def lose(self) -> None:
         """The connection is lost: every stream ends."""
         for stream in list(self.streams.values()):
+            receiver = stream.receiver
             stream.drop()
-            stream.receiver.on_reset()
+            receiver.on_reset()
 
     def pause(self) -> None:
         """The transport has enough to send: data waits."""
@@ -171,20 +167,20 @@ class Http2Connection:
     def ping(self) -> None:
         """Ask the client for a sign of life."""
         self.pings_pending += 1
-        self._output(frames.make_frame(frames.PING, 0, 0, bytes(frames.PING_BYTES)))
+        self.write(frames.make_frame(frames.PING, 0, 0, bytes(frames.PING_BYTES)))
 
     def begin_drain(self) -> None:
         """Ask the client to open new streams elsewhere; those that it opens before it reads this are served."""
-        self._output(frames.make_goaway(frames.STREAM_ID_MAX, ErrorCode.NO_ERROR))
+        self.write(frames.make_goaway(frames.STREAM_ID_MAX, ErrorCode.NO_ERROR))
 
     def finish_drain(self) -> None:
         """Refuse further streams, so that the client repeats them elsewhere."""
         self.last_stream_max = self.last_stream_id
-        self._output(frames.make_goaway(self.last_stream_id, ErrorCode.NO_ERROR))
+        self.write(frames.make_goaway(self.last_stream_id, ErrorCode.NO_ERROR))
 
     def end(self, code: ErrorCode, text: str) -> None:
         """Send why the connection ends."""
-        self._output(frames.make_goaway(self.last_stream_id, code, text))
+        self.write(frames.make_goaway(self.last_stream_id, code, text))
 
     # ------- frames
 
@@ -228,7 +224,7 @@ class Http2Connection:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the client sends more than the connection's window")
         self._unreturned += size
         if self._unreturned * 4 >= self._limits.connection_window:
-            self._output(frames.make_window_update(0, self._unreturned))
+            self.write(frames.make_window_update(0, self._unreturned))
             self._receive_window += self._unreturned
             self._unreturned = 0
         stream = self.streams.get(stream_id)
@@ -239,7 +235,7 @@ class Http2Connection:
         stream.receive_window -= size
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"the client sends more than the window of {stream_id}")
-        data = frames.without_padding(flags, payload)
+        data = frames.without_padding(payload) if flags & frames.PADDED else payload
         is_last = bool(flags & frames.END_STREAM)
         if not data and not is_last:
             self._pay(1)
@@ -252,7 +248,7 @@ class Http2Connection:
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id % 2 == 0:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"headers for stream {stream_id}")
-        block = frames.without_padding(flags, payload)
+        block = frames.without_padding(payload) if flags & frames.PADDED else payload
         if flags & frames.HAS_PRIORITY:
             if len(block) < 5:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "headers end within their priority")
@@ -283,13 +279,13 @@ class Http2Connection:
         self.last_stream_id = stream_id
         if stream_id > self.last_stream_max or len(self.streams) >= self._limits.streams_max:
             self._pay(RESET_COST)
-            self._output(frames.make_reset(stream_id, ErrorCode.REFUSED_STREAM))
+            self.write(frames.make_reset(stream_id, ErrorCode.REFUSED_STREAM))
             return
         if len(block) > self._limits.header_bytes_max:
             self._pay(RESET_COST)
-            self._output(frames.make_reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM))
+            self.write(frames.make_reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM))
             return
-        stream = Stream(stream_id, self, self._limits.stream_window, lambda opened: self._accept(opened, fields))
+        stream = Stream(stream_id, self, self._limits.stream_window, fields, self._accept)
         if stream.is_local_closed:
             return  # it was refused with its headers
         self.streams[stream_id] = stream
@@ -316,8 +312,9 @@ class Http2Connection:
         stream = self.streams.get(stream_id)
         if stream is not None:
             self._pay(CREDITS_PER_STREAM)  # `forget` returns them: a reset earns nothing
+            receiver = stream.receiver
             stream.drop()
-            stream.receiver.on_reset()
+            receiver.on_reset()
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or (flags & frames.ACK and payload):
@@ -327,7 +324,7 @@ class Http2Connection:
         self._pay(SETTINGS_COST)
         for name, value in dict(frames.read_settings(payload)).items():  # the last value of each counts
             self._on_setting(name, value)
-        self._output(frames.make_frame(frames.SETTINGS, frames.ACK, 0))
+        self.write(frames.make_frame(frames.SETTINGS, frames.ACK, 0))
         self._pump_blocked()
 
     def _on_setting(self, name: int, value: int) -> None:
@@ -351,7 +348,7 @@ class Http2Connection:
             self.pings_pending = max(0, self.pings_pending - 1)
             return
         self._pay(1)
-        self._output(frames.make_frame(frames.PING, frames.ACK, 0, payload))
+        self.write(frames.make_frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -388,9 +385,10 @@ class Http2Connection:
             self._pump(stream)
 
     def _pump(self, stream: Stream) -> None:
+        receiver = stream.receiver
         stream.pump()
         if not stream.queued_bytes:
-            stream.receiver.on_sent()
+            receiver.on_sent()
 
     def _require_known(self, stream_id: int) -> None:
         """Raise Http2Error for a frame of a stream that was never opened."""

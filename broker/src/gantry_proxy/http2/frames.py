@@ -108,10 +108,8 @@ def make_goaway(last_stream_id: int, code: ErrorCode, text: str = "") -> bytes:
     return make_frame(GOAWAY, 0, 0, last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode())
 
 
-def without_padding(flags: int, payload: bytes) -> bytes:
-    """Return the content of a frame that may be padded. Raises Http2Error for a padding that is too long."""
-    if not flags & PADDED:
-        return payload
+def without_padding(payload: bytes) -> bytes:
+    """Return the content of a frame that is padded. Raises Http2Error for a padding that is too long."""
     if not payload or payload[0] >= len(payload):
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the padding of a frame is longer than the frame")
     return payload[1 : len(payload) - payload[0]]

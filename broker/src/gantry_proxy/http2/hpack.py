@@ -71,15 +71,17 @@ class HpackDecoder:
 
     def _decode(self, block: bytes) -> list[Field]:
         found: list[Field] = []
-        added, position, end = self._added, 0, len(block)
+        added, position, end, static_end = self._added, 0, len(block), _STATIC_END
         while position < end:
             first = block[position]
+            if 0x80 < first < 0xFF:  # an index of one byte, as almost every field of a repeated request
+                position += 1
+                index = first & 0x7F
+                found.append(STATIC[index] if index < static_end else added[static_end - 1 - index])
+                continue
             if first >= 0x80:
                 index, position = _integer(block, position, 0x7F)
-                if 0 < index < _STATIC_END:
-                    found.append(STATIC[index])
-                else:
-                    found.append(added[_from_end(index)])
+                found.append(added[_from_end(index)])
                 continue
             if first >= 0x40:
                 field, position = self._literal(block, position, 0x3F)
@@ -101,7 +103,11 @@ class HpackDecoder:
 
     def _literal(self, block: bytes, position: int, mask: int) -> tuple[Field, int]:
         """Return a field whose value is in the block, and its name there or in the table."""
-        index, position = _integer(block, position, mask)
+        index = block[position] & mask
+        if index < mask:
+            position += 1
+        else:
+            index, position = _integer(block, position, mask)
         if index == 0:
             name, position = _text(block, position)
         elif index < _STATIC_END:
@@ -156,13 +162,17 @@ def _integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
 
 
 def _text(block: bytes, position: int) -> tuple[str, int]:
-    is_huffman = block[position] >= 0x80
-    length, position = _integer(block, position, 0x7F)
+    first = block[position]
+    length = first & 0x7F
+    if length < 0x7F:
+        position += 1
+    else:
+        length, position = _integer(block, position, 0x7F)
     end = position + length
     if end > len(block):
         raise IndexError("a text is longer than its block")
     data = block[position:end]
-    return huffman.decode(data) if is_huffman else data.decode("latin-1"), end
+    return huffman.decode(data) if first >= 0x80 else data.decode("latin-1"), end
 
 
 # ------- blocks that a server sends

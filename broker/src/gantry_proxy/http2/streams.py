@@ -7,7 +7,8 @@ both ends -> the stream is forgotten
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, final
+from collections.abc import Callable
+from typing import Final, Protocol, final
 
 from gantry_proxy.http2.frames import (
     DATA,
@@ -19,9 +20,7 @@ from gantry_proxy.http2.frames import (
     make_reset,
     make_window_update,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from gantry_proxy.http2.hpack import Field
 
 
 class Receiver(Protocol):
@@ -35,6 +34,24 @@ class Receiver(Protocol):
 
     def on_sent(self) -> None:
         """All bytes that waited for the client were passed to the transport."""
+
+
+@final
+class _Ignored:
+    """Does nothing with what arrives."""
+
+    def on_data(self, data: bytes, *, is_last: bool) -> None:
+        pass
+
+    def on_reset(self) -> None:
+        pass
+
+    def on_sent(self) -> None:
+        pass
+
+
+IGNORED: Final = _Ignored()
+"""The receiver of a stream that is over, or that was refused with its headers."""
 
 
 class Outlet(Protocol):
@@ -62,6 +79,10 @@ class Outlet(Protocol):
         """Remove a stream that is over from the connection."""
 
 
+Accept = Callable[["Stream", list[Field]], Receiver]
+"""Returns what gets the request that a stream begins with these headers."""
+
+
 @final
 class Stream:
     """One stream. Owned by its connection."""
@@ -72,9 +93,9 @@ class Stream:
     )  # fmt: skip
 
     def __init__(
-        self, stream_id: int, outlet: Outlet, receive_window: int, accept: "Callable[[Stream], Receiver]"
+        self, stream_id: int, outlet: Outlet, receive_window: int, fields: list[Field], accept: Accept
     ) -> None:
-        """``accept`` returns what gets the request, and may already reply."""
+        """``accept`` returns what gets the request with these headers, and may already reply."""
         self.id: Final = stream_id
         self._outlet: Final = outlet
         self.receive_window = receive_window
@@ -86,14 +107,20 @@ class Stream:
         self.send_window = outlet.stream_window
         """How many bytes the client accepts on this stream; negative after it has reduced its setting."""
 
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[memoryview] | None = None
+        """Data that waits for a window; most streams never have any."""
         self.queued_bytes = 0
         self._trailers: bytes | None = None
         """The block after the queued data, if the reply is complete."""
 
         self.is_local_closed = False
         self.is_remote_closed = False
-        self.receiver: Final = accept(self)
+        self.receiver: Receiver = IGNORED
+        """Gets the request, until the stream is over."""
+
+        receiver = accept(self, fields)
+        if not self.is_local_closed:
+            self.receiver = receiver
 
     def __repr__(self) -> str:
         return (
@@ -114,7 +141,7 @@ class Stream:
         """Record that the client sends nothing more."""
         self.is_remote_closed = True
         if self.is_local_closed:
-            self._outlet.forget(self)
+            self._forget()
 
     # ------- sending
 
@@ -149,10 +176,21 @@ class Stream:
 
     def send(self, data: bytes) -> bool:
         """Send data, and return whether it was passed to the transport; otherwise `Receiver.on_sent` is called."""
+        size, outlet = len(data), self._outlet
         if self.is_local_closed:
             return True
+        if (
+            not self._queue and size <= self.send_window and size <= outlet.window and size <= outlet.frame_bytes_max
+            and not outlet.is_paused
+        ):  # fmt: skip
+            self.send_window -= size
+            outlet.window -= size
+            outlet.write(HEADER.pack(size << 8 | DATA, 0, self.id) + data)
+            return True
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append(memoryview(data))
-        self.queued_bytes += len(data)
+        self.queued_bytes += size
         self.pump()
         return not self._queue
 
@@ -175,22 +213,22 @@ class Stream:
 
     def drop(self) -> None:
         """Forget the stream without a frame."""
-        self._queue.clear()
+        self._queue = None
         self.queued_bytes = 0
         self._trailers = None
         self.is_local_closed = self.is_remote_closed = True
-        self._outlet.forget(self)
+        self._forget()
 
     def pump(self) -> None:
         """Send of what waits as much as the windows allow, then the end if it is due."""
         while self._queue:
-            if not self._send_frame():
+            if not self._send_frame(self._queue):
                 return
         if self._trailers is not None:
             trailers, self._trailers = self._trailers, None
             self.end(trailers)
 
-    def _send_frame(self) -> bool:
+    def _send_frame(self, queue: deque[memoryview]) -> bool:
         """Send one frame of the queue, and return whether there was room for it."""
         outlet = self._outlet
         if outlet.is_paused or outlet.window <= 0:
@@ -199,13 +237,13 @@ class Stream:
         room = min(self.send_window, outlet.window, outlet.frame_bytes_max)
         if room <= 0:
             return False  # an update of the window of this stream continues
-        piece = self._queue[0]
+        piece = queue[0]
         part = piece[:room]
         size = len(part)
         if size == len(piece):
-            self._queue.popleft()
+            queue.popleft()
         else:
-            self._queue[0] = piece[room:]
+            queue[0] = piece[room:]
         self.queued_bytes -= size
         self.send_window -= size
         outlet.window -= size
@@ -218,4 +256,9 @@ class Stream:
         if not self.is_remote_closed:
             self._outlet.write(make_reset(self.id, ErrorCode.NO_ERROR))
             self.is_remote_closed = True
+        self._forget()
+
+    def _forget(self) -> None:
+        """End the stream. It drops its receiver, which refers to it: otherwise both would wait for the collector."""
+        self.receiver = IGNORED
         self._outlet.forget(self)

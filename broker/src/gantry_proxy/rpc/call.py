@@ -1,6 +1,8 @@
 """One call: its request is collected, its handler runs as a task, and its reply is sent.
 
-    UNARY, STREAMING   bytes -> the whole request -> decompressed -> the handler runs -> reply or failure
+    UNARY, STREAMING   bytes -> the whole request -> the handler runs -> reply or failure
+    UNARY              bytes -> the whole request -> `Method.begin` -> `finish`, without a task
+    compressed         bytes -> the whole request -> decompressed -> the handler runs -> reply or failure
     BIDIRECTIONAL      headers -> the handler runs -> `read` and `write` -> reply or failure
     reset              the handler is cancelled
 
@@ -56,6 +58,10 @@ class CallOwner(Protocol):
     def stream_window(self) -> int:
         """How many bytes of a stream a client may send before they are processed."""
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the port. To ask for the running one is a call of the kernel in Python 3.11."""
+
     def hold(self, size: int) -> bool:
         """Count bytes that are held for a request, negative ones if they are no longer; False if there are too many."""
 
@@ -85,15 +91,15 @@ class Call:
 
         timeout = headers.get("grpc-timeout")
         timeout_s = None if timeout is None else parse_timeout_s(timeout)
-        self._begun_at = asyncio.get_running_loop().time()
+        self._begun_at = owner.loop.time()
         self._deadline = None if timeout_s is None else self._begun_at + timeout_s
         self.task: asyncio.Task[None] | None = None
-        self._buffer = bytearray()
-        """Bytes of the request that are no whole message yet."""
+        self._buffer: bytearray | None = None
+        """Bytes of the request that are no whole message yet; most requests are whole at once."""
         self._held = 0
         """How many bytes of this call are counted in the port."""
-        self._messages: deque[bytes] = deque()
-        """Whole messages of a stream with their prefixes, which were not read yet."""
+        self._messages: Final[deque[bytes] | None] = deque() if method.kind is MethodKind.BIDIRECTIONAL else None
+        """The messages of a stream, with their prefixes, that the handler has not read."""
         self._is_complete = False
         """Whether the client sends nothing more."""
         self._is_reset = False
@@ -111,39 +117,52 @@ class Call:
     @property
     def remaining_s(self) -> float | None:
         """How long the client waits; None without a deadline."""
-        return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
+        return None if self._deadline is None else self._deadline - self._owner.loop.time()
 
     def expire(self, now_s: float) -> None:
         """End the call if its client does not wait any more, or takes too long to send the request."""
         if self._deadline is not None and self._deadline < now_s:
             self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
-        elif self.task is None and now_s - self._begun_at > REQUEST_TIMEOUT_S:
+        elif self.task is None and not self._is_complete and now_s - self._begun_at > REQUEST_TIMEOUT_S:
             self._refuse(StatusCode.DEADLINE_EXCEEDED, "the request was not complete in time")
 
     async def read(self) -> Any | None:
         """Return the next message of the client; None if no more comes. Raises CallFailed if it is malformed."""
-        while not self._messages:
+        messages = self._messages
+        assert messages is not None, "only a handler of a stream reads messages"
+        while not messages:
             if self._is_complete:
                 return None
-            self._reader = asyncio.get_running_loop().create_future()
+            self._reader = self._owner.loop.create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
-        message = self._messages.popleft()
+        message = messages.popleft()
         self._release(len(message))
         self._stream.consume(len(message), self._owner.stream_window)
         return await self._parse(message)
 
     async def write(self, reply: Any, timeout_s: float | None = None) -> None:
-        """Send one message, and wait until the client's window has taken it.
+        """Send one message, and wait until the client's window has taken it. Raises as `send` and `wait_until_sent`."""
+        if not self.send(reply):
+            await self.wait_until_sent(timeout_s)
+
+    def send(self, reply: Any) -> bool:
+        """Send one message; return whether the client's window has taken it.
+
+        Raises CallFailed if the call is over.
+        """
+        self._require_open()
+        if not self._has_headers:
+            self._send_headers()
+        return self._stream.send(with_prefix(self._method.write(reply)))
+
+    async def wait_until_sent(self, timeout_s: float | None) -> None:
+        """Wait until the client's window has taken what was sent.
 
         Raises CallFailed if the call is over, or if the client takes longer than ``timeout_s``.
         """
-        self._require_open()
-        self._send_headers()
-        if self._stream.send(with_prefix(self._method.write(reply))):
-            return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._sent()
@@ -154,9 +173,16 @@ class Call:
     def fail(self, code: StatusCode, text: str) -> None:
         """End the call with a status; its handler is cancelled."""
         self._send_failure(code, text)
-        self._is_reset = True
-        if self.task is not None:
-            self.task.cancel()
+        self._cancel()
+
+    def finish(self, reply: Any) -> None:
+        """Send the reply of a call that `Method.begin` has begun."""
+        if self._is_reset:
+            return
+        if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
+            self._owner.end(self)
+        else:
+            self.task = self._owner.loop.create_task(self._wait_for_reader(), name="gantry-proxy-call")
 
     # ------- Receiver
 
@@ -167,13 +193,12 @@ class Call:
         if self._is_complete or self._is_reset:
             return
         if not is_last:
-            self._buffer += data
-            if self._is_acceptable(self._buffer, len(data)):
+            if self._is_acceptable(self._collect(data), len(data)):
                 self._stream.consume(len(data), self._owner.stream_window)
             return
-        buffer = bytes(self._buffer + data) if self._buffer else data
+        buffer = data if self._buffer is None else bytes(self._collect(data))
         self._is_complete = True
-        self._buffer.clear()
+        self._buffer = None
         self._release(self._held)
         if len(buffer) < PREFIX_BYTES or len(buffer) != PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big"):
             self._refuse(StatusCode.INTERNAL, "the call does not have exactly one message")
@@ -181,10 +206,8 @@ class Call:
             self._start(buffer)
 
     def on_reset(self) -> None:
-        self._is_reset = True
         self._drop()
-        if self.task is not None:
-            self.task.cancel()
+        self._cancel()
 
     def on_sent(self) -> None:
         if self._writer is not None and not self._writer.done():
@@ -194,20 +217,28 @@ class Call:
     def _add_to_stream(self, data: bytes, *, is_last: bool) -> None:
         if self._is_reset:
             return
-        self._buffer += data
-        if not self._is_acceptable(self._buffer, len(data)):
+        buffer, messages = self._collect(data), self._messages
+        assert messages is not None, "the call is a stream"
+        if not self._is_acceptable(buffer, len(data)):
             return
-        while len(self._buffer) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + int.from_bytes(self._buffer[1:PREFIX_BYTES], "big")
-            if len(self._buffer) < end:
+        while len(buffer) >= PREFIX_BYTES:
+            end = PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+            if len(buffer) < end:
                 break
-            self._messages.append(bytes(self._buffer[:end]))
-            del self._buffer[:end]
-            if not self._is_acceptable(self._buffer, 0):
+            messages.append(bytes(buffer[:end]))
+            del buffer[:end]
+            if not self._is_acceptable(buffer, 0):
                 return
         self._is_complete = is_last
-        if self._reader is not None and (self._messages or is_last) and not self._reader.done():
+        if self._reader is not None and (messages or is_last) and not self._reader.done():
             self._reader.set_result(None)
+
+    def _collect(self, data: bytes) -> bytearray:
+        """Add bytes to those of an incomplete message, and return all of them."""
+        if self._buffer is None:
+            self._buffer = bytearray()
+        self._buffer += data
+        return self._buffer
 
     def _is_acceptable(self, buffer: bytes | bytearray, added: int) -> bool:
         """Return whether the message that begins in ``buffer`` may continue; otherwise refuse the call."""
@@ -235,13 +266,25 @@ class Call:
     # ------- the handler
 
     def _start(self, buffer: bytes | None) -> None:
+        """Begin the call with the bytes of its request; those of a stream come later."""
+        request, compressed, method = None, b"", self._method
+        if buffer is not None and buffer[0]:
+            compressed = buffer
+        elif buffer is not None:
+            try:
+                request = self._read_message(buffer[PREFIX_BYTES:])
+            except CallFailed as error:
+                self._refuse(error.code, str(error))
+                return
         self._owner.begin(self)
-        self.task = asyncio.get_running_loop().create_task(self._run(buffer), name="gantry-proxy-call")
+        if compressed or method.begin is None or not method.begin(request, self):
+            self.task = self._owner.loop.create_task(self._run(request, compressed), name="gantry-proxy-call")
 
-    async def _run(self, buffer: bytes | None) -> None:
+    async def _run(self, request: Any, compressed: bytes) -> None:
         method = self._method
         try:
-            request = None if buffer is None else await self._parse(buffer)
+            if compressed:
+                request = await self._parse(compressed)
             reply = await method.handle(request, self)
             if method.kind is MethodKind.UNARY:
                 await self._reply(reply)
@@ -259,18 +302,24 @@ class Call:
             self._drop()
             self._owner.end(self)
 
-    async def _parse(self, message: bytes) -> Any:
-        """Return a message that has its prefix. The content of a compressed one is held to the end of the call, or to
-        the end of this method if the call has several."""
-        data = message[PREFIX_BYTES:]
-        if message[0]:
-            data = await self._owner.decompressor.decompress(data, self._hold)
+    def _read_message(self, data: bytes) -> Any:
+        """Return a message without its prefix."""
         try:
             return self._method.read(data)
         except Exception as error:
             raise CallFailed(StatusCode.INTERNAL, "the message is malformed") from error
+
+    async def _parse(self, message: bytes) -> Any:
+        """Return a message that has its prefix. The content of a compressed one is held to the end of the call, or to
+        the end of this method if the call has several."""
+        data = message[PREFIX_BYTES:]
+        if not message[0]:
+            return self._read_message(data)
+        data = await self._owner.decompressor.decompress(data, self._hold)
+        try:
+            return self._read_message(data)
         finally:
-            if message[0] and self._method.kind is MethodKind.BIDIRECTIONAL:
+            if self._method.kind is MethodKind.BIDIRECTIONAL:
                 self._release(len(data))
 
     def _hold(self, size: int) -> None:
@@ -279,8 +328,19 @@ class Call:
             raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_BYTES)
 
     async def _reply(self, reply: Any) -> None:
-        if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
-            return
+        if not self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
+            await self._wait_until_read()
+
+    async def _wait_for_reader(self) -> None:
+        """The task of a call that was begun without one, and whose client does not read its reply at once."""
+        try:
+            await self._wait_until_read()
+        finally:
+            self._drop()
+            self._owner.end(self)
+
+    async def _wait_until_read(self) -> None:
+        """Wait until the client's window has taken the reply, or reset the stream of a client that does not read."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self._sent()
@@ -290,7 +350,7 @@ class Call:
     async def _sent(self) -> None:
         """Wait until the client's window has taken everything."""
         if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_future()
+            self._writer = self._owner.loop.create_future()
         await asyncio.shield(self._writer)
 
     def _end_stream(self) -> None:
@@ -305,6 +365,14 @@ class Call:
     def _require_open(self) -> None:
         if self._is_reset:
             raise CallFailed(StatusCode.CANCELLED, "the call has ended")
+
+    def _cancel(self) -> None:
+        """End the handler. A call without a task ends at once, and what it waits for is dropped when it comes."""
+        self._is_reset = True
+        if self.task is not None:
+            self.task.cancel()
+        elif self._is_complete:
+            self._owner.end(self)
 
     def _refuse(self, code: StatusCode, text: str) -> None:
         """End a call whose request cannot be accepted."""
@@ -322,8 +390,9 @@ class Call:
 
     def _drop(self) -> None:
         """Forget what the client has sent."""
-        self._buffer.clear()
-        self._messages.clear()
+        self._buffer = None
+        if self._messages is not None:
+            self._messages.clear()
         self._release(self._held)
         self.on_sent()
 

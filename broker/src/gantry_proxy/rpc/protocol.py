@@ -78,6 +78,12 @@ class Method:
 
     write: Callable[[Any], bytes]
 
+    begin: Callable[[Any, Any], bool] | None = None
+    """A shortcut of a UNARY method: begins a call without a task, whose `finish` is called later.
+
+    Returns False, with nothing done, if only ``handle`` can serve the call. It must not raise.
+    """
+
 
 HEADERS: Final = b"\x88" + hpack.encode(
     [(b"content-type", CONTENT_TYPE.encode()), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS.encode())]

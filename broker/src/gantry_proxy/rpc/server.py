@@ -16,7 +16,7 @@ from typing import Final, cast, final
 from gantry_proxy.http2.connection import Http2Connection, Http2Limits
 from gantry_proxy.http2.frames import ErrorCode, Http2Error
 from gantry_proxy.http2.hpack import Field
-from gantry_proxy.http2.streams import Receiver, Stream
+from gantry_proxy.http2.streams import IGNORED, Receiver, Stream
 from gantry_proxy.rpc.call import Call
 from gantry_proxy.rpc.compression import Decompressor
 from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
@@ -71,6 +71,7 @@ class RpcServer:
         certificates: CertificateSource[ssl.SSLContext] | None,
     ) -> None:
         """``methods`` are by path; ``certificates`` are started by their owner, and without them there is no TLS."""
+        self.loop: Final = asyncio.get_running_loop()
         self.methods: Final = methods
         self.limits: Final = limits
         self.connection_limits: Final = Http2Limits(
@@ -166,14 +167,13 @@ class RpcServer:
 
     async def _drain(self, grace_s: float) -> None:
         """Wait until no call runs. New ones are refused in a way that makes clients repeat them elsewhere."""
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + grace_s
+        ends_at = self.loop.time() + grace_s
         for connection in self.connections:
             connection.http2.begin_drain()
         await self._wait_until(lambda: not self.connections, min(DRAIN_NOTICE_S, grace_s))
         for connection in self.connections:
             connection.http2.finish_drain()
-        await self._wait_until(lambda: not self.calls, ends_at - loop.time())
+        await self._wait_until(lambda: not self.calls, ends_at - self.loop.time())
 
     async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Wait for a condition that a call or a connection changes when it ends, at most for this time."""
@@ -190,9 +190,8 @@ class RpcServer:
             self._is_idle.set()
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-        now = loop.time()
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        now = self.loop.time()
         for connection in list(self.connections):
             connection.check_timeouts(now)
 
@@ -217,7 +216,7 @@ class RpcConnection(asyncio.Protocol):
 
     def __init__(self, server: RpcServer) -> None:
         self._server: Final = server
-        self._loop: Final = asyncio.get_running_loop()
+        self._loop: Final = server.loop
         self.http2: Final = Http2Connection(self._accept, self._send, server.connection_limits)
         self._tls: TlsLayer | None = None
         self._transport: asyncio.Transport | None = None
@@ -372,21 +371,4 @@ class RpcConnection(asyncio.Protocol):
 
 def _refused(stream: Stream, block: bytes) -> Receiver:
     stream.end(block)
-    return _IGNORED
-
-
-@final
-class _Ignored:
-    """The receiver of a call that was refused with its headers."""
-
-    def on_data(self, data: bytes, *, is_last: bool) -> None:
-        pass
-
-    def on_reset(self) -> None:
-        pass
-
-    def on_sent(self) -> None:
-        pass
-
-
-_IGNORED: Final = _Ignored()
+    return IGNORED

@@ -4,6 +4,7 @@ Clients read and write topics and groups of applications only: system topics, an
 messages of others, are refused here for every account.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from gantry_client.errors import InvalidMessage
@@ -16,11 +17,17 @@ from gantry_wire.filters import MessageFilter, TagFilter
 
 _CONTROL_CHARACTERS: Final = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 """Java's ISO control characters, which no text of a message may have: they separate properties in a record."""
+NAMES_KEPT: Final = 4_096
+"""How many valid names are kept, so that a name is not checked in every call."""
 
 
 def topic_name(resource: pb.Resource) -> str:
     """Return the name of a topic of an application. Raises ProxyError for any other name."""
-    name = resource.name
+    return _checked_topic(resource.name)
+
+
+@lru_cache(NAMES_KEPT)
+def _checked_topic(name: str) -> str:
     fault = names.topic_fault(name)
     if fault is not None:
         raise ProxyError(pb.ILLEGAL_TOPIC, f"topic {name[:64]!r}: {fault.value}")
@@ -33,7 +40,11 @@ def topic_name(resource: pb.Resource) -> str:
 
 def group_name(resource: pb.Resource) -> str:
     """Return the name of a consumer group of an application. Raises ProxyError for any other name."""
-    name = resource.name
+    return _checked_group(resource.name)
+
+
+@lru_cache(NAMES_KEPT)
+def _checked_group(name: str) -> str:
     fault = names.group_fault(name)
     if fault is not None:
         raise ProxyError(pb.ILLEGAL_CONSUMER_GROUP, f"consumer group {name[:64]!r}: {fault.value}")

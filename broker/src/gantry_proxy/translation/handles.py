@@ -49,11 +49,11 @@ def read_receipt(text: str, now_ms: int) -> MessageReceipt:
         raise ProxyError(pb.INVALID_RECEIPT_HANDLE, str(error)) from error
     if receipt.queue_id < 0 or receipt.queue_offset < 0:
         raise ProxyError(pb.INVALID_RECEIPT_HANDLE, f"the receipt {text[:128]!r} is incomplete")
-    parts = text.split(" ")
-    last = parts[8] if len(parts) == _RECEIPT_PARTS else ""
+    parts = text.count(" ") + 1
+    last = text[text.rfind(" ") + 1 :] if parts == _RECEIPT_PARTS else ""
     is_number = last.isascii() and last.isdigit() and len(last) <= 19 and int(last) <= _LONG_MAX
     found = MessageReceipt(text, receipt, int(last) if is_number else -1)
-    if len(parts) > _RECEIPT_PARTS or (last not in ("", "-1") and not is_number):
+    if parts > _RECEIPT_PARTS or (last not in ("", "-1") and not is_number):
         raise ProxyError(pb.INVALID_RECEIPT_HANDLE, f"the receipt {text[:128]!r} has an invalid end")
     if found.visible_at_ms <= now_ms:
         raise ProxyError(

@@ -37,7 +37,9 @@ class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename=
         ext: dict[str, str] = {}
         for attribute, name in _names(type(self)):
             value = getattr(self, attribute)
-            if value is not None:
+            if type(value) is str:  # the usual case, without a call
+                ext[name] = value
+            elif value is not None:
                 ext[name] = _text(value)
         return ext
 
