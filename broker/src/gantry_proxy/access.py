@@ -1,7 +1,7 @@
 """Who calls, and what the account may do: the accounts and permissions of the brokers, and the signatures of SDKs.
 
     authorization: MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
-    x-mq-date-time: 20260102T030405Z
+    x-mq-date-time: 20260102T030405Z             with the SDK for Rust 2026-01-02T04:04:05.678901234+01:00
 
 An SDK signs the time only, not the call. So a person who reads a signature can use it until the time is outside of the
 window of `access.signatureWindowMs`: use TLS. An unknown account and a wrong secret look the same.
@@ -12,7 +12,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, final
 
 from gantry_access import Account, AccountFile, Kind, Need
@@ -23,7 +23,6 @@ from gantry_proxy.statuses import ProxyError
 log = logging.getLogger(__name__)
 
 SCHEME: Final = "MQv2-HMAC-SHA1"
-_TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 _HEADER_CHARACTERS_MAX: Final = 4096
 WRONG_SIGNATURE: Final = "the signature is wrong: unknown access key, or another secret key"
 TRUSTED: Final = Account(access_key="", secret=b"", is_admin=True)
@@ -80,7 +79,7 @@ class ProxyGuard:
 
     def _check_time(self, text: str) -> None:
         try:
-            at = datetime.strptime(text, _TIME_FORMAT).replace(tzinfo=UTC)
+            at = _parse_time(text)
         except ValueError as error:
             raise ProxyError(
                 pb.UNAUTHORIZED, f"the header {DATE_TIME} is {text[:64]!r}, expected a time such as 20260102T030405Z"
@@ -97,6 +96,14 @@ class ProxyGuard:
 def sign(secret: bytes, date_time: str) -> str:
     """Return the signature of an SDK for a time."""
     return hmac.digest(secret, date_time.encode(), hashlib.sha1).hex().upper()
+
+
+def _parse_time(text: str) -> datetime:
+    """Return the time of a header, in either form of ISO 8601. Raises ValueError."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError("the time has no offset")
+    return at
 
 
 def _parse_authorization(text: str) -> tuple[str, str]:
