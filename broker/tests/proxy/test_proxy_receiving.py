@@ -142,8 +142,8 @@ async def test_invalid_receive_is_refused_before_any_broker(fields: dict[str, An
     assert one.brokers.pops == []
 
 
-async def test_client_without_settings_is_refused() -> None:
-    """Only a client with a Telemetry stream receives: the messages of any other client could not be renewed."""
+async def test_client_without_settings_gets_no_messages_to_renew() -> None:
+    """The proxy renews messages of clients that it knows; a simple consumer needs no renewal."""
     one = World(FakeBrokers())
 
     assert await refusal(one) == pb.UNRECOGNIZED_CLIENT_TYPE

@@ -56,12 +56,15 @@ async def receive_message(
     core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRequest
 ) -> AsyncIterator[pb.ReceiveMessageResponse]:
     """Yield the replies of one receive. Raises ProxyError and ClientError before the first one."""
-    client = core.clients.touch(require_client_id(context))
+    client_id = require_client_id(context)
+    client = core.clients.touch(client_id)
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
+    if client is None and not request.auto_renew:
+        client = core.clients.restore_consumer(client_id, group)
     if client is None or client.is_producer:
         raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings of a consumer")
-    config = await core.topics.group(group, topic) if group != client.group else await group_of(core, client)
+    config = await core.topics.group(group, topic) if group != client.group else await group_of(core, client, topic)
     wanted = read_filter(request.filter_expression)
     address, pop = await _pop_request(core, context, request, wanted, config)
     reply = await _pop(core, client, address, pop)
