@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gantry_interop import sdk, sdk_command, sdk_programs, sdk_servers
+from gantry_interop import sdk, sdk_command, sdk_programs, sdk_servers, versions
 from gantry_interop.sdk import FlowResult
 
-LOCKS = ("go/go.sum", "node/package-lock.json", "python/requirements.txt")
+LOCKS = ("go/go.sum", "node/package-lock.json", "python/requirements.txt", "rust/Cargo.lock")
+CARGO_REGISTRY = 'source = "registry+https://github.com/rust-lang/crates.io-index"'
+"""Cargo's name of its default registry, which it writes also on a machine that uses another one in its place."""
 PASSED = FlowResult(
     "go", "gantry", "normal", is_ok=True, messages=30_000, expected=30_000, received=30_000, copies=30_000
 )
@@ -29,7 +31,16 @@ def test_absences_name_flows(language: str) -> None:
     assert set(absent) < set(sdk.FLOWS) and all(absent.values())
     for flow, reason in absent.items():
         line = FlowResult(language, "gantry", flow, is_ok=True, absent=reason, version="1.2.3").line()
-        assert line.startswith("absent") and line.endswith(f"{reason} in 1.2.3")
+        assert line.startswith("absent") and line.endswith(f"{reason} (SDK 1.2.3)")
+
+
+def test_priorities_are_absent_only_with_a_broker_that_lacks_them() -> None:
+    """A flow that the servers lack is shown as absent, with their version, and runs with all others."""
+    old = f"gantry-apache-{versions.PREVIOUS}"
+
+    assert sdk.absence(old, "python", "priority") == f"RocketMQ {versions.PREVIOUS} has no priorities"
+    assert [one for one in sdk_servers.KINDS if sdk.absence(one, "python", "priority")] == [old]
+    assert sdk.absence(old, "python", "normal") == ""
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -39,7 +50,8 @@ def test_packages_are_locked_without_addresses(name: str) -> None:
 
     assert text
     assert "resolved" not in text
-    assert [line for line in text.splitlines() if "://" in line and '"url": ' not in line] == []  # of sponsors
+    others = [line for line in text.splitlines() if "://" in line and line != CARGO_REGISTRY]
+    assert [line for line in others if '"url": ' not in line] == []  # of sponsors
 
 
 def test_program_is_built_again_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +100,13 @@ def test_recorded_results_replace_those_of_the_same_flow() -> None:
 def test_page_shows_failures_and_absences() -> None:
     """A flow that does not pass is bold and explained; one that an SDK lacks has the reason."""
     failed = replace(PASSED, flow="sql", is_ok=False, received=29_999, note="1 lost")
-    absent = FlowResult("node", "gantry", "push", is_ok=True, absent="no push consumer")
+    absent = FlowResult("rust", "gantry", "push", is_ok=True, absent="no push consumer")
     repeated = replace(PASSED, servers="apache", copies=30_002)
     page = sdk_command.build_section([PASSED, failed, absent, repeated])
 
-    assert "| `normal` | not run | 30,000 | not run | not run |" in page
-    assert "| `sql` | not run | **30,000** | not run | not run |" in page
-    assert "| `push` | not run | not run | not run | no push consumer |" in page
+    assert "| `normal` | not run | 30,000 | not run | not run | not run |" in page
+    assert "| `sql` | not run | **30,000** | not run | not run | not run |" in page
+    assert "| `push` | not run | not run | not run | not run | no push consumer |" in page
     assert "- Go, `sql`, with Gantry: 29,999 of 30,000 messages. 1 lost" in page
     assert "- Go, `normal`, with RocketMQ: duplicates, 30,002 deliveries of 30,000 messages." in page
     assert sdk_command.NO_DIFFERENCE not in page
@@ -109,7 +121,7 @@ def test_recorded_results_are_of_the_tested_versions() -> None:
     for one in recorded:
         assert one.version == sdk_programs.version_of(one.language)
         assert one.flow in sdk.FLOWS and one.servers in sdk_servers.KINDS
-        assert one.absent == sdk.ABSENT[one.language].get(one.flow, "")
+        assert one.absent == sdk.absence(one.servers, one.language, one.flow)
         assert one.absent or one.messages > 0
 
 

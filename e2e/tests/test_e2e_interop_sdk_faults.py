@@ -10,7 +10,7 @@ from gantry_interop.processes import Nursery
 from gantry_interop.sdk import FlowResult
 
 FAULTY_PROXY = str(sdk_programs.SDK / "faulty_proxy.py")
-NEEDS = {"java": "needs_java", "go": "needs_go", "node": "needs_node"}
+NEEDS = {"java": "needs_java", "go": "needs_go", "node": "needs_node", "rust": "needs_rust"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 

@@ -37,6 +37,7 @@ NOT_RUN = {
     "sdk-go": 1,
     "sdk-python": 1,
     "sdk-node": 1,
+    "sdk-rust": 1,
 }
 """The number of blocks of each page that are not run, with the reason; a new one must be counted here."""
 

@@ -8,7 +8,7 @@ import pytest
 from gantry_interop import sdk_programs
 from gantry_pages.page_runner import DOCS, SDK_PAGES, run_page
 
-NEEDS = {"sdk-java": "needs_java", "sdk-go": "needs_go", "sdk-node": "needs_node"}
+NEEDS = {"sdk-java": "needs_java", "sdk-go": "needs_go", "sdk-node": "needs_node", "sdk-rust": "needs_rust"}
 
 
 @pytest.mark.verify

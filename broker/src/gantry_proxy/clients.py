@@ -1,6 +1,7 @@
 """The connected clients: their settings, their Telemetry streams, and when a client counts as gone.
 
     Telemetry stream with settings   -> the client is known, and its receives that came earlier begin
+    receive of a simple consumer     -> the client is known, also without settings: a receive has all that it needs
     heartbeats, receives             -> it stays known, for `SILENT_MS` after the last sign
     its stream ends                  -> it must show another sign within `DISCONNECTED_MS`
     NotifyClientTermination          -> it is gone at once, and ends its stream itself within `LEAVING_MS`
@@ -28,8 +29,10 @@ DISCONNECTED_MS: Final = 30_000
 """The same for a client whose stream has ended: enough to connect again."""
 LEAVING_MS: Final = 10_000
 """How long a client that has announced its end may keep its stream open; SDKs end it at once."""
-WRITE_TIMEOUT_S: Final = 10.0
-"""How long a client may take to read a command before its stream is closed."""
+WRITE_TIMEOUT_S: Final = 180.0
+"""How long a client may take to read one command before its stream is closed. A client that handles one question after
+the other, 100 ms each, needs 80 s for half of a window of 2 MiB, after which HTTP/2 opens the window again:
+the SDK for Rust does so, and opens no second stream. A client that is dead is found by pings of its connection."""
 WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 """How many bytes of commands may wait for one client to read; a further command is dropped. A broker asks about all
 open transactions at once, and repeats what was dropped: thousands of small messages may wait, or one of the largest."""
@@ -85,7 +88,11 @@ class ProxyClient:
         return self.settings.subscription.group.name
 
     async def send(self, command: pb.TelemetryCommand) -> bool:
-        """Send a command to the client, and return whether its stream accepted it."""
+        """Send a command to the client, and return whether its stream accepted it.
+
+        Only the command that is being written has a time limit, so that a client that reads slowly keeps its stream
+        also if many commands wait.
+        """
         stream = self.stream
         if stream is None:
             return False
@@ -94,8 +101,11 @@ class ProxyClient:
             return False
         self.waiting_bytes += size
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S), self.write_lock:
-                await stream.write(command)
+            async with self.write_lock:
+                if self.stream is not stream:
+                    return False  # it ended while the command waited
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    await stream.write(command)
             return True
         except TimeoutError:
             log.warning("closing client stream", extra={"client": self.client_id, "reason": "the client does not read"})
@@ -138,11 +148,7 @@ class ClientTable:
         self, client_id: str, settings: pb.Settings, stream: CommandStream, context: CallContext | None = None
     ) -> ProxyClient:
         """Add a client, or replace its settings and stream. Raises ProxyError when there are too many clients."""
-        client = self._clients.get(client_id)
-        if client is None and len(self._clients) >= self._clients_max:
-            raise ProxyError(pb.TOO_MANY_REQUESTS, f"the proxy has {self._clients_max} clients: connect to another one")
-        if client is None:
-            client = self._clients[client_id] = ProxyClient(client_id, settings, self._now_ms())
+        client = self._clients.get(client_id) or self._add(client_id, settings)
         self._leave_topics(client)
         client.settings, client.context, client.last_seen_ms = settings, context, self._now_ms()
         for topic in client.topics:
@@ -174,6 +180,20 @@ class ClientTable:
             if not waiting:
                 self._waiting.pop(client_id, None)
         return self.touch(client_id)
+
+    def restore_consumer(self, client_id: str, group: str) -> ProxyClient:
+        """Add a simple consumer that receives without having sent settings. Raises ProxyError for too many clients.
+
+        It sent them to a proxy that was restarted, or to another replica. The SDK for Rust sends them only once.
+        """
+        subscription = pb.Subscription(group=pb.Resource(name=group))
+        return self._add(client_id, pb.Settings(client_type=pb.SIMPLE_CONSUMER, subscription=subscription))
+
+    def _add(self, client_id: str, settings: pb.Settings) -> ProxyClient:
+        if len(self._clients) >= self._clients_max:
+            raise ProxyError(pb.TOO_MANY_REQUESTS, f"the proxy has {self._clients_max} clients: connect to another one")
+        client = self._clients[client_id] = ProxyClient(client_id, settings, self._now_ms())
+        return client
 
     def find(self, client_id: str) -> ProxyClient | None:
         """Return a client that is known; None otherwise."""

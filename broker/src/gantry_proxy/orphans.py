@@ -3,7 +3,8 @@
 A broker asks any member of the producer group of a half message. The group of a message that came through a proxy is
 its topic. So the proxy registers at the brokers of each topic that has a connected producer and accepts transactions,
 and leaves when the last producer of it is gone. A question that reaches no producer is dropped: the broker repeats it,
-and asks another proxy.
+and asks another proxy. A question that a broker repeats while it still waits for the producer to read is not sent
+twice: a producer that answers slowly would get repetitions, and no new questions.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Final, final
 from gantry_client.errors import ClientError
 from gantry_client.messages import to_received_message
 from gantry_proxy.brokers import BrokerPort
-from gantry_proxy.clients import ClientTable
+from gantry_proxy.clients import ClientTable, ProxyClient
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.topics import Topics
 from gantry_proxy.translation.handles import OpenTransaction, write_transaction_id
@@ -43,6 +44,8 @@ class OrphanedTransactions:
         self._body_bytes_max: Final = body_bytes_max
         self._registered: dict[str, dict[str, str]] = {}
         """By topic: the addresses of the masters at which it is registered, and their names."""
+        self._waiting: Final[set[tuple[str, str]]] = set()
+        """The questions that wait for a producer to read: its client id, and the id of the message."""
         self.asked = 0
         """How many questions were passed on to a producer."""
         self.dropped = 0
@@ -103,12 +106,24 @@ class OrphanedTransactions:
             message=write_message(message), transaction_id=write_transaction_id(transaction)
         )
         producer = self._clients.producer_of(topic)
-        command_to_client = pb.TelemetryCommand(recover_orphaned_transaction_command=ask)
-        if broker_name and producer is not None and await producer.send(command_to_client):
-            self.asked += 1
-            return
+        if broker_name and producer is not None:
+            question = (producer.client_id, message.message_id)
+            if question in self._waiting or await self._ask(producer, question, ask):
+                return
         self.dropped += 1
         log.info("no producer to ask about a transaction; the broker asks again", extra={"topic": topic})
+
+    async def _ask(
+        self, producer: ProxyClient, question: tuple[str, str], ask: pb.RecoverOrphanedTransactionCommand
+    ) -> bool:
+        """Send a question to a producer, and return whether its stream accepted it."""
+        self._waiting.add(question)
+        try:
+            is_sent = await producer.send(pb.TelemetryCommand(recover_orphaned_transaction_command=ask))
+        finally:
+            self._waiting.discard(question)
+        self.asked += is_sent
+        return is_sent
 
     async def _register_at(self, address: str, groups: list[str]) -> None:
         for start in range(0, len(groups), GROUPS_PER_HEARTBEAT):

@@ -189,6 +189,11 @@ def probe_cc() -> str | None:
         return command_fails(found, "-o", str(source.with_suffix("")), str(source))
 
 
+def probe_rust() -> str | None:
+    """Check for Cargo, and for a C compiler, which crates with code in C need."""
+    return missing_commands("cargo") or command_fails("cargo", "--version") or probe_cc()
+
+
 def probe_spark() -> str | None:
     """Check for PySpark in this environment and a Java runtime."""
     if importlib.util.find_spec("pyspark") is None:
@@ -265,6 +270,7 @@ NEEDS: dict[str, Need] = {
         Need("java", probe_java, "apt-get install openjdk-17-jdk-headless maven"),
         Need("go", probe_go, "on Debian 12: apt-get install -t bookworm-backports golang-go"),
         Need("node", probe_node, "apt-get install nodejs npm"),
+        Need("rust", probe_rust, "install Rust 1.88 or newer with rustup; apt-get install gcc libc6-dev"),
         Need("cc", probe_cc, "apt-get install gcc libc6-dev"),
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need(

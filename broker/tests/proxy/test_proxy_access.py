@@ -65,6 +65,22 @@ async def test_signed_call_has_its_account(accounts: Path) -> None:
     assert account.access_key == "producer-1"
 
 
+@pytest.mark.parametrize(
+    "at",
+    [
+        "2027-01-15T08:00:00Z",
+        "2027-01-15T08:00:00.123456789Z",
+        "2027-01-15T10:00:00.5+02:00",
+        "2027-01-15T03:00:30-05:00",
+    ],
+)
+async def test_signed_time_may_have_an_offset_and_a_fraction(accounts: Path, at: str) -> None:
+    """The SDK for Rust signs local times with nanoseconds."""
+    account = await guard(accounts).authenticate(headers(at=at), "192.0.2.7")
+
+    assert account is not None and account.access_key == "producer-1"
+
+
 async def test_without_accounts_every_call_is_allowed() -> None:
     """A proxy without accounts allows every call."""
     open_guard = ProxyGuard(None, lambda: NOW_MS, 0)
@@ -88,6 +104,8 @@ FORGED = [
     ({**headers(), "x-mq-date-time": "20270115T080001Z"}, "unknown access key, or another secret key"),
     ({**headers(), "x-mq-date-time": ""}, "expected a time"),
     ({**headers(), "x-mq-date-time": "yesterday"}, "expected a time"),
+    (headers(at="2027-01-15T08:00:00"), "expected a time"),
+    (headers(at="2027-01-15T08:00:00+02:00"), "differs"),
     ({**headers(), "authorization": "Basic abc"}, "another form"),
     ({**headers(), "authorization": "MQv2-HMAC-SHA1 Credential=producer-1"}, "another form"),
     ({**headers(), "authorization": "MQv2-HMAC-SHA1 Credential=producer-1, Signature=größe"}, "another form"),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 from proxy_world import (
     ADDRESS,
     BROKER,
     ENDPOINTS,
-    NOW_MS,
     REFUSED,
     UNAVAILABLE,
     FakeBrokers,
@@ -21,8 +17,7 @@ from proxy_world import (
 )
 
 from gantry_client.errors import NoMaster, NoRoute
-from gantry_proxy import clients
-from gantry_proxy.clients import DISCONNECTED_MS, LEAVING_MS, SILENT_MS, ProxyClient
+from gantry_proxy.clients import DISCONNECTED_MS, LEAVING_MS, SILENT_MS
 from gantry_proxy.handlers.routing import query_assignment, query_route
 from gantry_proxy.handlers.sessions import (
     accept_settings,
@@ -30,22 +25,16 @@ from gantry_proxy.handlers.sessions import (
     notify_client_termination,
     sync_lite_subscription,
 )
-from gantry_proxy.orphans import OrphanedTransactions
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
-from gantry_proxy.translation.handles import OpenTransaction, read_transaction_id
 from gantry_proxy.translation.times import duration_ms
-from gantry_wire.command import Command
 from gantry_wire.commands.admin import (
     CustomizedRetryPolicy,
     ExponentialRetryPolicy,
     GroupRetryPolicy,
     SubscriptionGroupConfig,
 )
-from gantry_wire.commands.transactions import CheckTransactionState
-from gantry_wire.message import StoredMessage, encode_host, encode_record
-from gantry_wire.properties import encode_properties
 
 ORDERS = pb.Resource(name="orders")
 
@@ -262,53 +251,6 @@ async def test_stream_that_a_terminated_client_leaves_open_is_closed() -> None:
     assert back.is_closed
 
 
-def slow_client(one: World) -> tuple[ProxyClient, FakeStream, asyncio.Event]:
-    """Return a client that reads nothing until the event is set."""
-    stream = one.join_producer(client_id="client-1")
-    stream.is_read = asyncio.Event()
-    client = one.clients.find("client-1")
-    assert client is not None
-    return client, stream, stream.is_read
-
-
-async def test_client_that_does_not_read_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK connects again when it reads."""
-    monkeypatch.setattr(clients, "WRITE_TIMEOUT_S", 0.01)
-    client, stream, _ = slow_client(world())
-
-    assert await client.send(pb.TelemetryCommand()) is False
-    assert (stream.is_closed, client.waiting_bytes) == (True, 0)
-
-
-async def test_burst_of_commands_waits_for_the_client() -> None:
-    """A broker asks about many transactions at once; a client that reads gets every question on its one stream."""
-    client, stream, is_read = slow_client(world())
-    ask = pb.TelemetryCommand(recover_orphaned_transaction_command={"transaction_id": "1" * 500})
-    burst = asyncio.gather(*(client.send(ask) for _ in range(2_000)))
-    await asyncio.sleep(0)
-    assert stream.written == []
-
-    is_read.set()
-
-    assert await burst == [True] * 2_000
-    assert (len(stream.written), stream.is_closed, client.waiting_bytes) == (2_000, False, 0)
-
-
-async def test_commands_beyond_the_limit_are_dropped() -> None:
-    """The memory for one client is bounded, and its stream stays open; a single large command is within the limit."""
-    client, stream, is_read = slow_client(world())
-    large = pb.TelemetryCommand(
-        recover_orphaned_transaction_command={"transaction_id": "1" * clients.WAITING_BYTES_MAX}
-    )
-    first = asyncio.create_task(client.send(large))
-    await asyncio.sleep(0)
-
-    assert await client.send(pb.TelemetryCommand(settings=producer_settings())) is False
-    is_read.set()
-    assert await first is True
-    assert (len(stream.written), stream.is_closed) == (1, False)
-
-
 async def test_broken_stream_is_no_error() -> None:
     """A write to a stream that just broke reports failure, and nothing else."""
     one = world()
@@ -431,78 +373,3 @@ async def test_unused_routes_are_forgotten() -> None:
     one.topics.forget_unused()
 
     assert "routes=0" in repr(one.topics)
-
-
-# ------- transactions
-
-
-def half_message(topic: str = "orders") -> Command:
-    record = StoredMessage(
-        topic=topic, queue_id=0, body=b"half", physical_offset=4711, queue_offset=9,
-        born_host=encode_host("10.0.0.7", 1), store_host=encode_host("10.0.0.1", 10911), born_timestamp_ms=NOW_MS,
-        store_timestamp_ms=NOW_MS, properties_bytes=encode_properties({"UNIQ_KEY": "01ABC", "TRAN_MSG": "true"}),
-    )  # fmt: skip
-    header = CheckTransactionState(
-        tran_state_table_offset=9, commit_log_offset=4711, topic="RMQ_SYS_TRANS_HALF_TOPIC", transaction_id="01ABC",
-        bname=BROKER,
-    )  # fmt: skip
-    return Command(code=39, ext=header.write(), body=encode_record(record))
-
-
-def transactions(kind: str = "TRANSACTION") -> tuple[World, OrphanedTransactions]:
-    one = World(FakeBrokers(kinds={"orders": kind}))
-    return one, OrphanedTransactions(one.brokers, one.topics, one.clients, 1 << 20)
-
-
-@pytest.mark.parametrize(("kind", "is_registered"), [("TRANSACTION", True), ("MIXED", True), ("NORMAL", False)])
-async def test_proxy_is_a_producer_of_topics_with_transactions(kind: str, is_registered: bool) -> None:
-    """Brokers ask the producers of a group; the group of a message from a proxy is its topic."""
-    one, orphans = transactions(kind)
-    one.join_producer()
-
-    await orphans.register()
-
-    assert one.brokers.registered == ({ADDRESS: ["orders"]} if is_registered else {})
-
-
-async def test_proxy_leaves_when_the_last_producer_is_gone() -> None:
-    """Otherwise brokers would ask a proxy that has no producer to ask."""
-    one, orphans = transactions()
-    stream = one.join_producer()
-    await orphans.register()
-
-    one.clients.disconnect("producer-1", stream)
-    await orphans.register()
-
-    assert one.brokers.unregistered == [(ADDRESS, "orders")]
-
-
-async def test_question_of_a_broker_reaches_a_producer() -> None:
-    """The producer gets the message, and a transaction id with which any replica can end it."""
-    one, orphans = transactions()
-    streams = [one.join_producer(client_id=f"p{number}") for number in range(2)]
-
-    for _ in range(4):
-        await orphans.on_check(half_message(), ADDRESS)
-
-    assert [len(stream.written) for stream in streams] == [2, 2]
-    command = streams[0].written[0].recover_orphaned_transaction_command
-    assert read_transaction_id(command.transaction_id) == OpenTransaction("01ABC", BROKER, 9, 4711)
-    assert (command.message.topic.name, command.message.body) == ("orders", b"half")
-    assert command.message.system_properties.message_type == pb.TRANSACTION
-
-
-@pytest.mark.parametrize("damage", ["no producer", "no body", "no header"])
-async def test_question_that_cannot_be_passed_on_is_dropped(damage: str) -> None:
-    """The broker repeats it; a malformed one must not end the connection."""
-    one, orphans = transactions()
-    command: Any = half_message()
-    if damage != "no producer":
-        stream = one.join_producer()
-        command = Command(code=39, ext=command.ext if damage == "no body" else {}, body=b"x")
-
-    await orphans.on_check(command, ADDRESS)
-
-    assert orphans.asked == 0
-    if damage != "no producer":
-        assert stream.written == []

@@ -29,7 +29,8 @@ SHARES: Final[Mapping[str, int]] = {
     "fifo": 10_000,
     "transaction": 5_000,
     "delay": 3_000,
-    "recall": 1_480,
+    "recall": 1_000,
+    "priority": 480,
     "invisible": 300,
     "dead-letters": 200,
     "fifo-dead-letters": 20,
@@ -37,7 +38,18 @@ SHARES: Final[Mapping[str, int]] = {
 """The flows, and their messages in a run of 100,000. Messages that wait or fail take time, so there are few of them."""
 FLOWS: Final = tuple(SHARES)
 TOTAL: Final = sum(SHARES.values())
-ABSENT: Final[Mapping[str, Mapping[str, str]]] = {"java": {}, "go": {}, "python": {}, "node": {}}
+ABSENT: Final[Mapping[str, Mapping[str, str]]] = {
+    "java": {"priority": "no priorities"},
+    "go": {},
+    "python": {},
+    "node": {},
+    "rust": {
+        "push": "no push consumer",
+        "recall": "no recall",
+        "priority": "no priorities",
+        "invisible": "no change of the invisible time",
+    },
+}
 """What an SDK does not have, by flow. The version of the SDK is pinned, so an update must look at this again."""
 FLOW_SECONDS_MAX: Final = 1_800
 """The time limit of one flow; the programs stop waiting for messages earlier."""
@@ -69,7 +81,7 @@ class FlowResult:
         """Return the result as a line of text."""
         head = f"{self.servers:<13} {self.language:<7} {self.flow:<18}"
         if self.absent:
-            return f"absent {head} {self.absent} in {self.version}"
+            return f"absent {head} {self.absent} (SDK {self.version})"
         counts = f"{self.messages:>6} sent, {self.received:>6} of {self.expected:>6}, {self.copies:>6} copies"
         return f"{'ok    ' if self.is_ok else 'FAILED'} {head} {counts}, {self.seconds:5.0f} s  {self.note}"
 
@@ -77,6 +89,11 @@ class FlowResult:
 def shares(total: int) -> dict[str, int]:
     """Return the messages of each flow in a run of this many messages, at least ten each."""
     return {flow: max(10, share * total // TOTAL) for flow, share in SHARES.items()}
+
+
+def absence(kind: str, language: str, flow: str) -> str:
+    """Return why a flow cannot be performed by an SDK with servers of a kind; empty if it can."""
+    return ABSENT[language].get(flow, "") or sdk_servers.absence(kind, flow)
 
 
 def run_sdks(
@@ -98,11 +115,11 @@ def run_flows(
         command = sdk_programs.command(language, directory)
         suffix, version = f"_{language}", sdk_programs.version_of(language)
         policy = sdk_servers.EXPONENTIAL_DELAYS if language == "node" else sdk_servers.LISTED_DELAYS
-        sdk_servers.prepare(servers, suffix, tuple(counts), policy)
+        reasons = {flow: absence(servers.kind, language, flow) for flow in counts}
+        sdk_servers.prepare(servers, suffix, [flow for flow in counts if not reasons[flow]], policy)
         for flow, count in counts.items():
-            reason = ABSENT[language].get(flow, "")
-            if reason:
-                yield FlowResult(language, servers.kind, flow, is_ok=True, absent=reason, version=version)
+            if reasons[flow]:
+                yield FlowResult(language, servers.kind, flow, is_ok=True, absent=reasons[flow], version=version)
                 continue
             result = _perform(command, language, servers, flow, count, directory)
             yield replace(_with_dead_letters(result, servers, suffix), version=version)

@@ -25,7 +25,7 @@ from gantry_interop.sdk import FlowResult
 
 RESULTS: Final = INTEROP / "gantry_interop" / "sdk_results.json"
 MESSAGES: Final = 20
-NAMES: Final = {"java": "Java", "go": "Go", "python": "Python", "node": "Node.js"}
+NAMES: Final = {"java": "Java", "go": "Go", "python": "Python", "node": "Node.js", "rust": "Rust"}
 SERVERS: Final = {
     "gantry": "Gantry",
     "apache": "RocketMQ",
@@ -42,7 +42,7 @@ Unmodified SDKs of RocketMQ 5 send and consume through Gantry's [proxy](proxy.md
 RocketMQ {version}, each in front of its own broker. The bodies are hashed. A flow passes if every message arrives, none
 is altered, and none arrives that must not: one that a filter excludes, that was recalled, or that was rolled back.
 Duplicates are allowed, and listed below the table. The numbers are the messages that were sent; bold ones are of a flow
-that does not pass with Gantry.
+that does not pass with Gantry. In place of a number is what an SDK lacks.
 
 {table}
 | flow | what it checks |
@@ -54,9 +54,13 @@ that does not pass with Gantry.
 | `transaction` | half of the messages are committed; the producer is asked about a fifth of them |
 | `delay` | no message arrives before its time |
 | `recall` | half of the messages are recalled before they are due |
+| `priority` | messages of higher priority arrive first |
 | `invisible` | a message whose invisible time is changed comes back, as its second delivery |
 | `dead-letters` | messages that always fail are delivered three times, and are then in the dead letters, unaltered |
 | `fifo-dead-letters` | the same for messages of message groups |
+
+The SDK for Rust has simple consumers only. Its program receives message groups with one, and never acknowledges the
+messages that always fail.
 
 `e2e/interop/run.py sdk` runs the programs in `e2e/interop/sdk`; with `--total 100000` each flow has its share of
 100,000 messages for each SDK. Differences between the servers:

@@ -145,6 +145,16 @@ def _node_command(folder: Path, _home: Path) -> list[str]:
     return [java.find_program("node", "install Node.js 20 or later"), str(folder / "main.mjs")]
 
 
+def _build_rust(source: Path, folder: Path) -> None:
+    cargo = java.find_program("cargo", "install Rust 1.88 or later, and a C compiler")
+    _run([cargo, "build", "--locked", "--quiet", "--target-dir", str(cargo_target(folder))], source)
+
+
+def cargo_target(folder: Path) -> Path:
+    """Return the folder for compiled crates of the Rust program, which is built in this folder."""
+    return folder / "build"
+
+
 SDKS: Final[Mapping[str, Sdk]] = {
     "java": Sdk(
         package="org.apache.rocketmq:rocketmq-client-java",
@@ -173,6 +183,13 @@ SDKS: Final[Mapping[str, Sdk]] = {
         sources=("*.mjs", "package*.json"),
         build=_build_node,
         command=_node_command,
+    ),
+    "rust": Sdk(
+        package="rocketmq",
+        pinned=("Cargo.toml", r'rocketmq = "=([0-9.]+)"'),
+        sources=("src/*.rs", "Cargo.*"),
+        build=_build_rust,
+        command=lambda folder, _home: [str(cargo_target(folder) / "debug" / "sdk-flows")],
     ),
 }
 """The SDKs, by the names of their folders."""

@@ -40,7 +40,7 @@ from gantry_wire.commands.admin import (
 )
 
 KINDS: Final = ("gantry", "apache", "gantry-apache", f"gantry-apache-{versions.PREVIOUS}", "apache-gantry")
-TOPIC_TYPES: Final = ("normal", "fifo", "delay", "transaction")
+TOPIC_TYPES: Final = ("normal", "fifo", "delay", "priority", "transaction")
 ORDERED: Final = frozenset({"fifo", "fifo-dead-letters"})
 """Flows whose group consumes in order."""
 DEAD_LETTER_FLOWS: Final = frozenset({"dead-letters", "fifo-dead-letters"})
@@ -59,6 +59,12 @@ GANTRY_PROXY: Final = ("-m", "gantry_proxy")
 READY_SECONDS_MAX: Final = 240.0
 DEAD_LETTER_SECONDS_MAX: Final = 90.0
 POLL_S: Final = 0.5
+
+
+def absence(kind: str, flow: str) -> str:
+    """Return why servers of a kind lack a flow, or a type of topics; empty if they have it."""
+    is_absent = flow == "priority" and kind == f"gantry-apache-{versions.PREVIOUS}"
+    return f"RocketMQ {versions.PREVIOUS} has no priorities" if is_absent else ""
 
 
 @dataclass(frozen=True)
@@ -94,21 +100,22 @@ def start(kind: str, nursery: Nursery, directory: Path, proxy_program: Sequence[
 
 def prepare(servers: Servers, suffix: str, flows: Sequence[str], policy: GroupRetryPolicy) -> None:
     """Create the topics with their types, and the groups of these flows with a retry policy."""
-    asyncio.run(_prepare(servers.name_server, suffix, [_group(flow, suffix, policy) for flow in flows]))
+    topics = [_topic(kind, suffix) for kind in TOPIC_TYPES if not absence(servers.kind, kind)]
+    asyncio.run(_prepare(servers.name_server, topics, [_group(flow, suffix, policy) for flow in flows]))
 
 
-async def _prepare(name_server: str, suffix: str, groups: Sequence[SubscriptionGroupConfig]) -> None:
+async def _prepare(name_server: str, topics: Sequence[CreateTopic], groups: Sequence[SubscriptionGroupConfig]) -> None:
     session = Session(name_server)
     await session.start()
     try:
         for broker in (await session.name_servers.cluster()).broker_addr_table.values():
             address = broker.broker_addrs[0]
-            for kind in TOPIC_TYPES:
-                await session.calls.request_success(address, RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(kind, suffix))
+            for topic in topics:
+                await session.calls.request_success(address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
             for group in groups:
                 code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
                 await session.calls.request_success(address, code, None, group)
-        while await session.name_servers.route(f"sdk-{TOPIC_TYPES[-1]}{suffix}") is None:  # noqa: ASYNC110
+        while await session.name_servers.route(topics[-1].topic) is None:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
     finally:
         await session.close()

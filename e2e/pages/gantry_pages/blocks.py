@@ -4,7 +4,7 @@
     ```text      right after it          lines of the output, in this order; `...` matches anything
     ```yaml group.yaml                   a file (`FILES`) that the reader writes; its name follows the language
     ```python send.py   ```java Send.java   a program: written, then run by its toolchain (`toolchains`), which may
-    ```go main.go   ```js main.mjs                                                                 compile it first
+    ```go main.go   ```js main.mjs   ```rust src/main.rs                                          compile it first
 
 A block that is not run has a comment with the reason above it in the source of the page; the tests count these.
 
@@ -33,7 +33,7 @@ FENCE: Final = re.compile(r"^```(?P<language>\w*)(?: (?P<name>\S+))?\n(?P<text>.
 MARK: Final = re.compile(r"<!-- (?P<word>not run|ready after): (?P<text>[^\n]+) -->\n+\Z")
 """A comment above a block."""
 
-PROGRAMS: Final = ("python", "java", "go", "js")
+PROGRAMS: Final = ("python", "java", "go", "js", "rust")
 FILES: Final = ("yaml", "properties", "json", "ini", "toml")
 """The languages of programs, and of files that a reader writes."""
 

@@ -15,7 +15,7 @@ TASKS: Final = (
 )  # fmt: skip
 """The task pages, by file name without suffix."""
 
-SDK_PAGES: Final = ("sdk-java", "sdk-go", "sdk-python", "sdk-node")
+SDK_PAGES: Final = ("sdk-java", "sdk-go", "sdk-python", "sdk-node", "sdk-rust")
 """The pages about SDKs of RocketMQ 5: `sdk-` and the name of a folder in e2e/interop/sdk."""
 PAGES: Final = (*TASKS, *SDK_PAGES, "output")
 FIRST_HALF: Final = ("start", "java", "python", "spark", "move-consumers", "tune", "output")

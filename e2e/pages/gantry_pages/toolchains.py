@@ -87,6 +87,28 @@ class Node:
         return f"HOME={shlex.quote(str(folder / 'home'))} node {shlex.quote(name)}"
 
 
+@final
+@dataclass(frozen=True)
+class Rust:
+    """Cargo, with the locked crates of the SDK's program, whose compiled crates it uses."""
+
+    package: Path
+    target: Path
+
+    def command(self, folder: Path, name: str) -> str:
+        """Return the command that builds and runs the program. The SDK logs to standard error, line by line."""
+        manifest = (self.package / "Cargo.toml").read_text()
+        (folder / "Cargo.toml").write_text(manifest.replace(PROGRAM_OF_RUST, PROGRAM_OF_PAGE))
+        shutil.copy(self.package / "Cargo.lock", folder / "Cargo.lock")
+        log = shlex.quote(str(folder / "sdk.log"))
+        run = f"cargo run --locked --quiet --target-dir {shlex.quote(str(self.target))}"
+        return f"{run} 2>{log} || {{ cat {log}; false; }}"
+
+
+PROGRAM_OF_RUST, PROGRAM_OF_PAGE = 'name = "sdk-flows"', 'name = "sdk-page"'
+"""The programs have different names, as they are built in the same folder."""
+
+
 def toolchains(page: str, languages: frozenset[str]) -> dict[str, Toolchain]:
     """Return the toolchains of a page by language. The page of an SDK is named `sdk-` and the folder of its program."""
     found: dict[str, Toolchain] = {"python": Python()}
@@ -112,6 +134,8 @@ def _sdk_toolchain(language: str, folder: Path) -> Toolchain:
             return Go(source)
         case "node":
             return Node(folder / "node_modules")
+        case "rust":
+            return Rust(source, sdk_programs.cargo_target(folder))
         case _:
             return Python(str(folder / "venv" / "bin" / "python"), options="")
 

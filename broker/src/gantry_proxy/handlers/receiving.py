@@ -64,8 +64,8 @@ async def receive_message(
     require_client_id(context)
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
-    client, context = await _wait_for_settings(core, context)
-    config = await core.topics.group(group, topic) if group != client.group else await group_of(core, client)
+    client, context = await _find_consumer(core, context, group, is_simple=not request.auto_renew)
+    config = await core.topics.group(group, topic) if group != client.group else await group_of(core, client, topic)
     wanted = read_filter(request.filter_expression)
     address, pop = await _pop_request(core, context, request, wanted, config)
     reply = await _pop(core, client, address, pop)
@@ -92,10 +92,18 @@ async def receive_message(
             await _return(core, client, delivery, receipt)
 
 
-async def _wait_for_settings(core: ProxyCore, context: CallContext) -> tuple[ProxyClient, CallContext]:
-    """Return the client of a receive, and its context with the time that is left. Raises ProxyError without one."""
-    begun_s, remaining_s = core.monotonic_s(), context.remaining_ms / 1_000
-    client = await core.clients.wait_for(context.client_id, min(SETTINGS_WAIT_S, remaining_s / 2))
+async def _find_consumer(
+    core: ProxyCore, context: CallContext, group: str, *, is_simple: bool
+) -> tuple[ProxyClient, CallContext]:
+    """Return the client of a receive, and its context with the time that is left. Raises ProxyError without one.
+
+    The receives of a simple consumer need no settings; others wait for them, since some SDKs send both at once.
+    """
+    client_id, begun_s, remaining_s = context.client_id, core.monotonic_s(), context.remaining_ms / 1_000
+    if is_simple:
+        client = core.clients.touch(client_id) or core.clients.restore_consumer(client_id, group)
+    else:
+        client = await core.clients.wait_for(client_id, min(SETTINGS_WAIT_S, remaining_s / 2))
     if client is None or client.is_producer:
         raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings of a consumer")
     waited_ms = int((core.monotonic_s() - begun_s) * 1_000)

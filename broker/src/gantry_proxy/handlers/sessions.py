@@ -72,11 +72,15 @@ async def _confirm(core: ProxyCore, client: ProxyClient, context: CallContext) -
         await core.renewals.return_messages(client.client_id)
 
 
-async def group_of(core: ProxyCore, client: ProxyClient) -> SubscriptionGroupConfig | None:
-    """Return the configuration of a client's group; None without one, or while no broker answers."""
-    for entry in client.settings.subscription.subscriptions:
+async def group_of(core: ProxyCore, client: ProxyClient, topic: str = "") -> SubscriptionGroupConfig | None:
+    """Return the configuration of a client's group; None without one, or while no broker answers.
+
+    ``topic`` is that of a call. Not every client names its topics in its settings: the SDK for Rust does not.
+    """
+    subscribed = [entry.topic.name for entry in client.settings.subscription.subscriptions]
+    for name in dict.fromkeys([topic, *subscribed] if topic else subscribed):
         try:
-            return await core.topics.group(client.group, entry.topic.name)
+            return await core.topics.group(client.group, name)
         except ClientError:
             continue  # the brokers of another topic may answer; else the client gets the defaults
     return None

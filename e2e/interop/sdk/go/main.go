@@ -19,7 +19,7 @@ import (
 
 var flows = map[string]func(*run) (verdict, error){
 	"normal": normal, "tag": filtered, "sql": filtered, "push": push, "fifo": fifo, "delay": delay, "recall": recall,
-	"transaction": transaction, "invisible": changeInvisible, "dead-letters": deadLetters,
+	"priority": priority, "transaction": transaction, "invisible": changeInvisible, "dead-letters": deadLetters,
 	"fifo-dead-letters": deadLetters,
 }
 

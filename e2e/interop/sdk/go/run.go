@@ -118,10 +118,10 @@ func (r *run) sendAll(lanes int, send func(index int) error) error {
 }
 
 // receiveAll receives and acknowledges until the tally has every wanted message, or the time is over.
-func (r *run) receiveAll(consumer rmq.SimpleConsumer, found *tally, patience time.Duration) error {
+func (r *run) receiveAll(consumer rmq.SimpleConsumer, found *tally, count int, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
-	failures := make(chan error, receivers)
-	for range receivers {
+	failures := make(chan error, count)
+	for range count {
 		go func() {
 			var err error
 			for err == nil && !found.isComplete() && time.Now().Before(deadline) {
@@ -131,7 +131,7 @@ func (r *run) receiveAll(consumer rmq.SimpleConsumer, found *tally, patience tim
 		}()
 	}
 	var all error
-	for range receivers {
+	for range count {
 		all = errors.Join(all, <-failures)
 	}
 	return all

@@ -10,7 +10,11 @@ import (
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 )
 
-const changedInvisible = 3 * time.Second
+const (
+	changedInvisible = 3 * time.Second
+	// priorityMax is the highest priority: topics have four queues, and 0 is no priority for the SDK for Node.js.
+	priorityMax = 3
+)
 
 // scene is a started simple consumer and a started producer of one topic.
 type scene struct {
@@ -19,6 +23,8 @@ type scene struct {
 	consumer rmq.SimpleConsumer
 	producer rmq.Producer
 	found    *tally
+	// receivers is the number of receives at the same time.
+	receivers int
 }
 
 func (r *run) open(kind string, filter *rmq.FilterExpression, more ...rmq.ProducerOption) (*scene, error) {
@@ -31,7 +37,7 @@ func (r *run) open(kind string, filter *rmq.FilterExpression, more ...rmq.Produc
 		consumer.GracefulStop()
 		return nil, err
 	}
-	return &scene{r, kind, consumer, producer, r.tally()}, nil
+	return &scene{r, kind, consumer, producer, r.tally(), receivers}, nil
 }
 
 func (s *scene) stop() {
@@ -46,7 +52,7 @@ func (s *scene) exchange(send func(message *rmq.Message, index int) error) error
 		return err
 	}
 	s.found.close()
-	return s.receiveAll(s.consumer, s.found, s.patience())
+	return s.receiveAll(s.consumer, s.found, s.receivers, s.patience())
 }
 
 func (s *scene) send(message *rmq.Message) error {
@@ -155,6 +161,33 @@ func recall(r *run) (verdict, error) {
 		err = s.receiveMore(recallable)
 	}
 	return s.found.judge(fmt.Sprintf("%d recalled", recalled.Load())), err
+}
+
+// priority sends all messages, then checks that one receiver gets those of higher priority first.
+func priority(r *run) (verdict, error) {
+	s, err := r.open("priority", rmq.SUB_ALL)
+	if err != nil {
+		return verdict{}, err
+	}
+	defer s.stop()
+	s.receivers = 1
+	lowest := priorityMax
+	s.found.check = func(view *rmq.MessageView) {
+		number, _ := strconv.Atoi(view.GetProperties()["number"])
+		found := 1 + number%priorityMax
+		if found > lowest {
+			s.found.complain("priority %d after %d", found, lowest)
+		}
+		lowest = min(lowest, found)
+	}
+	err = s.exchange(func(message *rmq.Message, index int) error {
+		if err := message.SetPriority(int32(1 + index%priorityMax)); err != nil {
+			return err
+		}
+		s.found.want(message)
+		return s.send(message)
+	})
+	return s.found.judge("highest first"), err
 }
 
 // transaction commits every other message; the outcome of a fifth of them is left to the checker.

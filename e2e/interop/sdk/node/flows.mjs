@@ -12,6 +12,8 @@ const { FilterType, TransactionResolution } = definitions;
 
 const CHANGED_INVISIBLE_MS = 3_000;
 const MESSAGE_GROUPS = 16;
+/** The priorities are 1 to 3: topics have four queues, and this SDK sends priority 0 as a normal message. */
+const PRIORITY_MAX = 3;
 /** The time without a delivery after which messages that always fail are given up. */
 const SETTLED_MS = 15_000;
 /** How often a message is delivered before it goes to the dead letters; the groups allow two retries. */
@@ -91,6 +93,26 @@ function recall(run) {
     await run.receiveAll(consumer);
     await run.receiveMore(consumer, RECALLABLE_MS);
     return run.found.judge(`${recalled} recalled`);
+  });
+}
+
+/** Send all messages, then check that one receiver gets those of higher priority first. */
+function priority(run) {
+  const { found } = run;
+  let lowest = PRIORITY_MAX;
+  found.check = view => {
+    const expected = 1 + (Number(view.properties.get('number')) % PRIORITY_MAX);
+    if (view.priority !== expected) found.wrong.push(`priority ${view.priority}, expected ${expected}`);
+    if (expected > lowest) found.wrong.push(`priority ${expected} after ${lowest}`);
+    lowest = Math.min(lowest, expected);
+  };
+  return withSimpleConsumer(run, 'priority', FilterExpression.SUB_ALL, {}, async (consumer, producer) => {
+    await run.sendAll(index => {
+      const message = run.message('priority', index, { priority: 1 + (index % PRIORITY_MAX) });
+      return producer.send(found.want(message));
+    });
+    await run.receiveAll(consumer, run.patience, 1);
+    return found.judge('highest first');
   });
 }
 
@@ -210,6 +232,6 @@ async function deadLetters(run) {
 }
 
 export const FLOWS = {
-  normal, tag: filtered, sql: filtered, push, fifo, delay, recall, transaction, invisible: changeInvisible,
+  normal, tag: filtered, sql: filtered, push, fifo, delay, recall, priority, transaction, invisible: changeInvisible,
   'dead-letters': deadLetters, 'fifo-dead-letters': deadLetters,
 };

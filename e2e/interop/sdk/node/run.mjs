@@ -79,14 +79,14 @@ export class Run {
   }
 
   /** Receive and acknowledge until every wanted message has arrived, or the time is over. */
-  async receiveAll(consumer, patience = this.patience) {
+  async receiveAll(consumer, patience = this.patience, receivers = RECEIVERS) {
     const deadline = Date.now() + patience;
     const receive = async () => {
       while (!this.found.isComplete && Date.now() < deadline) {
         await receiveAndAck(consumer, view => this.found.add(view));
       }
     };
-    await Promise.all(Array.from({ length: RECEIVERS }, receive));
+    await Promise.all(Array.from({ length: receivers }, receive));
   }
 
   /** Receive for some time after the last wanted message, so that an unwanted one is noticed. */

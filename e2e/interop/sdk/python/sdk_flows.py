@@ -26,6 +26,8 @@ from sdk_run import AWAIT_S, BATCH, INVISIBLE_S, RECALLABLE_S, Run
 
 CHANGED_INVISIBLE_S = 3
 MESSAGE_GROUPS = 16
+PRIORITY_MAX = 3
+"""The priorities are 1 to 3: topics have four queues, and the SDK for Node.js sends priority 0 as a normal message."""
 SETTLED_S = 15.0
 """The time without a delivery after which messages that always fail are given up."""
 DELIVERIES = 3
@@ -114,6 +116,30 @@ def recall(run: Run) -> Verdict:
     consumer.shutdown()
     producer.shutdown()
     return run.found.judge(f"{len(recalled)} recalled")
+
+
+def priority(run: Run) -> Verdict:
+    """Send all messages, then check that one receiver gets those of higher priority first."""
+    consumer, producer = run.consumer("priority"), run.producer("priority")
+    lowest = PRIORITY_MAX
+
+    def check(view: Any) -> str | None:
+        nonlocal lowest
+        expected, before = 1 + int(view.properties["number"]) % PRIORITY_MAX, lowest
+        lowest = min(lowest, expected)
+        if view.priority != expected:
+            return f"priority {view.priority}, expected {expected}"
+        return f"priority {expected} after {before}" if expected > before else None
+
+    def send(index: int) -> None:
+        producer.send(run.found.want(run.message("priority", index, priority=1 + index % PRIORITY_MAX)))
+
+    run.found.check = check
+    run.send_all(send)
+    run.receive_all(consumer, receivers=1)
+    consumer.shutdown()
+    producer.shutdown()
+    return run.found.judge("highest first")
 
 
 def transaction(run: Run) -> Verdict:
@@ -255,7 +281,8 @@ def dead_letters(run: Run) -> Verdict:
 
 FLOWS: dict[str, Callable[[Run], Verdict]] = {
     "normal": normal, "tag": filtered, "sql": filtered, "push": push, "fifo": fifo, "delay": delay, "recall": recall,
-    "transaction": transaction, "invisible": invisible, "dead-letters": dead_letters, "fifo-dead-letters": dead_letters,
+    "priority": priority, "transaction": transaction, "invisible": invisible, "dead-letters": dead_letters,
+    "fifo-dead-letters": dead_letters,
 }  # fmt: skip
 
 

@@ -159,7 +159,7 @@ class Run:
             list(pool.map(send_lane, range(lanes)))
         self.found.close()
 
-    def receive_all(self, consumer: Any, patience_s: float | None = None) -> None:
+    def receive_all(self, consumer: Any, patience_s: float | None = None, receivers: int = RECEIVERS) -> None:
         """Receive and acknowledge until every wanted message has arrived, or the time is over."""
         deadline = time.monotonic() + (patience_s or self.patience_s)
 
@@ -167,8 +167,8 @@ class Run:
             while not self.found.is_complete and time.monotonic() < deadline:
                 receive_and_ack(consumer, self.found.add)
 
-        with ThreadPoolExecutor(RECEIVERS) as pool:
-            list(pool.map(receive_some, range(RECEIVERS)))
+        with ThreadPoolExecutor(receivers) as pool:
+            list(pool.map(receive_some, range(receivers)))
 
     def receive_more(self, consumer: Any, longer_s: float) -> None:
         """Receive for some time after the last wanted message, so that an unwanted one is noticed."""
