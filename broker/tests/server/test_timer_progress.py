@@ -134,6 +134,7 @@ def test_progress_of_rocketmq_is_adopted_if_it_is_further(tmp_path: Path, progre
     """A store that RocketMQ has used continues after what that has delivered, and never moves back."""
     disk, store = RealDisk(), str(tmp_path)
     (tmp_path / "config").mkdir()
+    (tmp_path / "timerwheel").write_bytes(b"")
     file = tmp_path / "config/timercheck"
     assert read_java_state(disk, store) == TimerState()
     for data in (b"", b"\0" * 31, struct.pack(">4q", -1, 0, 4, 4)):
@@ -164,4 +165,41 @@ def test_progress_is_written_for_rocketmq(tmp_path: Path, progress: TimerProgres
     assert (len(data), sorted(path.name for path in tmp_path.iterdir())) == (4096, ["config"])
     assert read_java_state(disk, store) == TimerState(), "what Gantry has written is no progress of RocketMQ"
     (tmp_path / "config/timercheck").write_bytes(struct.pack(">4q", 9_500, 7, 35, 35) + data[32:])
+    (tmp_path / "timerwheel").write_bytes(b"x")
     assert read_java_state(disk, store).read == 35, "RocketMQ has written the file since"
+
+
+def overwritten(data: bytes) -> list[bytes]:
+    """Return copies of a file with damage: a cut at any byte, any flipped bit of the used part, garbage in its place."""
+    used = 66
+    cut = [data[:end] for end in range(used)]
+    flipped = [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(used) for bit in range(8)]
+    garbage = [struct.pack(">4q", *[1 << 60] * 4).ljust(512, b"\x5a") + data[512:], b"\x7f" * 4096]
+    return cut + flipped + garbage
+
+
+def test_damaged_file_for_rocketmq_skips_no_timer(
+    tmp_path: Path, progress: TimerProgress, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without RocketMQ's files of pending timers beside it, a file that Gantry has not left so is damaged."""
+    disk, store = RealDisk(), str(tmp_path)
+    (tmp_path / "config").mkdir()
+    write_java_progress(disk, store, JavaProgress(9_876, 30, DataVersion(state_version=1, timestamp=2, counter=3)))
+    file = tmp_path / "config/timercheck"
+    progress.change(state(9_876))
+    for damaged in overwritten(file.read_bytes()):
+        file.write_bytes(damaged)
+        caplog.clear()
+        progress.adopt(read_java_state(disk, store))
+        assert progress.state == state(9_876), damaged[:66].hex()
+        assert [record.levelname for record in caplog.records] == ["WARNING"], damaged[:66].hex()
+
+
+def test_garbage_is_believed_with_files_of_rocketmq(tmp_path: Path, progress: TimerProgress) -> None:
+    """The twin: RocketMQ has no checksum in its file, so beside its own files the numbers count."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "timerwheel").write_bytes(b"x")
+    (tmp_path / "config/timercheck").write_bytes(struct.pack(">4q", *[1 << 60] * 4))
+    progress.change(state(9_876))
+    progress.adopt(read_java_state(RealDisk(), str(tmp_path)))
+    assert progress.state.read == 1 << 60

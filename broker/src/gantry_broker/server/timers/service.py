@@ -29,7 +29,7 @@ from gantry_broker.server.timers.due_files import HOUR_MS, DamagedDueFile, DueFi
 from gantry_broker.server.timers.due_index import BUFFERED_MAX, FLUSH_INTERVAL_S, SPLIT_AHEAD_MS, DueIndex
 from gantry_broker.server.timers.entries import JAVA_PRECISION_MAX_MS, Entry, due_of, first_key
 from gantry_broker.server.timers.java_progress import read_java_state, write_java_progress
-from gantry_broker.server.timers.progress import TimerProgress
+from gantry_broker.server.timers.progress import TABLE, TimerProgress
 from gantry_broker.server.timers.reader import TimerReader
 from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_broker.server.timers.window import RUN_MAX, DueWindow
@@ -93,6 +93,7 @@ class TimerService:
         if not self.reader.restore(indexed):
             log.warning("due files do not match the log; building them again", extra={"read": indexed.queue_offset})
             self._is_rebuild_needed = True
+        core.persistence.mark(TABLE, now=False)  # RocketMQ's file may be damaged.
 
     async def close(self) -> None:
         """Find the first pending message, for a RocketMQ broker that takes over. Called when the tasks have ended."""
