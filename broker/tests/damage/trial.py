@@ -379,7 +379,7 @@ class BrokerRun:
         if is_master:
             await self._read_tables(peer, reading)
         if self._trial.template.has_users:
-            await self._read_accounts(peer, reading)
+            await self._read_accounts(reading)
         reading.is_cut_off = False
         return reading
 
@@ -416,13 +416,15 @@ class BrokerRun:
         if self.shard.master_number == 1:
             reading.setting = await setting_of(peer, self._expectations.setting[0])
 
-    async def _read_accounts(self, peer: Dialogue, reading: Reading) -> None:
-        """Pull with each account, and list the users."""
+    async def _read_accounts(self, reading: Reading) -> None:
+        """Pull with each account, and list the users, over new connections: a change of roles closes the old ones."""
         broker = self.shard.brokers[reading.member]
         for login in self._expectations.logins:
             with suppress(RemotingError):
                 reading.logins.append((login, await is_granted(broker, login)))
-        reading.users = await users_of(peer)
+        with suppress(RemotingError):
+            async with super_dialogue(broker) as peer:
+                reading.users = await users_of(peer)
 
 
 def _waited(run: ObservedRun) -> bool:
