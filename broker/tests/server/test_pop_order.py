@@ -58,7 +58,7 @@ def test_acks_of_other_pops_change_nothing(queues: OrderedQueues) -> None:
 
 
 def test_ack_of_an_unknown_pop_counts_for_the_next_message_only() -> None:
-    """A crash has lost the entry: those between the next message and a later one may be unacked, and are not skipped."""
+    """A crash has lost the entry: messages before a later one may be unacked, and are not skipped."""
     after_crash = OrderedQueues()
 
     assert after_crash.ack(KEY, 0, 6, 1000, next_offset=5) == OUTDATED

@@ -170,7 +170,7 @@ def test_progress_is_written_for_rocketmq(tmp_path: Path, progress: TimerProgres
 
 
 def overwritten(data: bytes) -> list[bytes]:
-    """Return copies of a file with damage: a cut at any byte, any flipped bit of the used part, garbage in its place."""
+    """Return damaged copies of a file: a cut at any byte, any flipped bit of the used part, garbage in its place."""
     used = 66
     cut = [data[:end] for end in range(used)]
     flipped = [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(used) for bit in range(8)]
