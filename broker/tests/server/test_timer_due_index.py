@@ -251,7 +251,7 @@ def damage_other_hour(disk: FaultyDisk, path: str) -> None:
 
 @pytest.mark.parametrize("damage", [damage_flip, damage_head, damage_other_hour])
 async def test_damaged_file_is_found(disk: FaultyDisk, damage: object) -> None:
-    """A changed bit in an entry or in the head of a block, and the file of another hour, end the load."""
+    """A changed bit in an entry or in a block's head, and the file of another hour, end the load; the error names it."""
     index, _ = opened(disk)
     await split(index, START_MS + 9 * HOUR_MS)
     for offset in range(20):
@@ -260,7 +260,7 @@ async def test_damaged_file_is_found(disk: FaultyDisk, damage: object) -> None:
     assert callable(damage)
     damage(disk, f"/store/timers/{START_HOUR:08d}")
 
-    with pytest.raises(DamagedDueFile):
+    with pytest.raises(DamagedDueFile, match=f"timers/{START_HOUR:08d}: "):
         await load_all(index, TimerState(), 20)
 
 

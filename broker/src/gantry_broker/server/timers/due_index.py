@@ -20,6 +20,7 @@ from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.server.timers.due_files import (
     BLOCK_ENTRIES_MAX,
     HOUR_MS,
+    LATER,
     OFFSET_MAX,
     DamagedDueFile,
     DueFiles,
@@ -140,12 +141,12 @@ class DueIndex:
         if split.read.size < files.later.size:
             data = await run_in_thread(lambda: files.read_later(split.read.size))
             for first in range(0, len(data), ENTRIES_PER_SLICE * ENTRY_BYTES):
-                for one in split_entries(data[first : first + ENTRIES_PER_SLICE * ENTRY_BYTES]):
+                for one in split_entries(data[first : first + ENTRIES_PER_SLICE * ENTRY_BYTES], LATER):
                     split.parts.setdefault(due_of(one) // HOUR_MS, bytearray()).extend(one)
                 await asyncio.sleep(0)
             split.read = split.read.extended(data)
             if split.read.size == files.later.size and not split.read.is_same(files.later):
-                raise DamagedDueFile
+                raise DamagedDueFile(LATER, "it does not match its checksum")
         elif split.parts:
             await self._append_split(split)
         else:
@@ -157,7 +158,7 @@ class DueIndex:
     async def _append_split(self, split: _Split) -> None:
         parts: list[Part] = []
         for hour in sorted(split.parts)[:FILES_PER_STEP]:
-            entries = split_entries(bytes(split.parts[hour]))
+            entries = split_entries(bytes(split.parts[hour]), LATER)
             parts.append(await _make_part(hour, self.files.hours.get(hour, Extent()), entries))
         await run_in_thread(lambda: self.files.append(parts))
         for part in parts:

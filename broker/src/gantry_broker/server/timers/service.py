@@ -236,8 +236,8 @@ class TimerService:
         while True:
             try:
                 is_more = await self._maintain_files(loop.time())
-            except DamagedDueFile:
-                log.error("due file is damaged; building all of them again from the log")
+            except DamagedDueFile as error:
+                log.error("due file is damaged; building all of them again from the log", extra={"reason": str(error)})
                 self._is_rebuild_needed, is_more = True, True
             except OSError as error:
                 log.warning("failed to access due files; will retry", extra={"reason": str(error)})
