@@ -251,7 +251,7 @@ def damage_other_hour(disk: FaultyDisk, path: str) -> None:
 
 @pytest.mark.parametrize("damage", [damage_flip, damage_head, damage_other_hour])
 async def test_damaged_file_is_found(disk: FaultyDisk, damage: object) -> None:
-    """A changed bit in an entry or in a block's head, and the file of another hour, end the load; the error names it."""
+    """A changed bit in an entry or a block's head, and the file of another hour, end the load with its name."""
     index, _ = opened(disk)
     await split(index, START_MS + 9 * HOUR_MS)
     for offset in range(20):
