@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from test_server_delay_progress import FakeLog
 
+from gantry_broker.errors import QueueRebuilding
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.timers.java_progress import JavaProgress, read_java_state, write_java_progress
@@ -18,7 +19,10 @@ from gantry_broker.server.timers.progress import (
     TimerDocument,
     TimerProgress,
 )
+from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import running_broker, wait_until
+from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion
 
 
@@ -203,3 +207,15 @@ def test_garbage_is_believed_with_files_of_rocketmq(tmp_path: Path, progress: Ti
     progress.change(state(9_876))
     progress.adopt(read_java_state(RealDisk(), str(tmp_path)))
     assert progress.state.read == 1 << 60
+
+
+async def test_stop_succeeds_while_the_timer_queue_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the first pending timer, for RocketMQ, meets a damaged unit: RocketMQ then reads from the start."""
+
+    async def meet_damage(roller: TimerRoller, start: int) -> int:
+        raise QueueRebuilding(names.TIMER_TOPIC, 0, start)
+
+    monkeypatch.setattr(TimerRoller, "find_pending", meet_damage)
+    async with running_broker(tmp_path) as broker:
+        await wait_until(lambda: broker.timers.is_ready)
+    assert struct.unpack_from(">7q", (tmp_path / "config/timercheck").read_bytes())[2] == 0

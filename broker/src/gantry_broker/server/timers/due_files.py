@@ -55,7 +55,7 @@ assert _HEAD.size + _CRC.size == ENTRY_BYTES, "files have a multiple of the size
 
 
 class DamagedDueFile(Exception):
-    """A due file has an invalid part, so all of them must be built again from the log. The text names file and fault."""
+    """A due file has an invalid part, so all must be built again from the log. The text names the file and fault."""
 
     def __init__(self, name: str, fault: str) -> None:
         super().__init__(f"{DIRECTORY}/{name}: {fault}")

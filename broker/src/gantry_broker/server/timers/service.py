@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, final
 
 from gantry_broker.errors import BrokerError
@@ -97,7 +98,9 @@ class TimerService:
 
     async def close(self) -> None:
         """Find the first pending message, for a RocketMQ broker that takes over. Called when the tasks have ended."""
-        if self.is_ready:
+        if not self.is_ready:
+            return
+        with suppress(BrokerError):  # The queue is being rebuilt: RocketMQ then reads more messages, and loses none.
             self._passed_offset = await self.roller.find_pending(self.files.first_offset)
 
     def _first_pending(self) -> int:
