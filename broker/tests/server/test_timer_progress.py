@@ -210,7 +210,7 @@ def test_garbage_is_believed_with_files_of_rocketmq(tmp_path: Path, progress: Ti
 
 
 async def test_stop_succeeds_while_the_timer_queue_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for the first pending timer, for RocketMQ, meets a damaged unit: RocketMQ then reads from the start."""
+    """The search for the first pending timer for RocketMQ meets a damaged unit: RocketMQ reads from the start then."""
 
     async def meet_damage(roller: TimerRoller, start: int) -> int:
         raise QueueRebuilding(names.TIMER_TOPIC, 0, start)
