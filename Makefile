@@ -47,7 +47,7 @@ interop-bench: ## Run Apache's own benchmark Producer and Consumer against our p
 crash: ## Kill the broker in every mode at crash points, inject disk faults, and check that no acknowledged message is lost.
 	@scripts/crash
 
-damage: ## Damage every kind of file of a store in every way, some 2,500 times, and check for wrong and silently missing messages.
+damage: ## Damage every kind of file of a store in every way, some 3,200 times, and check for wrong and silently missing messages.
 	@scripts/damage $(DAMAGE)
 
 exactly-once: ## Archive a million messages while driver, workers and brokers are killed, and compare with the log (needs Java).

@@ -7,6 +7,7 @@ here: the server calls ``replace``, and ``document`` when it writes them.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final, final
 
 from gantry_access.account_document import AccountDocument, read_tables, write_tables
@@ -46,6 +47,10 @@ class AccountStore:
     def load(self, document: AccountDocument) -> None:
         """Make a stored or received document the present tables. Raises ValueError for an invalid one."""
         self.replace(read_tables(document))
+
+    def set_change_count(self, count: int) -> None:
+        """Let the next change have the number after this one; users and policies stay as they are."""
+        self.tables = replace(self.tables, change_count=count)
 
     def add_initial_user(self) -> bool:
         """Add the configured first user to tables in which no enabled user is a Super user; return whether it was.

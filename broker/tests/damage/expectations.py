@@ -39,6 +39,23 @@ class Message(msgspec.Struct, frozen=True):
         """Its topic, queue and queue offset."""
         return self.topic, self.queue_id, self.queue_offset
 
+    def has_content_of(self, right: Message) -> bool:
+        """Whether it has the body and the properties of the other one."""
+        return self.body == right.body and all(self.properties.get(k) == v for k, v in right.properties.items())
+
+    def is_same(self, right: Message) -> bool:
+        """Whether it is the other one, at its place."""
+        is_there = self.physical_offset == right.physical_offset and self.place == right.place
+        return is_there and self.has_content_of(right)
+
+    def difference_from(self, right: Message) -> str:
+        """Return how it differs from the expected one."""
+        if self.physical_offset != right.physical_offset:
+            return f"lies at {self.physical_offset}, not at {right.physical_offset}"
+        if self.body != right.body:
+            return f"another body: {self.body[:32]!r} in place of {right.body[:32]!r}"
+        return f"{self.properties} in place of {right.properties}"
+
 
 class PendingMessage(msgspec.Struct, frozen=True):
     """An accepted message that must appear in a queue later: a delayed one, or one of an open transaction."""
@@ -51,10 +68,26 @@ class PendingMessage(msgspec.Struct, frozen=True):
     """Queue offset of a half message; -1 for a delayed message."""
     physical_offset: int = -1
     """Physical offset of the half or delayed message itself."""
+    is_timer: bool = False
+    """Whether it is a timer message, which is delivered once unless a crash or a failover comes."""
 
     @property
     def is_half(self) -> bool:
         return self.half_offset >= 0
+
+
+class Login(msgspec.Struct, frozen=True):
+    """An account that pulls from a topic, with the answer that it must get."""
+
+    user: str
+    password: str
+    topic: str
+    group: str
+    denied: str = ""
+    """Why it must be refused; empty if it has access."""
+
+    def __repr__(self) -> str:
+        return f"{self.user} with {self.password} to {self.topic}"
 
 
 class Expectations(msgspec.Struct):
@@ -68,6 +101,12 @@ class Expectations(msgspec.Struct):
     pending: list[PendingMessage] = []
     ended: list[str] = []
     """Unique keys of transactions that were committed or rolled back."""
+    delivered_timers: list[str] = []
+    """Unique keys of timer messages that were delivered before the copies, and must not be delivered again."""
+    logins: list[Login] = []
+    """The accounts that must have access, and those that must not; none if the broker stores no users."""
+    users: dict[str, str] = {}
+    """The users, each with type, status and policies."""
     offsets: list[tuple[str, str, int, int]] = []
     """Committed consumer offsets: (group, topic, queue, offset)."""
     topics: dict[str, tuple[int, int]] = {}

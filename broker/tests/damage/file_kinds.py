@@ -89,6 +89,11 @@ LOG_KINDS: Final = frozenset({FileKind.LOG_FIRST, FileKind.LOG_MIDDLE, FileKind.
 QUEUE_KINDS: Final = frozenset(
     {FileKind.QUEUE, FileKind.QUEUE_DELAY, FileKind.QUEUE_HALF, FileKind.QUEUE_OP, FileKind.QUEUE_RETRY}
 )
+ACCOUNT_KINDS: Final = frozenset({FileKind.ACCOUNTS, FileKind.ACCOUNTS_BAK})
+"""Kinds that only brokers have that store users."""
+TIMER_KINDS: Final = frozenset(
+    {FileKind.TIMERS, FileKind.TIMER_CHECK, FileKind.TIMER_PROGRESS, FileKind.TIMER_PROGRESS_BAK}
+)
 BUFFER_KINDS: Final = frozenset({FileKind.BUFFER, FileKind.BUFFER_LOCK})
 ON_MASTER_ONLY: Final = frozenset(
     {FileKind.LIVE_SETTINGS, FileKind.LIVE_SETTINGS_BAK, FileKind.QUEUE_LOCKS, FileKind.QUEUE_LOCKS_BAK}
@@ -192,3 +197,25 @@ def _log_kind(base: int, folder: Path, end: int) -> FileKind:
     if base == used[-1]:
         return FileKind.LOG_NEWEST
     return FileKind.LOG_FIRST if base == used[0] else FileKind.LOG_MIDDLE
+
+
+def report_words_of(file: StoreFile) -> list[str]:
+    """Return the words by which a report may name a file."""
+    parts = file.name.split("/")
+    match file.kind:
+        case kind if kind in LOG_KINDS or kind is FileKind.LOG_AHEAD:
+            return [f"commitlog/{parts[-1]}", parts[-1]]
+        case kind if kind in QUEUE_KINDS:
+            return [f"consumequeue/{parts[2]}/{parts[3]}", f"'topic': '{parts[2]}'", f"{parts[2]}/{parts[3]}"]
+        case FileKind.TIMERS:
+            return ["due file", "due files", parts[-1]]
+        case FileKind.INDEX:
+            return ["index/", parts[-1], "key index"]
+        case FileKind.RECOVERY_POINT:
+            return ["recovery-point.json", "recovery point"]
+        case FileKind.STORE | FileKind.STORE_BAK:
+            return ["store.json", "store's identity"]
+        case FileKind.BUFFER | FileKind.BUFFER_LOCK:
+            return [parts[-1], "write buffer"]
+        case _:
+            return [parts[-1].removesuffix(".bak")]

@@ -10,15 +10,14 @@ a FAULT.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from typing import Final, final
 
-import msgspec
 from damage.expectations import Expectations, Message
-from damage.file_kinds import LOG_KINDS, FileKind
+from damage.file_kinds import LOG_KINDS
 from damage.observed_run import ObservedRun, QueueRead, Reading, Sent
 from damage.reports import Report
+from damage.verdict import Case, Fault, FaultKind, Outcome, Verdict, shortened
 
 WAITING: Final = "delayed messages and transactions wait"
 """Log text of a broker that delivers nothing until a loss of log data is accepted."""
@@ -26,93 +25,14 @@ ACCEPTANCE: Final = "gantry ha accept-loss"
 """The command that accepts a loss, which status and log must name while deliveries wait."""
 STARTED_EMPTY: Final = re.compile(r"the store of member (\d+) was moved away")
 """The result text of the remedy *start empty*."""
-FAULTS_PER_KIND_MAX: Final = 4
-"""Limit of the faults of one kind that are listed one by one."""
-
-
-class Outcome(StrEnum):
-    """The possible outcomes of a trial."""
-
-    COMPLETE = "complete"
-    REPORTED = "reported"
-    HEALED = "healed"
-    REFUSED = "refused"
-    FAULT = "FAULT"
-
-
+KEPT_ROLES: Final = ("configured", "regained")
+"""How a shard gets its master without a failover."""
 SKIP_REPORTS: Final = ("damaged message skipped", "damaged message is lost")
 """Log texts of a broker that lets consumers skip a damaged message, so that a skip has been reported."""
 SHOWN_MAX: Final = 5
 """How many skipped offsets of a queue are listed."""
 FOREIGN_FILE: Final = "was replaced by a file of another store"
 """Part of the error with which a broker ends if a log file is another store's."""
-
-
-class FaultKind(StrEnum):
-    """The kinds of faults that a trial may have."""
-
-    ALTERED = "altered message"
-    DAMAGED_RECORD = "damaged record served with code 0"
-    REUSED = "offset given twice"
-    INVENTED = "message that was never sent"
-    DUPLICATE = "message stored twice"
-    MISSING = "missing without a report"
-    HIDDEN = "hidden from a tag filter without a report"
-    NOT_FOUND = "not found by key or id without a report"
-    STALLED = "queue is stalled"
-    NOT_DELIVERED = "pending message is not delivered, without a report"
-    CHECKED_AGAIN = "ended transaction is checked again, without a report"
-    OFFSET = "consumer offset moved without a report"
-    TABLE = "table changed without a report"
-    EPOCHS = "epochs vanished without a report"
-    EPOCH_REUSED = "epoch given twice"
-    FALSELY_COMPLETE = "incomplete store reports itself as complete"
-    SEND_REFUSED = "sends are refused without a report"
-    NO_REMEDY = "refused without a remedy that works"
-    NOT_NAMED = "refused without naming what is damaged"
-    LOST_WITH_REPLICA = "lost although a replica has it"
-    SKIPPED = "skipped by a consumer and served later, without a report"
-    NO_MASTER = "no master, without a report"
-    ENDED = "the process ended by itself, and should not have"
-    NOT_SHOWN = "a source of users does not show what the log reports"
-    HUNG = "the trial did not end"
-    BROKEN = "the trial itself failed"
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One fault that the judge has found."""
-
-    kind: FaultKind
-    text: str
-
-
-class Case(msgspec.Struct, frozen=True):
-    """The damaged file, and the facts that the judge needs about it."""
-
-    file_kind: FileKind
-    file: str
-    """The path of the file below the folder of its member."""
-    member: int
-    """The number of the member whose file was damaged; 1 is the first master."""
-    setup: str
-    """The kind of shard, a value of `shard.Setup`."""
-    is_grouped: bool
-    """Whether the broker has a replica: a master and a slave, and not one broker alone."""
-    log_file_bytes: int
-    """The size of every file of the log."""
-    report_words: list[str]
-    """Words, of which a report that names the damaged file must contain one."""
-    exactly_once_topics: list[str] = []
-    """Topics whose messages are stored exactly once; others are delivered at least once."""
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """The outcome of a trial, with its faults."""
-
-    outcome: Outcome
-    faults: list[Fault]
-    notes: list[str] = []
-    """Observations that are no faults, but help to understand the trial."""
 
 
 @final
@@ -134,6 +54,10 @@ class Judge:
         self._notes: list[str] = []
         self._reports: list[Report] = []
         self._sent: dict[str, Sent] = {}
+        self._has_failed_over = False
+        """Whether another member became the master, in this run or before."""
+        self._is_after_crash = False
+        """Whether the run before was killed, or ended by itself."""
         self._lacks_member = False
         """Whether a member of a sync group does not start, so that the group can do nothing."""
         self._missing_reported = 0
@@ -146,8 +70,10 @@ class Judge:
 
     def verdict(self) -> Verdict:
         """Return all faults, and the outcome."""
-        for run in self._runs:
+        for number, run in enumerate(self._runs):
             self._reports += run.reports
+            self._has_failed_over = self._has_failed_over or run.promotion not in KEPT_ROLES
+            self._is_after_crash = number > 0 and (self._case.is_killed or bool(self._runs[number - 1].ended_by))
             self._emptied.update(int(match[1]) for done in run.remedies if (match := STARTED_EMPTY.fullmatch(done)))
             # A sync group without one member shows nothing new: the missing member is the fault.
             self._lacks_member = self._case.setup == "sync group" and bool(run.refused_for_good)
@@ -163,7 +89,7 @@ class Judge:
             for text in run.differences:
                 self._fault(FaultKind.NOT_SHOWN, text)
         self._judge_replicas()
-        return Verdict(self._outcome(), _shortened(self._faults), self._notes)
+        return Verdict(self._outcome(), shortened(self._faults), self._notes)
 
     def _outcome(self) -> Outcome:
         if self._faults:
@@ -268,6 +194,7 @@ class Judge:
             is_final = reading.is_last and not reading.is_cut_off
             if queue.problem and reading.is_master and is_final and not is_unknown_topic:
                 self._fault(FaultKind.STALLED, f"{_where(reading, queue)}: {queue.problem}")
+        self._judge_accounts(reading)
         if reading.is_cut_off:
             return
         stalled = {(queue.topic, queue.queue_id) for queue in reading.queues if queue.problem}
@@ -288,6 +215,21 @@ class Judge:
         if reading.is_master:
             self._judge_tables(reading)
             self._adopt(reading)
+
+    def _judge_accounts(self, reading: Reading) -> None:
+        """Check that accounts have the access that they were given, on every member, and no other.
+
+        No report excuses a difference: the undamaged copy of the file has all users and policies.
+        """
+        for login, has_access in reading.logins:
+            if has_access and login.denied:
+                self._fault(FaultKind.GRANTED, f"member {reading.member}: {login}, although {login.denied}")
+            elif not has_access and not login.denied:
+                self._fault(FaultKind.FORGOTTEN, f"member {reading.member}: {login} is refused")
+        users = self._expectations.users
+        if reading.users is not None and reading.users != users:
+            names = sorted(name for name in {*users, *reading.users} if users.get(name) != reading.users.get(name))
+            self._fault(FaultKind.FORGOTTEN, f"member {reading.member}: {names}")
 
     def _judge_consumers(self, run: ObservedRun) -> None:
         """Judge a consumer: it must not have skipped a message that is served later."""
@@ -311,8 +253,20 @@ class Judge:
         for queue in reading.queues:
             for message in queue.messages:
                 if message.place not in self._expected_by_place and message.unique in self._pending:
+                    self._judge_arrival(message)
                     self._expected_by_place[message.place] = message
                     self._arrived[message.unique] = message
+
+    def _judge_arrival(self, message: Message) -> None:
+        """Judge a pending message that arrives: a timer arrives once, unless a crash or a failover came."""
+        first = self._arrived.get(message.unique)
+        if first is None or not self._pending[message.unique].is_timer:
+            return
+        text = f"{message.unique} at {first.place}, and again at {message.place}"
+        if self._has_failed_over or self._is_after_crash:
+            self._notes.append(f"timer delivered again, which a crash or a failover allows: {text}")
+        else:
+            self._fault(FaultKind.DUPLICATE, f"timer {text}")
 
     def _judge_bytes(self, reading: Reading, queue: QueueRead, expected: dict[tuple[str, int, int], Message]) -> None:
         """Judge the messages of a queue: each must be the expected one at its place, in order."""
@@ -334,13 +288,13 @@ class Judge:
                 unique in self._expected_by_key or unique in self._pending or unique in self._sent
             ):
                 self._fault(FaultKind.REUSED, f"{where}: {unique} in place of {right.unique}")
-            elif not _is_same(message, right):
-                self._fault(FaultKind.ALTERED, f"{where}: {_difference(message, right)}")
+            elif not message.is_same(right):
+                self._fault(FaultKind.ALTERED, f"{where}: {message.difference_from(right)}")
             return
         if unique in self._expected_by_key:
-            if not _is_same_content(message, self._expected_by_key[unique]):
+            if not message.has_content_of(self._expected_by_key[unique]):
                 self._fault(FaultKind.ALTERED, f"{where}: a second copy that differs")
-            elif self._expected_by_key[unique].topic in self._case.exactly_once_topics:
+            elif self._expected_by_key[unique].topic in self._case.exactly_once_topics or self._is_settled(unique):
                 self._fault(FaultKind.DUPLICATE, f"{where}: {unique} again")
             else:
                 self._notes.append(f"delivered again, which at least once allows: {where}: {unique}")
@@ -354,6 +308,10 @@ class Judge:
             self._fault(FaultKind.DUPLICATE, f"{where}: {unique} of a transaction that was rolled back")
         else:
             self._fault(FaultKind.INVENTED, f"{where}: {unique or message.body[:40]!r}")
+
+    def _is_settled(self, unique: str) -> bool:
+        """Whether this message is a timer whose delivery was saved before the trial, on its master."""
+        return unique in self._expectations.delivered_timers and not self._has_failed_over
 
     def _judge_filters(self, reading: Reading, missing: set[tuple[str, int, int]]) -> None:
         """Check that a tag filter returns every message of its tag that the queue has."""
@@ -376,9 +334,8 @@ class Judge:
         for topic, key, found in reading.by_key:
             places = {message.place for message in found}
             for message in found:
-                if message.place in self._expected_by_place and not _is_same(
-                    message, self._expected_by_place[message.place]
-                ):
+                expected = self._expected_by_place.get(message.place)
+                if expected is not None and not message.is_same(expected):
                     self._fault(FaultKind.ALTERED, f"member {reading.member}, by key {key}: {message.place}")
             for message in self._expectations.messages:
                 is_meant = message.topic == topic and key in (
@@ -395,7 +352,7 @@ class Judge:
             )
             if right is None:
                 continue
-            if found_one is not None and not _is_same(found_one, right):
+            if found_one is not None and not found_one.is_same(right):
                 self._fault(FaultKind.ALTERED, f"member {reading.member}, by id: {right.place}")
             if found_one is None and not self._is_covered(right):
                 self._fault(FaultKind.NOT_FOUND, f"member {reading.member}: {right.place} by its id {physical_offset}")
@@ -509,38 +466,5 @@ class Judge:
             self._fault(FaultKind.LOST_WITH_REPLICA, f"{len(lost)} messages from {lost[0]} on")
 
 
-def _is_same_content(message: Message, right: Message) -> bool:
-    return message.body == right.body and all(message.properties.get(k) == v for k, v in right.properties.items())
-
-
-def _is_same(message: Message, right: Message) -> bool:
-    return (
-        _is_same_content(message, right)
-        and message.physical_offset == right.physical_offset
-        and message.place == right.place
-    )
-
-
-def _difference(message: Message, right: Message) -> str:
-    if message.physical_offset != right.physical_offset:
-        return f"lies at {message.physical_offset}, not at {right.physical_offset}"
-    if message.body != right.body:
-        return f"another body: {message.body[:32]!r} in place of {right.body[:32]!r}"
-    return f"{message.properties} in place of {right.properties}"
-
-
 def _where(reading: Reading, queue: QueueRead) -> str:
     return f"member {reading.member} {queue.topic}/{queue.queue_id}"
-
-
-def _shortened(faults: Sequence[Fault]) -> list[Fault]:
-    """Return a few faults of each kind; the last one counts the omitted ones."""
-    return list(_shorten(faults))
-
-
-def _shorten(faults: Sequence[Fault]) -> Iterator[Fault]:
-    for kind in FaultKind:
-        same = [fault for fault in faults if fault.kind is kind]
-        yield from same[:FAULTS_PER_KIND_MAX]
-        if len(same) > FAULTS_PER_KIND_MAX:
-            yield Fault(kind, f"and {len(same) - FAULTS_PER_KIND_MAX} more")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from damage.expectations import Message
+from damage.expectations import Login, Message
 from damage.reports import Report
 
 
@@ -46,6 +46,10 @@ class Reading(msgspec.Struct):
     """Maximum of retries, by consumer group."""
     setting: str | None = None
     """The value of the setting that was changed at run time."""
+    users: dict[str, str] | None = None
+    """The users, each with type, status and policies; None if they could not be listed, or there are none."""
+    logins: list[tuple[Login, bool]] = []
+    """The accounts that pulled from a topic, and whether they had access."""
     is_cut_off: bool = False
     """Whether the process ended during the reading."""
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 from damage.damage_kinds import DamageKind
-from damage.file_kinds import BUFFER_KINDS, IN_GROUPS_ONLY, ON_MASTER_ONLY, FileKind
+from damage.file_kinds import ACCOUNT_KINDS, BUFFER_KINDS, IN_GROUPS_ONLY, ON_MASTER_ONLY, FileKind
 from damage.shard import Setup
 
 
@@ -25,6 +25,21 @@ class BrokerState(StrEnum):
 
     RUNNING = "running"
     STOPPED = "stopped"
+
+
+class TemplateKind(msgspec.Struct, frozen=True, order=True):
+    """The kind of store with which a trial begins."""
+
+    setup: Setup
+    has_write_buffers: bool
+    """Whether the brokers have write buffers in files."""
+    has_users: bool = False
+    """Whether the brokers store users and policies, so that each request needs an account."""
+
+    def folder_name(self, *, is_foreign: bool = False) -> str:
+        """Return the name of the folder of the template, or of the one of another store."""
+        marks = ("-buffered" * self.has_write_buffers, "-users" * self.has_users, "-foreign" * is_foreign)
+        return self.setup.split()[0] + "".join(marks)
 
 
 class Combination(msgspec.Struct, frozen=True):
@@ -57,6 +72,12 @@ class Trial(msgspec.Struct, frozen=True):
     is_failover: bool
     """Whether another member becomes master before the damaged one returns; ignored with `BrokerState.RUNNING`."""
 
+    @property
+    def template(self) -> TemplateKind:
+        """The kind of store with which it begins. Only trials of the file of users have users."""
+        kind = self.combination.file_kind
+        return TemplateKind(self.combination.setup, self.has_write_buffers, kind in ACCOUNT_KINDS)
+
     def make_rng(self) -> random.Random:
         """Return a new random generator, each time with the same seed of the trial."""
         return random.Random(f"{self.seed}/{self.number}/trial")
@@ -67,11 +88,8 @@ ABORT_MARKER_DAMAGES: Final = {
     (FileKind.ABORT, Stop.UNCLEAN): (DamageKind.MISSING,),
 }
 """What can be done to the abort marker of a stopped store: it is empty, and exists after an unclean stop only."""
-NEVER_LEFT_BEHIND: Final = frozenset({FileKind.FLUSH_FAILED, FileKind.ACCOUNTS, FileKind.ACCOUNTS_BAK})
-"""Kinds that no stop or kill of a trial's broker leaves behind.
-
-`flush-failed` exists only after a disk failure. The broker has no users: the tests of `accounts.json` damage it.
-"""
+NEVER_LEFT_BEHIND: Final = frozenset({FileKind.FLUSH_FAILED})
+"""Kinds that no stop or kill of a trial's broker leaves behind: `flush-failed` exists only after a disk failure."""
 
 
 def is_possible(combination: Combination) -> bool:
@@ -128,6 +146,8 @@ def trial_of(seed: int, number: int, combination: Combination) -> Trial:
     rng = random.Random(f"{seed}/{number}/{combination.name}")
     is_grouped = combination.setup is not Setup.ALONE
     has_write_buffers = combination.file_kind in BUFFER_KINDS or rng.random() < 0.4
+    if combination.file_kind in ACCOUNT_KINDS:  # The file does not depend on them, and each template takes seconds.
+        has_write_buffers = False
     is_master = not is_grouped or combination.file_kind in ON_MASTER_ONLY or rng.random() < 0.6
     return Trial(
         number, seed, combination, has_write_buffers, 1 if is_master else 2,

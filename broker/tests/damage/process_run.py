@@ -38,14 +38,15 @@ from damage.client_requests import (
 )
 from damage.expectations import load_expectations
 from damage.file_kinds import STORE
-from damage.judge import ACCEPTANCE, Case
+from damage.judge import ACCEPTANCE
 from damage.observed_run import ObservedRun, QueueRead, Reading, load_observed_run, observed_run_path
 from damage.plan import BrokerState, Stop, Trial
 from damage.remedies import apply_remedy, remedies_of
 from damage.reports import Report
 from damage.shard import Setup, conf_of, wait_until_met
 from damage.template import BUSY, QUEUES, RETRIED
-from damage.trial import CASE, REMEDIES_MAX, damage_chosen_file, template_name
+from damage.trial import CASE, REMEDIES_MAX, damage_chosen_file
+from damage.verdict import Case
 
 from gantry_remoting import RemotingError
 from gantry_testing.local import Dialogue
@@ -221,12 +222,8 @@ class ProcessRun:
             self.observed.refusals.append((1, reason))
             backup = None
             if self._trial.combination.broker is BrokerState.STOPPED:
-                backup = (
-                    self._templates
-                    / template_name(Setup.ALONE, has_write_buffers=False)
-                    / self._trial.combination.stop
-                    / "1"
-                )
+                template = self._templates / self._trial.template.folder_name()
+                backup = template / self._trial.combination.stop / "1"
             known = remedies_of(reason, self._folder, 1, file=self._case.file, backup=backup, is_grouped=False)
             done = apply_remedy(known, self._trial.make_rng())
             if done is None:

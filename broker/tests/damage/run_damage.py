@@ -26,15 +26,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from damage.damage_kinds import DamageKind, NotPossible
 from damage.file_kinds import FileKind
-from damage.judge import Fault, FaultKind, Outcome, Verdict
 from damage.observed_run import load_observed_run, observed_run_path
-from damage.plan import BrokerState, Combination, Stop, Trial, combinations, plan, trial_of
+from damage.plan import BrokerState, Combination, Stop, TemplateKind, Trial, combinations, plan, trial_of
 from damage.process_run import run_broker_processes
 from damage.processes_of_trials import ForkPool, ProcessEnd, Work, run_all
 from damage.sabotage_of_trials import Sabotage
 from damage.shard import Setup
 from damage.template import build_template
-from damage.trial import DAMAGE_TEXT, judged, prepare_trial, run_broker, template_name
+from damage.trial import DAMAGE_TEXT, judged, prepare_trial, run_broker
+from damage.verdict import Fault, FaultKind, Outcome, Verdict
 
 from gantry_testing.slowness import patience
 from gantry_wire.structs import make_structs_ready
@@ -106,15 +106,12 @@ class DamageRun:
 
     def build_templates(self, trials: Sequence[Trial]) -> list[str]:
         """Build the templates from which trials begin; return the failures."""
-        wanted = sorted({(trial.combination.setup, trial.has_write_buffers) for trial in trials})
         works = []
-        for setup, has_write_buffers in wanted:
+        for kind in sorted({trial.template for trial in trials}):
             for is_foreign in (False, True):
-                folder = self._templates / template_name(
-                    setup, has_write_buffers=has_write_buffers, is_foreign=is_foreign
-                )
+                folder = self._templates / kind.folder_name(is_foreign=is_foreign)
                 folder.mkdir(parents=True)
-                build = partial(_build, folder, setup, self._seed + is_foreign, has_write_buffers)
+                build = partial(_build, folder, kind, self._seed + is_foreign)
                 works.append(Work(folder.name, build, folder.with_suffix(".log")))
         return run_all(works, self._jobs, patience(RUN_TIMEOUT_S * 2))
 
@@ -198,8 +195,8 @@ def _last_words(lines: Sequence[str]) -> str:
     return f"{lines[-1]} ({places[-1] if places else 'nowhere'})" if lines else "no output"
 
 
-def _build(folder: Path, setup: Setup, seed: int, has_write_buffers: bool) -> None:
-    asyncio.run(build_template(folder, setup, seed, has_write_buffers=has_write_buffers))
+def _build(folder: Path, kind: TemplateKind, seed: int) -> None:
+    asyncio.run(build_template(folder, kind, seed))
 
 
 def _judge(folder: Path, path: Path, sabotage: Sabotage) -> None:

@@ -27,6 +27,12 @@ class Sabotage(StrEnum):
     """The status does not report that messages wait for the acceptance of a loss."""
     SKIPPED = "skipped"
     """A consumer skipped a message that was served."""
+    GRANTED = "granted"
+    """An account that must be refused had access."""
+    FORGOTTEN = "forgotten"
+    """A user is not listed."""
+    REPEATED = "repeated"
+    """A timer message was delivered again."""
 
 
 def falsify(sabotage: Sabotage, runs: Sequence[ObservedRun], expectations: Expectations) -> None:
@@ -56,6 +62,12 @@ def falsify(sabotage: Sabotage, runs: Sequence[ObservedRun], expectations: Expec
         for queue in delivered:
             queue.messages = [message for message in queue.messages if message.unique != first]
         return
+    if sabotage in (Sabotage.GRANTED, Sabotage.FORGOTTEN):
+        _falsify_accounts(sabotage, run)
+        return
+    if sabotage is Sabotage.REPEATED:
+        _repeat_timer(run, expectations)
+        return
     if sabotage is Sabotage.REUSED:
         sent = run.sends[0]
         run.sends[0] = msgspec.structs.replace(sent, queue_offset=0, physical_offset=0)
@@ -70,3 +82,27 @@ def falsify(sabotage: Sabotage, runs: Sequence[ObservedRun], expectations: Expec
                     queue.messages[1] = msgspec.structs.replace(message, body=b"x" + message.body[1:])
                 return
     raise LookupError("nothing was read")
+
+
+def _falsify_accounts(sabotage: Sabotage, run: ObservedRun) -> None:
+    reading = next((one for one in run.readings if one.logins and one.users), None)
+    if reading is None or reading.users is None:
+        raise LookupError("no account was used")
+    if sabotage is Sabotage.FORGOTTEN:
+        reading.users.popitem()
+        return
+    index = next(number for number, (login, _) in enumerate(reading.logins) if login.denied)
+    reading.logins[index] = reading.logins[index][0], True
+
+
+def _repeat_timer(run: ObservedRun, expectations: Expectations) -> None:
+    """Add a timer message that was delivered before the trial to the end of its queue, in all readings."""
+    found = 0
+    for queue in [queue for reading in run.readings for queue in reading.queues]:
+        for message in list(queue.messages):
+            if message.unique in expectations.delivered_timers[:1]:
+                last = queue.messages[-1]
+                queue.messages.append(msgspec.structs.replace(message, queue_offset=last.queue_offset + 1))
+                found += 1
+    if not found:
+        raise LookupError("no timer was read")

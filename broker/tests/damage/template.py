@@ -32,10 +32,12 @@ from damage.client_requests import (
 )
 from damage.damage_kinds import copy_member
 from damage.expectations import Expectations, Message, PendingMessage
+from damage.plan import TemplateKind
 from damage.shard import FIRST_EPOCH, Setup, Shard, ShiftedClock, wait_until_met
+from damage.trial_accounts import TemplateUsers, account_settings, super_dialogue, users_of
 
 from gantry_broker.app import Broker
-from gantry_testing.local import Dialogue, dialogue, properties_text
+from gantry_testing.local import Dialogue, properties_text
 from gantry_wire import RequestCode
 from gantry_wire.message import parse_offset_message_id
 from gantry_wire.names import TIMER_TOPIC
@@ -54,6 +56,10 @@ MESSAGES: Final = (150, 130, 80)
 HOUR_MS: Final = 3_600_000
 TIMER_HOURS: Final = (0.05, 0.1, 0.7, 1.9)
 """In how many hours the timers of each run are due. The first one is recalled."""
+SOON_MS: Final = 1_000
+"""In how many ms one more timer of each run is due, which is delivered before the copies."""
+SOON_MESSAGES: Final = {LATER: 4, RETRIED: 3}
+"""How many messages of each run, delayed by a second or timers, are delivered in the run."""
 PENDING: Final = 6 + 2 * (len(TIMER_HOURS) - 1)
 """How many messages wait in the end: delayed ones, half messages and the timers of both runs."""
 HOURS_MS: Final = 3 * HOUR_MS
@@ -70,36 +76,38 @@ CLEAN, UNCLEAN = "clean", "unclean"
 class TemplateBuilder:
     """Builds one template in the current directory of this process. Owned by one loop."""
 
-    def __init__(self, setup: Setup, seed: int, *, has_write_buffers: bool) -> None:
-        self._rng: Final = random.Random(f"{seed}/{setup}/{has_write_buffers}")
+    def __init__(self, kind: TemplateKind, seed: int) -> None:
+        self._rng: Final = random.Random(f"{seed}/{kind.folder_name()}")
         self._clock: Final = ShiftedClock()
-        self._setup: Final = setup
-        self._has_write_buffers: Final = has_write_buffers
+        self._kind: Final = kind
         self._marker: Final = self._rng.randbytes(6).hex()
+        self._users: Final = TemplateUsers(self._marker, topic=BUSY, other_topic=LATER, group=READERS)
         self._serial = 0
+        self._rounds = 0
+        """How often messages of all kinds were sent."""
         self._bodies: dict[str, bytes] = {}
         self.expectations: Final = Expectations(epoch=FIRST_EPOCH)
 
     async def build(self) -> Expectations:
         """Use the shard in both runs; the copies are created beside it, each in a folder with the members' folders."""
-        shard = Shard(self._setup, self._clock, has_write_buffers=self._has_write_buffers)
+        shard = self._shard()
         await shard.start_new()
         master = shard.master
         assert master is not None, shard.refusals
         assert await shard.wait_until_caught_up(), "no slave follows"
-        async with dialogue(master) as peer:
+        async with super_dialogue(master) as peer:
             await self._make_tables(peer, first=True)
             await self._send_all_kinds(master, peer, MESSAGES[0])
         await self._wait_until_settled(shard)
         await shard.close()
         self._copy(shard, OLDER[0])
 
-        shard = Shard(self._setup, self._clock, has_write_buffers=self._has_write_buffers, epoch=FIRST_EPOCH)
+        shard = self._shard()
         await shard.start_all()
         await shard.promote_master(can_regain=False)
         master = shard.master
         assert master is not None and await shard.wait_until_caught_up(), "no slave follows"
-        async with dialogue(master) as peer:
+        async with super_dialogue(master) as peer:
             await self._make_tables(peer, first=False)
             await self._send_all_kinds(master, peer, MESSAGES[1])
             await self._wait_until_settled(shard)
@@ -107,12 +115,22 @@ class TemplateBuilder:
             self.expectations.flushed = await asyncio.to_thread(master.store.flush)
             await self._fill(peer, MESSAGES[2])
             await self._leave_open(peer)
+            if self._kind.has_users:
+                await self._users.change_at_last(peer)
             await self._wait_until_settled(shard)
             await self._write_down(shard, master, peer)
         self._copy(shard, UNCLEAN)
         await shard.close()
         self._copy(shard, CLEAN)
         return self.expectations
+
+    def _shard(self) -> Shard:
+        """Return the brokers of the template, which are not started yet."""
+        kind = self._kind
+        shard = Shard(kind.setup, self._clock, has_write_buffers=kind.has_write_buffers, epoch=FIRST_EPOCH)
+        if kind.has_users:
+            shard.change_settings(**account_settings())
+        return shard
 
     def _copy(self, shard: Shard, name: str) -> None:
         for number in shard.numbers:
@@ -125,8 +143,8 @@ class TemplateBuilder:
         assert master is not None
         for broker in shard.brokers.values():
             if broker is not master:
-                are_same = partial(_have_same_offsets, master, broker)
-                assert await wait_until_met(are_same, 20), "a slave does not get the offsets"
+                are_same = partial(_have_same_tables, master, broker)
+                assert await wait_until_met(are_same, 20), "a slave does not get the tables"
             has_flushed = partial(_has_flushed_timers, broker)
             assert await wait_until_met(has_flushed, 30), "timers are not in their files"
             broker.core.persistence.mark("consumerOffset", now=False)
@@ -136,7 +154,10 @@ class TemplateBuilder:
             await broker.core.persistence.write_stale()
 
     async def _make_tables(self, peer: Dialogue, *, first: bool) -> None:
-        """Create or change topics, groups, the setting and queue locks, for the first run or the second."""
+        """Create or change users, topics, groups, the setting and queue locks, for the first run or the second."""
+        if self._kind.has_users:
+            change = self._users.change_in_first_run if first else self._users.change_in_second_run
+            await change(peer)
         if first:
             for topic in (BUSY, LATER, DEALS):
                 await make_topic(peer, topic, QUEUES[topic])
@@ -152,7 +173,7 @@ class TemplateBuilder:
         queues = [{"topic": BUSY, "brokerName": "shard", "queueId": number} for number in range(1 if first else 2)]
         locked = {"consumerGroup": READERS, "clientId": "reader", "mqSet": queues}
         await peer.heartbeat("reader", group=READERS, topic=BUSY)
-        if self._setup is Setup.ALONE:  # A new master gives no queue locks for a minute.
+        if self._kind.setup is Setup.ALONE:  # A new master gives no queue locks for a minute.
             await peer.ask_json(RequestCode.LOCK_BATCH_MQ, body=locked)
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -198,19 +219,22 @@ class TemplateBuilder:
         self.expectations.pending.append(PendingMessage(LATER, 0, unique, body, physical_offset=answer.physical_offset))
 
     async def _timers(self, peer: Dialogue) -> None:
-        """Send timers that are due in this hour and in later ones; recall one, which must never be delivered."""
-        for hours in range(len(TIMER_HOURS)):
+        """Send timers that are due soon, in this hour and in later ones; recall one, which must never be delivered."""
+        for number, delay_ms in enumerate((SOON_MS, *(int(hours * HOUR_MS) for hours in TIMER_HOURS))):
             unique, body = self._next(body_bytes=100)
-            due_ms = str(self._clock.wall_ms() + int(TIMER_HOURS[hours] * HOUR_MS))
+            due_ms = str(self._clock.wall_ms() + delay_ms)
             properties = properties_text(WAIT="true", UNIQ_KEY=unique, TIMER_DELIVER_MS=due_ms)
             reply = await peer.send(body, topic=LATER, queueId="0", properties=properties)
             assert reply.code == 0, reply
-            if hours == 0:
+            if number == 0:
+                self.expectations.delivered_timers.append(unique)
+            if number == 1:
                 fields = {"topic": LATER, "recallHandle": reply.ext["recallHandle"], "producerGroup": "producers"}
                 assert (await peer.ask(RequestCode.RECALL_MESSAGE, fields)).code == 0
                 continue
             physical_offset = parse_offset_message_id(reply.ext["msgId"])[2]
-            self.expectations.pending.append(PendingMessage(LATER, 0, unique, body, physical_offset=physical_offset))
+            pending = PendingMessage(LATER, 0, unique, body, physical_offset=physical_offset, is_timer=True)
+            self.expectations.pending.append(pending)
 
     async def _transactions(self, peer: Dialogue) -> None:
         for how in (COMMIT, ROLL_BACK, COMMIT):
@@ -234,8 +258,9 @@ class TemplateBuilder:
 
     async def _delivered(self, master: Broker) -> None:
         """Wait until messages that were delayed for a second have arrived."""
-        due = self._due = getattr(self, "_due", 0) + 3
-        has_come = await wait_until_met(lambda: _end(master, LATER) >= due and _end(master, RETRIED) >= due, 20)
+        self._rounds += 1
+        due = {topic: count * self._rounds for topic, count in SOON_MESSAGES.items()}
+        has_come = await wait_until_met(lambda: all(_end(master, topic) >= due[topic] for topic in due), 20)
         assert has_come, "not delivered"
 
     async def _consume(self, peer: Dialogue) -> None:
@@ -256,10 +281,13 @@ class TemplateBuilder:
         seen = {message.unique for message in expectations.messages}
         expectations.pending = [one for one in expectations.pending if one.unique not in seen]
         assert len(expectations.pending) == PENDING, expectations.pending
+        assert seen >= set(expectations.delivered_timers)
         for queue_id in range(QUEUES[BUSY]):
             offset = await committed_offset(peer, READERS, BUSY, queue_id)
             assert offset is not None
             expectations.offsets.append((READERS, BUSY, queue_id, offset))
+        if self._kind.has_users:
+            expectations.logins, expectations.users = self._users.logins(), await users_of(peer) or {}
         expectations.topics = {name: (number, number) for name, number in QUEUES.items()}
         expectations.groups = {READERS: 6, FAILING: 4}
         for topic, ids in store.queues.topics().items():
@@ -286,13 +314,15 @@ def _has_flushed_timers(broker: Broker) -> bool:
     return broker.timers.files.saved_position.queue_offset == end and not broker.timers.index.is_split_needed(0)
 
 
-def _have_same_offsets(one: Broker, other: Broker) -> bool:
+def _have_same_tables(one: Broker, other: Broker) -> bool:
+    """Whether two members have the same offsets of the consumers, and the same users."""
     tables = [broker.core.offsets.document().offset_table for broker in (one, other)]
-    return tables[0].get(f"{BUSY}@{READERS}") == tables[1].get(f"{BUSY}@{READERS}")
+    accounts = [broker.core.accounts and broker.core.accounts.tables for broker in (one, other)]
+    return tables[0].get(f"{BUSY}@{READERS}") == tables[1].get(f"{BUSY}@{READERS}") and accounts[0] == accounts[1]
 
 
-async def build_template(folder: Path, setup: Setup, seed: int, *, has_write_buffers: bool) -> None:
+async def build_template(folder: Path, kind: TemplateKind, seed: int) -> None:
     """Build a template in ``folder``, which becomes this process's current directory."""
     os.chdir(folder)
-    expectations = await TemplateBuilder(setup, seed, has_write_buffers=has_write_buffers).build()
+    expectations = await TemplateBuilder(kind, seed).build()
     expectations.save(folder)

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from damage.expectations import Expectations, Message, PendingMessage
+from damage.expectations import Expectations, Login, Message, PendingMessage
 from damage.file_kinds import FileKind
-from damage.judge import Case, FaultKind, Judge, Outcome, Verdict
+from damage.judge import Judge
 from damage.observed_run import ContinuingConsumer, MemberState, ObservedRun, QueueRead, Reading, Sent
 from damage.remedies import Remedy, apply_remedy, remedies_of
 from damage.reports import Report, ReportLog
 from damage.run_damage import lines_of
+from damage.verdict import Case, FaultKind, Outcome, Verdict
 
 FILE_BYTES = 1_000
 """The size of every file of the log."""
@@ -73,7 +74,7 @@ def case(
     kind: FileKind = FileKind.LOG_MIDDLE, file: str = "store/commitlog/00000000000000000000", **changes: object
 ) -> Case:
     words = [file.removeprefix("store/")] if "commitlog" in file else [file.rpartition("/")[2]]
-    one = Case(kind, file, 1, "alone", False, FILE_BYTES, words, ["Busy"])
+    one = Case(kind, file, 1, "alone", False, FILE_BYTES, words, exactly_once_topics=["Busy"])
     return msgspec.structs.replace(one, **changes)
 
 
@@ -289,6 +290,80 @@ def test_ended_transaction_is_not_asked_about_again() -> None:
 
     assert [(one.kind, one.text) for one in verdict(asked, VAGUE).faults] == [(FaultKind.CHECKED_AGAIN, "T1")]
     assert verdict(msgspec.structs.replace(asked, reports=[]), ends_lost).faults == []
+
+
+MAY = Login("alice", "secret", "Busy", "Readers")
+MAY_NOT = Login("bob", "secret", "Busy", "Readers", "it was deleted")
+
+
+@pytest.mark.parametrize(
+    ("logins", "users", "expected"),
+    [
+        ([(MAY, True), (MAY_NOT, False)], {"alice": "Normal"}, set()),
+        ([(MAY, True), (MAY_NOT, True)], {"alice": "Normal"}, {FaultKind.GRANTED}),
+        ([(MAY, False), (MAY_NOT, False)], {"alice": "Normal"}, {FaultKind.FORGOTTEN}),
+        ([], {}, {FaultKind.FORGOTTEN}),
+        ([], {"alice": "Super"}, {FaultKind.FORGOTTEN}),
+        ([], {"alice": "Normal", "bob": "Normal"}, {FaultKind.FORGOTTEN}),
+        ([], None, set()),
+    ],
+    ids=["as agreed", "granted", "refused", "forgotten", "altered", "added", "not listed"],
+)
+def test_no_report_excuses_other_accounts(
+    logins: list[tuple[Login, bool]], users: dict[str, str] | None, expected: set[FaultKind]
+) -> None:
+    """An account has the access that it was given, also if the log reports that the file is damaged."""
+    expectations = msgspec.structs.replace(EXPECTATIONS, users={"alice": "Normal"})
+    run = ObservedRun(readings=[good_reading(logins=logins, users=users)])
+    run.reports = [Report("WARNING", "its copy is used", {"path": "config/accounts.json"})]
+    about = case(FileKind.ACCOUNTS, "store/config/accounts.json")
+
+    assert kinds(Judge(about, expectations, [run]).verdict()) == expected
+
+
+def test_interrupted_reading_shows_what_was_granted() -> None:
+    """Access counts even if the process ended during the reading."""
+    run = ObservedRun(readings=[good_reading(logins=[(MAY_NOT, True)], is_cut_off=True)])
+
+    assert FaultKind.GRANTED in kinds(verdict(run))
+
+
+@pytest.mark.parametrize(
+    ("promotion", "is_killed", "expected"),
+    [
+        ("configured", False, {FaultKind.DUPLICATE}),
+        ("regained", False, {FaultKind.DUPLICATE}),
+        ("failover", False, set()),
+        ("configured", True, set()),
+    ],
+)
+def test_timer_is_delivered_again_only_after_a_crash_or_a_failover(
+    promotion: str, is_killed: bool, expected: set[FaultKind]
+) -> None:
+    """The first run has delivered it; a second delivery needs a kill between the runs, or another master."""
+    [delayed] = EXPECTATIONS.pending
+    expectations = msgspec.structs.replace(EXPECTATIONS, pending=[msgspec.structs.replace(delayed, is_timer=True)])
+    first, second = good_run(), good_run()
+    first.promotion, second.promotion = "configured", promotion
+    again = msgspec.structs.replace(DELAYED, queue_offset=1)
+    second.readings[0].queues[-1] = QueueRead("Later", 0, [DELAYED, again])
+
+    assert kinds(Judge(case(is_killed=is_killed), expectations, [first, second]).verdict()) == expected
+    assert kinds(Judge(case(), EXPECTATIONS, [first, second]).verdict()) == set(), "a delayed message may come twice"
+
+
+def test_timer_that_was_settled_before_the_trial_is_not_delivered_again() -> None:
+    """Not even after a kill, unless another member becomes the master."""
+    earlier = Message("Later", 0, 0, 350, 100, b"early", {"UNIQ_KEY": "E1"})
+    expectations = msgspec.structs.replace(
+        EXPECTATIONS, messages=[*EXPECTATIONS.messages, earlier], pending=[], delivered_timers=["E1"]
+    )
+    again = msgspec.structs.replace(earlier, queue_offset=1)
+    for promotion, expected in (("configured", {FaultKind.DUPLICATE}), ("failover", set())):
+        run = good_run()
+        run.promotion = promotion
+        run.readings[0].queues[-1] = QueueRead("Later", 0, [earlier, again])
+        assert kinds(Judge(case(is_killed=True), expectations, [run]).verdict()) == expected
 
 
 # The problem that the status of a master reports while deliveries wait until a loss is accepted.

@@ -11,7 +11,7 @@ import pytest
 from damage.damage_kinds import DamageKind, NotPossible, Source, damage_file
 from damage.expectations import load_expectations
 from damage.file_kinds import IN_GROUPS_ONLY, FileKind, UnknownFile, classify_files, kind_of
-from damage.plan import NEVER_LEFT_BEHIND, BrokerState, Stop, combinations, plan, trial_of
+from damage.plan import NEVER_LEFT_BEHIND, BrokerState, Stop, TemplateKind, combinations, plan, trial_of
 from damage.run_damage import MEMORY, SLICE_SEED, SLICE_TRIALS, TRIALS, parse_replay, replay_command, the_slice
 from damage.shard import Setup
 from damage.template import CLEAN, OLDER, PENDING, UNCLEAN, build_template
@@ -96,7 +96,7 @@ async def test_every_file_of_a_real_store_has_a_kind(
 ) -> None:
     """A used store with write buffers has no file that the matrix does not know."""
     monkeypatch.chdir(memory)
-    await build_template(memory, setup, 1, has_write_buffers=True)
+    await build_template(memory, TemplateKind(setup, has_write_buffers=True, has_users=True), 1)
     expectations = load_expectations(memory)
     found: set[FileKind] = set()
     for copy in (*OLDER, UNCLEAN, CLEAN):

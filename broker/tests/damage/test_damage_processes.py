@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from damage.judge import FaultKind
 from damage.process_run import ShownState, differences, report_of_line
 from damage.test_damage_judge import good_run, kinds, verdict
+from damage.verdict import FaultKind
 
 PROGRAM = Path(__file__).with_name("run_damage.py")
 STAMP = "2026-11-23 19:03:19,229"

@@ -37,6 +37,8 @@ def test_damaged_store_serves_all_messages_or_reports_the_loss(tmp_path: Path) -
 
 HARMLESS = "lock/missing/clean/stopped/alone"
 """A combination (file, damage, stop, broker, setup) whose damage loses nothing."""
+ACCOUNTS = "accounts/missing/clean/stopped/alone"
+"""A combination of a broker with users."""
 LOSS = "log-newest/missing/clean/stopped/alone"
 """A combination whose damage loses messages, so that deliveries wait."""
 
@@ -48,6 +50,9 @@ LOSS = "log-newest/missing/clean/stopped/alone"
         ("wrong-body", HARMLESS, "altered message"), ("missing", HARMLESS, "missing without a report"),
         ("reused", HARMLESS, "offset given twice"),
         ("skipped", HARMLESS, "skipped by a consumer and served later, without a report"),
+        ("granted", ACCOUNTS, "access of an account that must be refused"),
+        ("forgotten", ACCOUNTS, "users or policies are missing or altered"),
+        ("repeated", HARMLESS, "message stored twice"),
         ("not-delivered", LOSS, "pending message is not delivered, without a report"),
         ("no-wait-report", LOSS, "pending message is not delivered, without a report"),
     ],

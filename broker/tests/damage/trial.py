@@ -35,8 +35,8 @@ from damage.client_requests import (
 )
 from damage.damage_kinds import NotPossible, Source, copy_member, damage_file
 from damage.expectations import Expectations, load_expectations
-from damage.file_kinds import LOG_KINDS, QUEUE_KINDS, STORE, FileKind, StoreFile, classify_files
-from damage.judge import ACCEPTANCE, Case, Judge, Verdict
+from damage.file_kinds import LOG_KINDS, QUEUE_KINDS, STORE, FileKind, StoreFile, classify_files, report_words_of
+from damage.judge import ACCEPTANCE, Judge
 from damage.observed_run import (
     ContinuingConsumer,
     MemberState,
@@ -52,18 +52,20 @@ from damage.reports import ReportLog
 from damage.sabotage_of_trials import Sabotage, falsify
 from damage.shard import FILES, Setup, Shard, ShiftedClock, wait_until_met
 from damage.template import BUSY, HOURS_MS, LATE_TOPIC, OLDER, QUEUES, RETRIED, TAGS
+from damage.trial_accounts import account_settings, is_granted, super_dialogue, users_of
+from damage.verdict import Case, Verdict
 
 from gantry_broker.app import Broker
 from gantry_broker.store.checkpoint import BEGIN_SEAL_POSITION, SEAL
 from gantry_remoting import RemotingError
-from gantry_testing.local import Dialogue, dialogue
+from gantry_testing.local import Dialogue
 from gantry_testing.slowness import patience
 
 LOG_BYTES: Final = int(FILES["mappedFileSizeCommitLog"])
 UNIT_BYTES: Final = 20
 """The size of a queue unit."""
-CHECKPOINT_USED: Final = BEGIN_SEAL_POSITION + SEAL.size
-"""The end of the part of a checkpoint in which most damage is done: the fields and both seals; the rest is empty."""
+USED_BYTES: Final = {FileKind.CHECKPOINT: BEGIN_SEAL_POSITION + SEAL.size, FileKind.TIMER_CHECK: 66}
+"""The ends of the fields and seals in files whose rest is empty, and in which most damage is done before that."""
 READ_AGAIN_S: Final = {Setup.ALONE: 0.5, Setup.SYNC: 4.0, Setup.ASYNC: 4.0}
 """How long a reader that misses something asks again: what heals while it runs has this time. In groups longer than
 brokers let readers wait before a damaged message (``healWait``); a broker alone lets none wait."""
@@ -81,8 +83,14 @@ CASE, VERDICT, DAMAGE_TEXT = "case.json", "verdict.json", "damage.txt"
 def prepare_trial(trial: Trial, templates: Path, folder: Path) -> Case:
     """Copy the template into ``folder``, choose the file, and damage it if no broker runs. Raises ``NotPossible``."""
     combination = trial.combination
-    template = templates / template_name(combination.setup, has_write_buffers=trial.has_write_buffers)
+    template = templates / trial.template.folder_name()
     expectations = load_expectations(template)
+    foreign = load_expectations(templates / trial.template.folder_name(is_foreign=True))
+    expectations.logins += [
+        msgspec.structs.replace(login, denied="it is an account of another store")
+        for login in foreign.logins
+        if not login.denied and login not in expectations.logins
+    ]
     origin = template / (Stop.CLEAN if combination.broker is BrokerState.RUNNING else combination.stop)
     for member in sorted(origin.iterdir()):
         copy_member(member, folder / member.name)
@@ -99,7 +107,7 @@ def prepare_trial(trial: Trial, templates: Path, folder: Path) -> Case:
         chosen = rng.choice(candidates)
     case = Case(
         combination.file_kind, chosen.name, trial.member, combination.setup, combination.setup is not Setup.ALONE,
-        LOG_BYTES, report_words_of(chosen), [BUSY, LATE_TOPIC],
+        LOG_BYTES, report_words_of(chosen), combination.stop is Stop.UNCLEAN, [BUSY, LATE_TOPIC],
     )  # fmt: skip
     (folder / CASE).write_bytes(msgspec.json.encode(case))
     if combination.broker is BrokerState.STOPPED:
@@ -107,16 +115,11 @@ def prepare_trial(trial: Trial, templates: Path, folder: Path) -> Case:
     return case
 
 
-def template_name(setup: Setup, *, has_write_buffers: bool, is_foreign: bool = False) -> str:
-    """Return the name of a template's folder."""
-    return f"{setup.split()[0]}{'-buffered' if has_write_buffers else ''}{'-foreign' if is_foreign else ''}"
-
-
 def damage_chosen_file(trial: Trial, templates: Path, folder: Path, case: Case, *, in_place: bool) -> str:
     """Damage the chosen file, and write down what was done."""
     combination = trial.combination
-    template = templates / template_name(combination.setup, has_write_buffers=trial.has_write_buffers)
-    foreign = templates / template_name(combination.setup, has_write_buffers=trial.has_write_buffers, is_foreign=True)
+    template = templates / trial.template.folder_name()
+    foreign = templates / trial.template.folder_name(is_foreign=True)
     member = folder / str(trial.member)
     expectations = load_expectations(folder)
     same = [
@@ -160,29 +163,7 @@ def _written(member: Path, case: Case, expectations: Expectations) -> int:
     if case.file_kind in QUEUE_KINDS:
         end = expectations.ends.get((parts[2], int(parts[3])), 0) * UNIT_BYTES
         return min(size, max(1, end - int(parts[-1])))
-    return CHECKPOINT_USED if case.file_kind is FileKind.CHECKPOINT else size
-
-
-def report_words_of(file: StoreFile) -> list[str]:
-    """Return the words by which a report may name a file."""
-    parts = file.name.split("/")
-    match file.kind:
-        case kind if kind in LOG_KINDS or kind is FileKind.LOG_AHEAD:
-            return [f"commitlog/{parts[-1]}", parts[-1]]
-        case kind if kind in QUEUE_KINDS:
-            return [f"consumequeue/{parts[2]}/{parts[3]}", f"'topic': '{parts[2]}'", f"{parts[2]}/{parts[3]}"]
-        case FileKind.TIMERS:
-            return ["due file", "due files", parts[-1]]
-        case FileKind.INDEX:
-            return ["index/", parts[-1], "key index"]
-        case FileKind.RECOVERY_POINT:
-            return ["recovery-point.json", "recovery point"]
-        case FileKind.STORE | FileKind.STORE_BAK:
-            return ["store.json", "store's identity"]
-        case FileKind.BUFFER | FileKind.BUFFER_LOCK:
-            return [parts[-1], "write buffer"]
-        case _:
-            return [parts[-1].removesuffix(".bak")]
+    return min(size, USED_BYTES.get(case.file_kind, size))
 
 
 # -- a run of the broker -----------------------------------------------------------------------------------------------
@@ -210,6 +191,8 @@ class BrokerRun:
             epoch=self._expectations.epoch,
         )  # fmt: skip
         self.shard.change_settings(slaveTimeout="1500", syncFlushTimeout="3000")
+        if trial.template.has_users:
+            self.shard.change_settings(**account_settings())
         self.shard.on_failed = self._failed
 
     async def run(self) -> None:
@@ -286,8 +269,7 @@ class BrokerRun:
         combination, backup = self._trial.combination, None
         # A copy from before the damage; for a store that continued it would be outdated.
         if combination.broker is BrokerState.STOPPED:
-            template = template_name(combination.setup, has_write_buffers=self._trial.has_write_buffers)
-            backup = self._templates / template / combination.stop / str(number)
+            backup = self._templates / self._trial.template.folder_name() / combination.stop / str(number)
         return remedies_of(
             reason, self._folder, number, file=self._case.file, backup=backup, is_grouped=self._case.is_grouped
         )
@@ -300,14 +282,14 @@ class BrokerRun:
         master = shard.master
         if master is None:
             return
-        async with dialogue(master) as peer:
+        async with super_dialogue(master) as peer:
             await peer.heartbeat("judge", group="Judges", topic=BUSY)
             await self._read(peer, shard.master_number, is_master=True, is_last=False)
             self._save()
         await self._accept_loss(master)
         await shard.wait_until_caught_up(0.5)
         await shard.promote_again()
-        async with dialogue(master) as peer:
+        async with super_dialogue(master) as peer:
             await peer.heartbeat("judge", group="Judges", topic=BUSY)
             await self._end_transactions(peer)
             self.observed.sends += await send_to_every_queue(
@@ -363,7 +345,7 @@ class BrokerRun:
         wanted = {message.place for message in self._expectations.messages}
         pending = {one.unique for one in self._expectations.pending}
         while True:
-            async with dialogue(broker) as peer:
+            async with super_dialogue(broker) as peer:
                 reading = await self._read(peer, number, is_master=is_master, is_last=True)
             places = {message.place for queue in reading.queues for message in queue.messages}
             uniques = {message.unique for queue in reading.queues for message in queue.messages}
@@ -396,6 +378,8 @@ class BrokerRun:
                 reading.by_id.append((message.physical_offset, await view_by_id(peer, message.physical_offset)))
         if is_master:
             await self._read_tables(peer, reading)
+        if self._trial.template.has_users:
+            await self._read_accounts(reading)
         reading.is_cut_off = False
         return reading
 
@@ -431,6 +415,16 @@ class BrokerRun:
         reading.groups = await groups_of(peer)
         if self.shard.master_number == 1:
             reading.setting = await setting_of(peer, self._expectations.setting[0])
+
+    async def _read_accounts(self, reading: Reading) -> None:
+        """Pull with each account, and list the users, over new connections: a change of roles closes the old ones."""
+        broker = self.shard.brokers[reading.member]
+        for login in self._expectations.logins:
+            with suppress(RemotingError):
+                reading.logins.append((login, await is_granted(broker, login)))
+        with suppress(RemotingError):
+            async with super_dialogue(broker) as peer:
+                reading.users = await users_of(peer)
 
 
 def _waited(run: ObservedRun) -> bool:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gantry_broker.server.pop.order import (
+    FREE_TIMES_MIN,
     ILLEGAL,
     KEPT_MS,
     OUTDATED,
@@ -43,18 +44,35 @@ def test_queue_is_blocked_until_all_messages_are_visible(queues: OrderedQueues) 
 
 def test_acks_move_the_offset_to_the_first_open_message(queues: OrderedQueues) -> None:
     """The offset stays before a message that is not acked; the last ack frees the queue."""
-    assert queues.ack(KEY, 0, 6, 1000) == 5
-    assert queues.ack(KEY, 0, 5, 1000) == 9
+    assert queues.ack(KEY, 0, 6, 1000, next_offset=5) == 5
+    assert queues.ack(KEY, 0, 5, 1000, next_offset=5) == 9
     assert queues.is_blocked(KEY, 0, None, now_ms=1000)
-    assert queues.ack(KEY, 0, 9, 1000) == 10
+    assert queues.ack(KEY, 0, 9, 1000, next_offset=5) == 10
     assert not queues.is_blocked(KEY, 0, None, now_ms=1000)
 
 
 def test_acks_of_other_pops_change_nothing(queues: OrderedQueues) -> None:
     """A message that was not popped is illegal, a receipt of an earlier pop is outdated."""
-    assert queues.ack(KEY, 0, 7, 1000) == ILLEGAL
-    assert queues.ack(KEY, 0, 5, 999) == OUTDATED
-    assert queues.ack(KEY, 3, 5, 999) == 6, "nothing is known of the queue after a restart: the ack counts"
+    assert queues.ack(KEY, 0, 7, 1000, next_offset=5) == ILLEGAL
+    assert queues.ack(KEY, 0, 5, 999, next_offset=5) == OUTDATED
+
+
+def test_ack_of_an_unknown_pop_counts_for_the_next_message_only() -> None:
+    """A crash has lost the entry: messages before a later one may be unacked, and are not skipped."""
+    after_crash = OrderedQueues()
+
+    assert after_crash.ack(KEY, 0, 6, 1000, next_offset=5) == OUTDATED
+    assert after_crash.ack(KEY, 0, 5, 1000, next_offset=5) == 6
+
+
+def test_outdated_times_do_not_accumulate(queues: OrderedQueues) -> None:
+    """Each pop and ack changes when a queue is free; only the present times are kept, and each queue is woken."""
+    for number in range(3 * FREE_TIMES_MIN):
+        queues.record_pop(KEY, number % 3, info_of(number, pop_time=1000 + number))
+    assert len(queues._free) <= FREE_TIMES_MIN + 1
+
+    woken = queues.take_free(1_000_000)
+    assert set(woken) >= {("orders", number) for number in range(3)}
 
 
 def test_repeated_messages_have_delivery_counts(queues: OrderedQueues) -> None:
@@ -76,7 +94,7 @@ def test_changed_time_of_one_message_moves_the_end_of_the_block(queues: OrderedQ
 
 def test_table_survives_a_restart_in_rocketmqs_format(queues: OrderedQueues) -> None:
     """The document has RocketMQ's field names, and a queue stays blocked after it is loaded."""
-    queues.ack(KEY, 0, 5, 1000)
+    queues.ack(KEY, 0, 5, 1000, next_offset=5)
     data = msgspec.json.encode(queues.document(1000))
     assert data == (
         b'{"table":{"orders@billing":{"0":{"popTime":1000,"i":500,"o":[5,1,4],"ot":null,"oc":null,"l":1000,"cm":1,'
@@ -85,7 +103,7 @@ def test_table_survives_a_restart_in_rocketmqs_format(queues: OrderedQueues) -> 
     again = OrderedQueues()
     again.load(msgspec.json.decode(data, type=OrderDocument), now_ms=1100)
     assert again.is_blocked(KEY, 0, None, now_ms=1499)
-    assert again.ack(KEY, 0, 6, 1000) == 9
+    assert again.ack(KEY, 0, 6, 1000, next_offset=5) == 9
 
 
 def test_no_queue_is_blocked_longer_because_the_clock_was_set_back(queues: OrderedQueues) -> None:

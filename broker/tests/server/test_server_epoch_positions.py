@@ -113,7 +113,7 @@ async def test_group_without_commits_starts_anywhere(tmp_path: Path) -> None:
 async def test_group_whose_commits_were_lost_skips_no_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_limited: bool
 ) -> None:
-    """The new master does not know the group. A commit beyond the end of the queue, before a pull, is one at the end."""
+    """The new master does not know the group. A commit beyond the queue, before a pull, is one at its end."""
     if not is_limited:
         monkeypatch.setattr(BrokerCore, "commit_offset", lambda core, *commit: core.offsets.commit(*commit))
     async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:

@@ -304,6 +304,24 @@ async def test_ordered_pop_blocks_its_queue(tmp_path: Path) -> None:
         assert (await ack(peer, illegal)).code == ResponseCode.MESSAGE_ILLEGAL
 
 
+async def test_late_ack_after_a_crash_skips_no_ordered_message(tmp_path: Path) -> None:
+    """The table of ordered pops is lost: an ack of the second message has no effect, one of the first counts."""
+    order = {"order": "true", "queueId": 0}
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"1", b"2", b"3")
+        popped = await pop(peer, **order)
+    for file in (tmp_path / "config").glob("consumerOrderInfo.json*"):
+        file.unlink()
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await ack(peer, popped.receipts[1])).code == 0
+        assert (await pop(peer, **order, invisibleTime=1)).bodies == [b"1", b"2", b"3"]
+    for file in (tmp_path / "config").glob("consumerOrderInfo.json*"):
+        file.unlink()
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await ack(peer, popped.receipts[0])).code == 0
+        assert (await pop(peer, **order)).bodies == [b"2", b"3"]
+
+
 async def test_ordered_offset_survives_a_restart(tmp_path: Path) -> None:
     """An ordered ack that was answered counts after a restart, and the queue stays blocked for the others."""
     order = {"order": "true", "queueId": 0}

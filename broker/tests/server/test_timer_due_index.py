@@ -102,9 +102,9 @@ async def test_split_of_a_full_hour_has_few_entries_as_objects(
     """A split of `later` makes objects of one block at a time, even when all entries are due in the same hour."""
     sizes: list[int] = []
 
-    def split_entries(data: bytes) -> list[bytes]:
+    def split_entries(data: bytes, name: str) -> list[bytes]:
         sizes.append(len(data) // ENTRY_BYTES)
-        return due_files.split_entries(data)
+        return due_files.split_entries(data, name)
 
     monkeypatch.setattr(due_index, "split_entries", split_entries)
     index, _ = opened(disk)
@@ -274,7 +274,7 @@ def damage_other_hour(disk: FaultyDisk, path: str) -> None:
 
 @pytest.mark.parametrize("damage", [damage_flip, damage_head, damage_other_hour])
 async def test_damaged_file_is_found(disk: FaultyDisk, damage: object) -> None:
-    """A changed bit in an entry or in the head of a block, and the file of another hour, end the load."""
+    """A changed bit in an entry or a block's head, and the file of another hour, end the load with its name."""
     index, _ = opened(disk)
     await split(index, START_MS + 9 * HOUR_MS)
     for offset in range(20):
@@ -283,7 +283,7 @@ async def test_damaged_file_is_found(disk: FaultyDisk, damage: object) -> None:
     assert callable(damage)
     damage(disk, f"/store/timers/{START_HOUR:08d}")
 
-    with pytest.raises(DamagedDueFile):
+    with pytest.raises(DamagedDueFile, match=f"timers/{START_HOUR:08d}: "):
         await load_all(index, TimerState(), 20)
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from test_server_delay_progress import FakeLog
 
+from gantry_broker.errors import QueueRebuilding
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.timers.java_progress import JavaProgress, read_java_state, write_java_progress
@@ -18,7 +19,10 @@ from gantry_broker.server.timers.progress import (
     TimerDocument,
     TimerProgress,
 )
+from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import running_broker, wait_until
+from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion
 
 
@@ -134,6 +138,7 @@ def test_progress_of_rocketmq_is_adopted_if_it_is_further(tmp_path: Path, progre
     """A store that RocketMQ has used continues after what that has delivered, and never moves back."""
     disk, store = RealDisk(), str(tmp_path)
     (tmp_path / "config").mkdir()
+    (tmp_path / "timerwheel").write_bytes(b"")
     file = tmp_path / "config/timercheck"
     assert read_java_state(disk, store) == TimerState()
     for data in (b"", b"\0" * 31, struct.pack(">4q", -1, 0, 4, 4)):
@@ -164,4 +169,53 @@ def test_progress_is_written_for_rocketmq(tmp_path: Path, progress: TimerProgres
     assert (len(data), sorted(path.name for path in tmp_path.iterdir())) == (4096, ["config"])
     assert read_java_state(disk, store) == TimerState(), "what Gantry has written is no progress of RocketMQ"
     (tmp_path / "config/timercheck").write_bytes(struct.pack(">4q", 9_500, 7, 35, 35) + data[32:])
+    (tmp_path / "timerwheel").write_bytes(b"x")
     assert read_java_state(disk, store).read == 35, "RocketMQ has written the file since"
+
+
+def overwritten(data: bytes) -> list[bytes]:
+    """Return damaged copies of a file: a cut at any byte, any flipped bit of the used part, garbage in its place."""
+    used = 66
+    cut = [data[:end] for end in range(used)]
+    flipped = [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(used) for bit in range(8)]
+    garbage = [struct.pack(">4q", *[1 << 60] * 4).ljust(512, b"\x5a") + data[512:], b"\x7f" * 4096]
+    return cut + flipped + garbage
+
+
+def test_damaged_file_for_rocketmq_skips_no_timer(
+    tmp_path: Path, progress: TimerProgress, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without RocketMQ's files of pending timers beside it, a file that Gantry has not left so is damaged."""
+    disk, store = RealDisk(), str(tmp_path)
+    (tmp_path / "config").mkdir()
+    write_java_progress(disk, store, JavaProgress(9_876, 30, DataVersion(state_version=1, timestamp=2, counter=3)))
+    file = tmp_path / "config/timercheck"
+    progress.change(state(9_876))
+    for damaged in overwritten(file.read_bytes()):
+        file.write_bytes(damaged)
+        caplog.clear()
+        progress.adopt(read_java_state(disk, store))
+        assert progress.state == state(9_876), damaged[:66].hex()
+        assert [record.levelname for record in caplog.records] == ["WARNING"], damaged[:66].hex()
+
+
+def test_garbage_is_believed_with_files_of_rocketmq(tmp_path: Path, progress: TimerProgress) -> None:
+    """The twin: RocketMQ has no checksum in its file, so beside its own files the numbers count."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "timerwheel").write_bytes(b"x")
+    (tmp_path / "config/timercheck").write_bytes(struct.pack(">4q", *[1 << 60] * 4))
+    progress.change(state(9_876))
+    progress.adopt(read_java_state(RealDisk(), str(tmp_path)))
+    assert progress.state.read == 1 << 60
+
+
+async def test_stop_succeeds_while_the_timer_queue_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the first pending timer for RocketMQ meets a damaged unit: RocketMQ reads from the start then."""
+
+    async def meet_damage(roller: TimerRoller, start: int) -> int:
+        raise QueueRebuilding(names.TIMER_TOPIC, 0, start)
+
+    monkeypatch.setattr(TimerRoller, "find_pending", meet_damage)
+    async with running_broker(tmp_path) as broker:
+        await wait_until(lambda: broker.timers.is_ready)
+    assert struct.unpack_from(">7q", (tmp_path / "config/timercheck").read_bytes())[2] == 0

@@ -69,6 +69,22 @@ def test_flipped_bit_of_a_unit_loses_no_message(world: StoreWorld, offset: int, 
     assert world.store.repair.queues.units_lost == 0
 
 
+def test_unit_that_points_too_far_does_not_end_its_queue_early(world: StoreWorld) -> None:
+    """A start and a promotion remove units after an offset of the log, which is found by bisection."""
+    queue = world.store.queues.get("orders", 0)
+    assert queue is not None
+    end = 100
+    physical_end = unit_of(world, end)[0]
+    misled: list[int] = []
+    for offset in range(end - 2):
+        damage(world, offset, 4, 0x08)
+        assert queue.end_before(physical_end) == end, offset
+        if queue._partition(0, COUNT, lambda physical, _: physical < physical_end) != end:
+            misled.append(offset)
+        damage(world, offset, 4, 0x08)
+    assert misled, "the twin: plain bisection finds another end for these damaged units"
+
+
 def test_adjacent_wrong_units_are_rebuilt_together(world: StoreWorld) -> None:
     """Units of zeros lead to the first message of the log; their neighbours limit the range to search."""
     queue = world.store.queues.get("orders", 0)

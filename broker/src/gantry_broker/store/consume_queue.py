@@ -334,8 +334,21 @@ class ConsumeQueue:
         return found_end
 
     def end_before(self, physical_offset: int) -> int:
-        """Return the end that the queue had when the log ended at ``physical_offset``. ``gantry-point`` may call it."""
-        return self._partition(self.min_offset, self.readable_end, lambda physical, _: physical < physical_offset)
+        """Return the end that the queue had when the log ended at ``physical_offset``. ``gantry-point`` may call it.
+
+        A damaged unit whose offset is too large must not end the queue before its time: the units after it would be
+        removed, and their messages skipped. So a unit counts as damaged, and is passed, if the next two are before
+        ``physical_offset``. Reading repairs it.
+        """
+        first, last = self.min_offset, self.readable_end
+
+        def end_from(start: int, limit: int) -> int:
+            return self._partition(start, limit, lambda physical, _: physical < physical_offset)
+
+        end = end_from(first, last)
+        while end + 2 < last and all(end_from(one, one + 1) > one for one in (end + 1, end + 2)):
+            end = end_from(end + 1, last)
+        return end
 
     def min_offset_at(self, min_physical: int) -> int:
         """Return what ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may call it.

@@ -6,10 +6,9 @@ one broker would not reach the others, and a mounted Secret cannot be written. S
     request -> new tables, for all requests from now on -> on the disk -> on slaves -> answered
 
 A change takes effect at once and is answered when it is as safe as a message in the mode of the group. The tables are
-sent to slaves when they change; after that a record is appended to the log, whose topic only this module writes. A
+sent to slaves when they change; after that a record is appended to the log (`core.account_records`). A
 slave that has the record has the tables, too, since one stream carries both in order. So the answer waits for the
-acks of that record, and an election, which prefers the longest log, prefers a slave that has the change. The record
-holds the number of the change, and no secret.
+acks of that record, and an election, which prefers the longest log, prefers a slave that has the change.
 
 A slave accepts no change: it answers 0 if it has what the request asks for, because mqadmin sends a change of a
 cluster to masters and slaves, and otherwise RocketMQ's code and text for changes that belong to the master.
@@ -32,20 +31,17 @@ from gantry_access.account_changes import (
 from gantry_access.account_document import BYTES_MAX, write_tables
 from gantry_access.stored_accounts import AccountTables
 from gantry_broker.server.admin.account_handlers import ACCESS_CONTROL_OFF, is_by_super
+from gantry_broker.server.core.account_records import append_change_record
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.send.ack_gate import AckGate
-from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.accounts import AclInfo, AclSubject, DeleteAcl, UserInfo, Username
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
-from gantry_wire.message import FLAG_BORN_HOST_V6
 
-CHANGES_TOPIC: Final = "rmq_sys_gantry_account_changes"
-"""The topic of the records that follow changes of accounts."""
 ON_SLAVE: Final = "Can't modify users or policies from slave broker, please execute it from master broker."
 """The answer of a slave, in RocketMQ's words for topics and groups."""
 
@@ -144,27 +140,14 @@ class AccountChangeHandlers:
         refusal = core.gate.write_refusal
         if refusal is not None:
             return command.reply(refusal.code, f"the change may be lost: {refusal.remark}; check it at the master")
-        self._append_record(change_count)
+        # Sent after the tables: they were sent before this coroutine ran.
+        append_change_record(core, change_count)
         code = await self._ack_gate.wait_until_acknowledged()
         if code is ResponseCode.SUCCESS:
             return command.reply()
         return command.reply(
             code, "the change is stored here, but a failover may lose it: slaves have not confirmed it"
         )
-
-    def _append_record(self, change_count: int) -> None:
-        """Append the record that proves to have been sent after the tables: they were sent before this coroutine ran.
-
-        Raises the store's errors.
-        """
-        core = self._core
-        core.topics.ensure(CHANGES_TOPIC, 1)
-        host = core.store_host
-        core.store.append([Draft(
-            queue=core.store.queues.get_or_create(CHANGES_TOPIC, 0), body=str(change_count).encode(), properties=b"",
-            sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0, born_timestamp_ms=core.clock.wall_ms(),
-            born_host=host, reconsume_times=0, prepared_offset=0, tags_code=0, delay_ms=0, keys=(),
-        )])  # fmt: skip
 
     # ------- what the tables have
 

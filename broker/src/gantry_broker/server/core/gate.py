@@ -74,6 +74,11 @@ class Gate:
         self.is_store_lent = False
         """Whether the store belongs to another thread now, so that the event loop must not access it."""
 
+    @property
+    def may_append(self) -> bool:
+        """Whether this broker is the master and may append to the log, which no other thread is changing."""
+        return self.write_refusal is None and not self.is_store_lent
+
     def __repr__(self) -> str:
         return f"<Gate changes={self.write_refusal} everything={self.request_refusal}>"
 

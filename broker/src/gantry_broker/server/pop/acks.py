@@ -137,10 +137,12 @@ class PopAcks:
         """Ack messages of an ordered group, and move its offset. Return the answer if it is a refusal, or at once."""
         ordered, writer = self._pops.ordered, self._pops.writer
         key, next_offset = f"{queue.topic}{SEPARATOR}{queue.group}", -1
+        committed = self._core.offsets.find(queue.group, queue.topic, queue.queue_id) or 0
         for offset in offsets:
-            if offset < (queue.next_offset or 0):
+            start = max(queue.next_offset or 0, committed, next_offset)
+            if offset < start:
                 continue
-            moved = ordered.ack(key, queue.queue_id, offset, pop_time_ms)
+            moved = ordered.ack(key, queue.queue_id, offset, pop_time_ms, next_offset=start)
             if moved == ILLEGAL:
                 return _illegal(queue, offset, answer)
             next_offset = max(next_offset, moved)

@@ -188,7 +188,7 @@ class PopState:
         """Apply a record that was read from the log. ``now_ms`` is the present time.
 
         ``foreign_queue``: the revive queue of a record that a RocketMQ broker has stored, as a timer message, so that
-        it comes just before its checkpoint is over, and out of order. It says nothing about the next offset, which
+        it comes just before its checkpoint is over, and out of order. It does not change the next offset, which
         RocketMQ commits by itself.
         """
         queue = self.queue(record.topic, record.group, record.queue_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Generic, TypeVar, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -42,19 +42,28 @@ NO_MESSAGE: Final = "NO_MESSAGE_IN_QUEUE"
 PEEKED_MAX: Final = 64
 """The limit of the messages of one peek."""
 
+R = TypeVar("R", PopMessage, Notification)
+
 
 @dataclass(slots=True, eq=False)
-class HeldPop:
-    """A pop that waits for messages."""
+class _Held(Generic[R]):
+    """A request that waits for messages in one of its queues."""
 
     command: Command
     connection: Connection
-    request: PopMessage
+    request: R
     keys: tuple[QueueKey, ...]
     deadline: float
     handlers: PopHandlers
     is_done: bool = False
     is_held: bool = False
+
+
+@final
+class HeldPop(_Held[PopMessage]):
+    """A pop that waits for messages."""
+
+    __slots__ = ()
 
     def retry(self, must_answer: bool) -> Command | None:
         return self.handlers.attempt_pop(self, must_answer)
@@ -64,18 +73,11 @@ class HeldPop:
         return self.handlers.no_messages(self, None, ResponseCode.POLLING_FULL)
 
 
-@dataclass(slots=True, eq=False)
-class HeldNotification:
+@final
+class HeldNotification(_Held[Notification]):
     """A request that is answered when there are messages to pop."""
 
-    command: Command
-    connection: Connection
-    request: Notification
-    keys: tuple[QueueKey, ...]
-    deadline: float
-    handlers: PopHandlers
-    is_done: bool = False
-    is_held: bool = False
+    __slots__ = ()
 
     def retry(self, must_answer: bool) -> Command | None:
         return self.handlers.attempt_notification(self, must_answer)

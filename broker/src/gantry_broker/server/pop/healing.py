@@ -1,7 +1,7 @@
 """Applies records of pop consumption that were damaged when they were read, once a replica has healed them.
 
     revive queue   [ ... ck (damaged, skipped) ... ack ... ck ... | end of what was read )
-                         healed: `- read again from here, for what later records say about the same messages
+                         healed: `- read again from here, for what later records change for the same messages
 
 A start that finds a checkpoint damaged waits for a replica up to ``healWait``, and then continues without it, so that
 its messages are invisible to the group for good. When it is healed, its messages become open again, except for those
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 @final
 @dataclass(slots=True)
 class HealedCheckpoint:
-    """A checkpoint that was skipped, and what the records after it say about its messages."""
+    """A checkpoint that was skipped, and its messages that later records ack or pop again."""
 
     checkpoint: Checkpoint
     record_offset: int
@@ -54,7 +54,7 @@ class HealedCheckpoint:
         return self.done == everything or self.generation != queue.generation
 
     def examine(self, record: PopRecord) -> None:
-        """Note what a later record says about the messages."""
+        """Mark the messages as done that a later record acks, pops again or makes void."""
         checkpoint, queue = self.checkpoint, self.checkpoint.queue
         if (record.topic, record.group, record.queue_id) != (queue.topic, queue.group, queue.queue_id):
             return

@@ -133,8 +133,7 @@ class PopJournal:
     @property
     def is_master(self) -> bool:
         """Whether this broker is the master and may append to the log, which no other thread is changing."""
-        gate = self._core.gate
-        return gate.write_refusal is None and not gate.is_store_lent
+        return self._core.gate.may_append
 
     @property
     def is_ready(self) -> bool:

@@ -163,5 +163,5 @@ def allocate_averagely(member: str, queues: Sequence[MessageQueue], members: Seq
 
 
 def allocate_by_circle(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Return the queues of a member if the queues go round among the members."""
+    """Return the queues of a member if the members take the queues in rotation."""
     return list(queues[members.index(member) :: len(members)]) if member in members else []

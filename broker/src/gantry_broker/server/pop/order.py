@@ -6,8 +6,8 @@ Nothing is stored for each message: the committed offset of the group is that of
 and a pop starts there. A request with the ``attemptId`` of the last one repeats it at once, since its answer was lost.
 
 The table is written to ``consumerOrderInfo.json`` every few seconds, in RocketMQ's format. After a crash a queue may be
-blocked no more, so that its messages are delivered again before their time; they are never skipped. Owned by the event
-loop.
+blocked no more, so that its messages are delivered again before their time, also those that were acked out of order;
+they are never skipped. A slave has no table. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ ORDER_TABLE: Final = "consumerOrderInfo"
 ILLEGAL: Final = -1
 """The result of an ack of a message that is not among the last ones popped."""
 OUTDATED: Final = -2
-"""The result of an ack with the receipt of an earlier pop."""
+"""The result of an ack without effect: with the receipt of an earlier pop, or of one that is not known."""
+
+FREE_TIMES_MIN: Final = 4096
+"""With so many times at which queues become free, outdated ones are looked for: below, the saving is not worth it."""
 
 KEPT_MS: Final = 24 * 3600 * 1000
 """How long the entry of a queue is kept that is not consumed, as in RocketMQ."""
@@ -84,8 +87,10 @@ class OrderedQueues:
 
     def __init__(self) -> None:
         self._table: dict[str, dict[int, OrderInfo]] = {}
-        self._free: Final[list[tuple[int, str, int]]] = []
-        """(time, topic@group, queue): when blocked queues may be free."""
+        self._free: list[tuple[int, str, int]] = []
+        """A heap of (time, topic@group, queue): when blocked queues may be free."""
+        self._free_max = FREE_TIMES_MIN
+        """With so many entries, the heap is freed of those that are outdated."""
 
         self.change_count = 0
         """The number of changes of the table since this start."""
@@ -114,11 +119,15 @@ class OrderedQueues:
         self._schedule(key, queue_id, info)
         return info.counts or {}
 
-    def ack(self, key: str, queue_id: int, offset: int, pop_time_ms: int) -> int:
-        """Ack a message; return the next offset of the group, or ILLEGAL or OUTDATED."""
+    def ack(self, key: str, queue_id: int, offset: int, pop_time_ms: int, *, next_offset: int) -> int:
+        """Ack a message; return the next offset of the group, or ILLEGAL or OUTDATED.
+
+        A crash or a failover may have lost the entry of the queue. Then only the message at ``next_offset`` can be
+        acked, since those between it and another one may be unacked; RocketMQ would skip them.
+        """
         info = self._table.get(key, {}).get(queue_id)
         if info is None:
-            return offset + 1
+            return offset + 1 if offset == next_offset else OUTDATED
         if info.pop_time != pop_time_ms:
             return OUTDATED
         offsets = info.offsets
@@ -182,7 +191,20 @@ class OrderedQueues:
 
     def _schedule(self, key: str, queue_id: int, info: OrderInfo) -> None:
         self.change_count += 1
+        if len(self._free) >= self._free_max:
+            self._remove_outdated_times()
         heapq.heappush(self._free, (info.free_at_ms, key, queue_id))
+
+    def _remove_outdated_times(self) -> None:
+        """Remove the times that a later pop or ack has changed: each pop leaves one, for up to its invisible time."""
+        self._free = [one for one in set(self._free) if self._is_present(*one)]
+        heapq.heapify(self._free)
+        self._free_max = max(FREE_TIMES_MIN, 2 * len(self._free))
+
+    def _is_present(self, time_ms: int, key: str, queue_id: int) -> bool:
+        """Whether a queue becomes free at this time. One that was freed since keeps it: its pops may still wait."""
+        info = self._table.get(key, {}).get(queue_id)
+        return info is None or info.free_at_ms == time_ms
 
 
 def offset_list_of(offsets: Sequence[int]) -> list[int]:

@@ -124,22 +124,25 @@ class Pops:
 
     def _on_offset_set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Let the group continue at an offset that an administrator has set. Raises errors of the store."""
-        if self._is_deferred(lambda: self._on_offset_set(group, topic, queue_id, offset)):
+        if self._defer_if_unread(lambda: self._on_offset_set(group, topic, queue_id, offset)):
             return
         self.popper.reset(self.journal.state.queue(topic, group, queue_id), offset)
 
     def _on_forgotten(self, topic: str | None, group: str | None) -> None:
         """Forget the checkpoints of a topic or a group that was deleted. Raises errors of the store."""
         self.ordered.forget_keys(topic, group)
-        if self._is_deferred(lambda: self._on_forgotten(topic, group)):
+        if self._defer_if_unread(lambda: self._on_forgotten(topic, group)):
             return
         for queue in list(self.journal.state.queues.values()):
             if topic in (None, queue.topic) and group in (None, queue.group):
                 self.writer.set_position(queue, None, is_void=True)
                 del self.journal.state.queues[queue.topic, queue.group, queue.queue_id]
 
-    def _is_deferred(self, change: Callable[[], None]) -> bool:
-        """Whether there is nothing to change here, or the change has to wait until the checkpoints are read."""
+    def _defer_if_unread(self, change: Callable[[], None]) -> bool:
+        """Keep a change until the checkpoints are read; False if it can be made now.
+
+        A slave, and a broker without checkpoints, has nothing to change.
+        """
         journal = self.journal
         if not journal.is_master or not journal.is_used:
             return True

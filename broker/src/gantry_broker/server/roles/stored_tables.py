@@ -19,6 +19,7 @@ import msgspec
 from gantry_access import AccountStore
 from gantry_access.account_document import AccountDocument, read_tables
 from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.server.core.account_records import last_recorded_change
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.groups import GroupDocument
 from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
@@ -84,12 +85,8 @@ class StoredTables:
         missing = [name for name, file in self._files.items() if not file.exists()]
         if is_clean and "topics" not in missing:
             for name in (name for name in missing if name not in NEWER_TABLES):
-                # A clean stop writes all files, so a missing one was removed. An administrator may have a copy.
-                path = self._files[name].path
-                log.error(
-                    "table file is missing; the table starts empty; stop the broker and restore a copy",
-                    extra={"path": path},
-                )
+                # A clean stop writes all files, so a missing one was removed.
+                _report_missing(self._files[name])
         core, settings = self._core, self._core.settings
         core.topics.load(self._load("topics", TopicConfigTable))
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
@@ -150,8 +147,23 @@ class StoredTables:
         data = self._accounts_file.load(lambda document: read_tables(_convert(document, AccountDocument)))
         if data is not None:
             accounts.load(_convert(data, AccountDocument))
+        self._compare_accounts_with_log(accounts, is_missing=data is None)
         accounts.add_initial_user()
         self._core.persistence.mark(ACCOUNTS, now=True)
+
+    def _compare_accounts_with_log(self, accounts: AccountStore, *, is_missing: bool) -> None:
+        """Report users and policies that are missing, or older than the last change that the log has a record of."""
+        recorded, change = last_recorded_change(self._core.store), accounts.tables.change_count
+        if recorded is None or (change >= recorded and not is_missing):
+            return
+        if is_missing:
+            _report_missing(self._accounts_file)
+        else:
+            log.error(
+                "users and policies are older than the last change in the log; check them",
+                extra={"path": self._accounts_file.path, "change": change, "last_change": recorded},
+            )
+        accounts.set_change_count(max(change, recorded))  # Reported once: the next start finds the numbers equal.
 
     def _load_locks(self, *, is_lost: bool) -> None:
         """Load queue locks; if they are unknown, no queue is locked for ``LOCK_LEASE_MS``, as after a crash.
@@ -175,6 +187,13 @@ class StoredTables:
         """Read a table from its file, or from the copy if the file has another shape. Raises ConfigCorrupt."""
         data = self._files[name].load(lambda document: _convert(document, kind))
         return kind() if data is None else _convert(data, kind)
+
+
+def _report_missing(file: ConfigFile) -> None:
+    """Report a table that a former start had. An administrator may have a copy of its file."""
+    log.error(
+        "table file is missing; the table starts empty; stop the broker and restore a copy", extra={"path": file.path}
+    )
 
 
 def _convert(document: dict[str, Any], kind: type[D]) -> D:

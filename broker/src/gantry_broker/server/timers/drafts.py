@@ -2,8 +2,7 @@
 
 A delivered message has RocketMQ's properties: REAL_TOPIC and REAL_QID are removed, and the times at which it was stored
 and delivered are added. The other timer properties stay: TIMER_OUT_MS shows that it is no new timer. As in
-`delay.drafts`
-properties are not parsed, unless the record has a seal in the middle.
+`delay.drafts`, properties are not parsed, unless the record has a seal in the middle.
 """
 
 from __future__ import annotations

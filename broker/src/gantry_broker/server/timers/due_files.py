@@ -55,7 +55,10 @@ assert _HEAD.size + _CRC.size == ENTRY_BYTES, "files have a multiple of the size
 
 
 class DamagedDueFile(Exception):
-    """The due files have an invalid part, so all of them must be built again from the log."""
+    """A due file has an invalid part, so all must be built again from the log. The text names the file and fault."""
+
+    def __init__(self, name: str, fault: str) -> None:
+        super().__init__(f"{DIRECTORY}/{name}: {fault}")
 
 
 class IndexedPosition(msgspec.Struct, frozen=True):
@@ -137,21 +140,21 @@ def encode_block(entries: Sequence[bytes]) -> bytes:
     return b"".join((head, _CRC.pack(crc32(head)), *entries))
 
 
-def split_entries(data: bytes) -> list[bytes]:
-    """Return the entries of these bytes. Raises ``DamagedDueFile``."""
+def split_entries(data: bytes, name: str) -> list[bytes]:
+    """Return the entries of these bytes of the file ``name``. Raises ``DamagedDueFile``."""
     entries = [data[first : first + ENTRY_BYTES] for first in range(0, len(data), ENTRY_BYTES)]
     if not all(map(is_intact, entries)):
-        raise DamagedDueFile
+        raise DamagedDueFile(name, "an entry does not match its checksum")
     return entries
 
 
-def _decode_head(data: bytes, position: int) -> Block:
-    """Return the block whose head is at this position of its file. Raises ``DamagedDueFile``."""
+def _decode_head(data: bytes, name: str, position: int) -> Block:
+    """Return the block whose head is at this position of the file ``name``. Raises ``DamagedDueFile``."""
     if len(data) != ENTRY_BYTES or crc32(data[: _HEAD.size]) != _CRC.unpack_from(data, _HEAD.size)[0]:
-        raise DamagedDueFile
+        raise DamagedDueFile(name, f"the block at {position} does not match its checksum")
     magic, count, first_ms, last_ms = _HEAD.unpack_from(data)
     if magic != _MAGIC or not 0 < count <= BLOCK_ENTRIES_MAX:
-        raise DamagedDueFile
+        raise DamagedDueFile(name, f"the block at {position} has {count} entries and the magic number {magic!r}")
     start = position + ENTRY_BYTES
     return Block(start, start + int(count) * ENTRY_BYTES, int(first_ms), int(last_ms))
 
@@ -206,7 +209,7 @@ class DueFiles:
                 log.warning("due files are not usable; reading the timer topic again", extra={"reason": reason})
                 self.remove_all()
             return IndexedPosition()
-        known = {POSITION, LATER, *(_name(hour) for hour in contents.hours)}
+        known = {POSITION, LATER, *(due_file_name(hour) for hour in contents.hours)}
         for name in self._disk.list(self._directory):
             if name not in known:
                 self._disk.remove(f"{self._directory}/{name}")
@@ -220,7 +223,9 @@ class DueFiles:
             return f"{POSITION} is missing"
         if contents.format != FORMAT:
             return f"format {contents.format}, expected {FORMAT}"
-        sizes = {_name(hour): extent.size for hour, extent in contents.hours.items()} | {LATER: contents.later.size}
+        sizes = {due_file_name(hour): extent.size for hour, extent in contents.hours.items()} | {
+            LATER: contents.later.size
+        }
         for name, size in sizes.items():
             path = f"{self._directory}/{name}"
             found = self._disk.file_size(path) if self._disk.exists(path) else 0
@@ -233,7 +238,7 @@ class DueFiles:
     def append(self, parts: Iterable[Part]) -> None:
         """Append to files; durable when this returns."""
         for hour, before, data, _ in parts:
-            name = LATER if hour is None else _name(hour)
+            name = LATER if hour is None else due_file_name(hour)
             self._disk.append_file(f"{self._directory}/{name}", data, end=before.size)
         self._disk.sync_directory(self._directory)
 
@@ -247,7 +252,7 @@ class DueFiles:
         """Remove the files of these hours, which the position names no more. A start removes what a crash has left."""
         for hour in hours:
             with suppress(FileNotFoundError):
-                self._disk.remove(f"{self._directory}/{_name(hour)}")
+                self._disk.remove(f"{self._directory}/{due_file_name(hour)}")
 
     def remove_all(self) -> None:
         """Remove all files. The position goes first, so that none is believed after a crash."""
@@ -276,13 +281,13 @@ class DueFiles:
 
     def read_parts(self, hour: int, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of ranges (position, length) of an hour's file. Raises ``DamagedDueFile``."""
-        return self._read(_name(hour), ranges)
+        return self._read(due_file_name(hour), ranges)
 
     def _read(self, name: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         with closing(self._open(name)) as file:
             found = [(length, file.pread(length, position)) for position, length in ranges]
         if any(len(data) != length for length, data in found):
-            raise DamagedDueFile
+            raise DamagedDueFile(name, "it is too short")
         return [data for _, data in found]
 
     def find_blocks(self, hour: int, known: Extent, end: Extent, key: bytes) -> list[Block]:
@@ -290,14 +295,15 @@ class DueFiles:
         and only those that have one. Raises ``DamagedDueFile`` if the file has not the extent ``end``.
         """
         found: list[Block] = []
-        with closing(self._open(_name(hour))) as file:
-            _verify(file, known, end)
+        name = due_file_name(hour)
+        with closing(self._open(name)) as file:
+            _verify(file, name, known, end)
             position = known.size
             while position < end.size:
-                block = _decode_head(file.pread(ENTRY_BYTES, position), position)
+                block = _decode_head(file.pread(ENTRY_BYTES, position), name, position)
                 position = block.end
                 if position > end.size:
-                    raise DamagedDueFile
+                    raise DamagedDueFile(name, f"its last block ends at {position}, after the file's end {end.size}")
                 start = _first_not_before(file, block, key)
                 if start < block.end:
                     found.append(block._replace(start=start))
@@ -307,18 +313,18 @@ class DueFiles:
         try:
             return self._disk.open(f"{self._directory}/{name}")
         except FileNotFoundError:
-            raise DamagedDueFile from None
+            raise DamagedDueFile(name, "it is missing") from None
 
 
-def _verify(file: DiskFile, known: Extent, end: Extent) -> None:
+def _verify(file: DiskFile, name: str, known: Extent, end: Extent) -> None:
     """Raise ``DamagedDueFile`` if the file has not the extent ``end``, of which ``known`` is verified."""
     while known.size < end.size:
         data = file.pread(min(VERIFIED_BYTES, end.size - known.size), known.size)
         if not data:
-            raise DamagedDueFile
+            raise DamagedDueFile(name, f"it has {known.size} bytes, expected {end.size}")
         known = known.extended(data)
     if not known.is_same(end):
-        raise DamagedDueFile
+        raise DamagedDueFile(name, "it does not match its checksum")
 
 
 def _first_not_before(file: DiskFile, block: Block, key: bytes) -> int:
@@ -338,5 +344,6 @@ def _first_not_before(file: DiskFile, block: Block, key: bytes) -> int:
     return block.start + low * ENTRY_BYTES
 
 
-def _name(hour: int) -> str:
+def due_file_name(hour: int) -> str:
+    """Return the name of the file of an hour."""
     return f"{hour:08d}"

@@ -20,6 +20,7 @@ from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.server.timers.due_files import (
     BLOCK_ENTRIES_MAX,
     HOUR_MS,
+    LATER,
     OFFSET_MAX,
     DamagedDueFile,
     DueFiles,
@@ -140,12 +141,12 @@ class DueIndex:
         if split.read.size < files.later.size:
             data = await run_in_thread(lambda: files.read_later(split.read.size))
             for first in range(0, len(data), ENTRIES_PER_SLICE * ENTRY_BYTES):
-                for one in split_entries(data[first : first + ENTRIES_PER_SLICE * ENTRY_BYTES]):
+                for one in split_entries(data[first : first + ENTRIES_PER_SLICE * ENTRY_BYTES], LATER):
                     split.parts.setdefault(due_of(one) // HOUR_MS, bytearray()).extend(one)
                 await asyncio.sleep(0)
             split.read = split.read.extended(data)
             if split.read.size == files.later.size and not split.read.is_same(files.later):
-                raise DamagedDueFile
+                raise DamagedDueFile(LATER, "it does not match its checksum")
         elif split.parts:
             await self._append_split(split)
         else:
@@ -227,7 +228,7 @@ def _batches_of(entries: list[bytes]) -> Iterator[list[bytes]]:
 def _batches_in(data: bytearray) -> Iterator[list[bytes]]:
     """Yield the entries in these bytes, as many at a time as a block has: as objects all would need 100 MB."""
     for first in range(0, len(data), BLOCK_ENTRIES_MAX * ENTRY_BYTES):
-        yield split_entries(bytes(data[first : first + BLOCK_ENTRIES_MAX * ENTRY_BYTES]))
+        yield split_entries(bytes(data[first : first + BLOCK_ENTRIES_MAX * ENTRY_BYTES]), LATER)
 
 
 async def _make_part(hour: int, before: Extent, batches: Iterable[list[bytes]]) -> Part:

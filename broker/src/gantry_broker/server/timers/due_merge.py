@@ -16,7 +16,15 @@ import bisect
 from typing import Final, final
 
 from gantry_broker.server.core.persist import run_in_thread
-from gantry_broker.server.timers.due_files import HOUR_MS, Block, DamagedDueFile, DueFiles, Extent, split_entries
+from gantry_broker.server.timers.due_files import (
+    HOUR_MS,
+    Block,
+    DamagedDueFile,
+    DueFiles,
+    Extent,
+    due_file_name,
+    split_entries,
+)
 from gantry_broker.server.timers.entries import ENTRY_BYTES, due_of
 
 ROUND_ENTRIES: Final = 16 * 1024
@@ -108,7 +116,8 @@ class DueMerge:
 
     def _split(self, data: bytes) -> list[bytes]:
         """Return the entries of a part of a block that are not taken. Raises ``DamagedDueFile``."""
-        entries = split_entries(data)
+        name = due_file_name(self.hour)
+        entries = split_entries(data, name)
         if any(due_of(one) // HOUR_MS != self.hour for one in entries):
-            raise DamagedDueFile
+            raise DamagedDueFile(name, "it has an entry of another hour")
         return [one for one in entries if one >= self.start]

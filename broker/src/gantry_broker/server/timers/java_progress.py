@@ -6,6 +6,10 @@ RocketMQ keeps pending timers in files of its own, `timerwheel` and `timerlog`, 
 RocketMQ broker that takes over the store has to read the timer topic from the first pending message on: that is the
 queue offset in the file. It delivers again what is behind this offset and was due, and nothing from before it. Its own
 files from before Gantry have messages that are delivered meanwhile, so they are removed once the file is written.
+
+RocketMQ has no checksum in its file. So a file without Gantry's seal counts only if RocketMQ's files of pending timers
+are in the store, too, as a RocketMQ broker leaves them. Otherwise it is damaged: if it were believed, wrong numbers
+would skip timers that are pending.
 """
 
 from __future__ import annotations
@@ -64,14 +68,17 @@ def _seal(data: bytes) -> bytes:
 def read_java_state(disk: Disk, store_path: str) -> TimerState:
     """Return the progress that a RocketMQ broker has left in this store; the start of the queue if there is none.
 
-    What Gantry has written is none, also if it is that of another store.
+    What Gantry has written is none, also if it is that of another store; neither is a damaged file, which is reported.
     """
     path = f"{store_path}/config/{FILE}"
     if not disk.exists(path):
         return TimerState()
     with closing(disk.open(path)) as file:
         data = file.pread(_ALL.size + len(_MARK) + _CRC.size, 0)
-    if len(data) < _NUMBERS.size or data[_ALL.size :] == _seal(data[: _ALL.size]):
+    if data[_ALL.size :] == _seal(data[: _ALL.size]):
+        return TimerState()
+    if len(data) < _NUMBERS.size or not any(disk.exists(f"{store_path}/{name}") for name in WHEEL_FILES):
+        log.warning("progress of timers for RocketMQ is damaged; it will be rewritten", extra={"path": path})
         return TimerState()
     last_read_ms, _, queue_offset, _ = _NUMBERS.unpack_from(data)
     if last_read_ms < 0 or queue_offset < 0:

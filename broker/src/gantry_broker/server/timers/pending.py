@@ -2,7 +2,7 @@
 
 The counts are part of the document of the progress, which a file keeps and slaves get, with the state of delivery at
 the moment of the count. The file has an older, settled state beside it, from which a start continues: it reads some
-messages again, and delivers some again. Neither is counted again, since the state of the count says what was counted.
+messages again, and delivers some again. Neither is counted again, since the state of the count shows what was counted.
 
 The counts are figures for people: nothing depends on them. A message that was damaged when it was due stays counted,
 and so does one that was late when the broker crashed; when nothing is pending any more, the counts begin again.

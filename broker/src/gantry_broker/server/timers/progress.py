@@ -3,7 +3,7 @@
     timer queue         [ ............ read ............ end )
     due order           [ ............ mark ............ )      messages before `read`, up to the mark, are delivered
 
-Messages are delivered in the order of (due time, queue offset), so one pair, the *mark*, says which messages of the
+Messages are delivered in the order of (due time, queue offset), so one pair, the *mark*, shows which messages of the
 queue before `read` are delivered. A message that is read later and is due before the mark is late, and is delivered at
 once, before `read` moves past it. If the wall clock was set back, new messages may be due before the mark and not yet
 due: from their offset on a second mark counts, which begins at the present time.
@@ -115,7 +115,7 @@ class TimerProgress:
             self.state = self._settled = state
 
     def java_progress(self, document: Mapping[str, Any]) -> JavaProgress:
-        """Return what RocketMQ's file has to say for a document that is written."""
+        """Return the content of RocketMQ's file for a document that is written."""
         marks = document.get("marks") or [START]
         version = msgspec.convert(document.get("dataVersion") or {}, DataVersion)
         return JavaProgress(marks[-1][1], document.get("firstPending", 0), version)

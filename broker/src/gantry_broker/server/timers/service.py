@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, final
 
 from gantry_broker.errors import BrokerError
@@ -29,7 +30,7 @@ from gantry_broker.server.timers.due_files import HOUR_MS, DamagedDueFile, DueFi
 from gantry_broker.server.timers.due_index import BUFFERED_MAX, FLUSH_INTERVAL_S, SPLIT_AHEAD_MS, DueIndex
 from gantry_broker.server.timers.entries import JAVA_PRECISION_MAX_MS, Entry, due_of, first_key
 from gantry_broker.server.timers.java_progress import read_java_state, write_java_progress
-from gantry_broker.server.timers.progress import TimerProgress
+from gantry_broker.server.timers.progress import TABLE, TimerProgress
 from gantry_broker.server.timers.reader import TimerReader
 from gantry_broker.server.timers.rolling import TimerRoller
 from gantry_broker.server.timers.window import RUN_MAX, DueWindow
@@ -93,10 +94,13 @@ class TimerService:
         if not self.reader.restore(indexed):
             log.warning("due files do not match the log; building them again", extra={"read": indexed.queue_offset})
             self._is_rebuild_needed = True
+        core.persistence.mark(TABLE, now=False)  # RocketMQ's file may be damaged.
 
     async def close(self) -> None:
         """Find the first pending message, for a RocketMQ broker that takes over. Called when the tasks have ended."""
-        if self.is_ready:
+        if not self.is_ready:
+            return
+        with suppress(BrokerError):  # The queue is being rebuilt: RocketMQ then reads more messages, and loses none.
             self._passed_offset = await self.roller.find_pending(self.files.first_offset)
 
     def _first_pending(self) -> int:
@@ -118,8 +122,7 @@ class TimerService:
     @property
     def is_master(self) -> bool:
         """Whether this broker is the master and may append to the log, which no other thread is changing."""
-        gate = self._core.gate
-        return gate.write_refusal is None and not gate.is_store_lent
+        return self._core.gate.may_append
 
     @property
     def is_ready(self) -> bool:
@@ -236,8 +239,8 @@ class TimerService:
         while True:
             try:
                 is_more = await self._maintain_files(loop.time())
-            except DamagedDueFile:
-                log.error("due file is damaged; building all of them again from the log")
+            except DamagedDueFile as error:
+                log.error("due file is damaged; building all of them again from the log", extra={"reason": str(error)})
                 self._is_rebuild_needed, is_more = True, True
             except OSError as error:
                 log.warning("failed to access due files; will retry", extra={"reason": str(error)})

@@ -1,6 +1,6 @@
 """Requests about the state of the timers: checkpoint (60), metrics (61), and the switch of the engine (5001).
 
-A slave of RocketMQ copies the first two from its master. Gantry has one engine, files of entries by due minute, which
+A slave of RocketMQ copies the first two from its master. Gantry has one engine, files of entries by due hour, which
 counts as RocketMQ's default, the file engine; so a switch to that changes nothing, and one to RocksDB is refused with
 the answer of a RocketMQ broker that was started without it.
 """

@@ -48,7 +48,7 @@ class DueWindow:
         self._recalls: dict[int, list[Entry]] = {}
         """Key hash -> recalls."""
         self._replaced: dict[int, Entry] = {}
-        """Queue offset of a message that was stored again -> the entry that says so."""
+        """Queue offset of a message that was stored again -> the entry that cancels it."""
         self._forget_at = RECALLS_MIN
 
     def __repr__(self) -> str:

@@ -126,8 +126,7 @@ class TransactionJournal:
     @property
     def is_master(self) -> bool:
         """Whether this broker is the master and may append to the log, which no other thread is changing."""
-        gate = self._core.gate
-        return gate.write_refusal is None and not gate.is_store_lent
+        return self._core.gate.may_append
 
     @property
     def is_ready(self) -> bool:

@@ -1,6 +1,6 @@
 package dev.gantry.interop;
 
-import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -12,9 +12,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Two push consumers of a group that an administrator has switched to pop mode, and that let the broker assign their
- * queues. Some messages fail once, and come back when their invisible time is over. A client of version 4 cannot pop,
- * and pulls instead.
+ * Push consumers of a group that share a topic, some or all of them in pop mode, while a producer sends to it. Some
+ * messages fail once, and come back when their invisible time is over.
  */
 final class Popping {
     private static final int CONSUMERS = 2;
@@ -22,52 +21,51 @@ final class Popping {
     private static final int FAILING = 97;
     private static final int FAILING_MAX = 50;
 
-    private Popping() {
+    private final Stage stage;
+    private final Sent sent;
+    private final Content content;
+    private final DefaultMQProducer producer;
+    private final Received received;
+    private final Set<Integer> failed = ConcurrentHashMap.newKeySet();
+    /** How many deliveries there were of messages that had failed before. */
+    private final AtomicInteger again = new AtomicInteger();
+    /** The deliveries to each of two consumers, or to two kinds of them. */
+    private final AtomicInteger[] shares = {new AtomicInteger(), new AtomicInteger()};
+
+    private Popping(Stage stage) throws Exception {
+        this.stage = stage;
+        sent = new Sent(stage.options.count(), stage.options.threads());
+        content = stage.content();
+        received = new Received(sent, content);
+        producer = stage.producer();
+        stage.createTopic(producer, stage.options.queues());
     }
 
+    /**
+     * An administrator switches the group of two consumers to pop mode, and the broker assigns their queues. A client of
+     * version 4 cannot pop, and pulls instead.
+     */
     static void play(Stage stage) throws Exception {
-        Sent sent = new Sent(stage.options.count(), stage.options.threads());
-        Content content = stage.content();
-        DefaultMQProducer producer = stage.producer();
-        stage.createTopic(producer, stage.options.queues());
+        Popping run = new Popping(stage);
         DefaultMQAdminExt admin = stage.sharedAdmin();
         String broker = Stage.brokerOf(admin);
         Dialect.createGroup(admin, broker, stage.group);
         boolean isPopping = Dialect.setPopMode(admin, broker, stage.topic, stage.group);
-        Received received = new Received(sent, content);
-        Map<Integer, Integer> failed = new ConcurrentHashMap<>();
-        AtomicInteger again = new AtomicInteger();
-        AtomicInteger[] shares = {new AtomicInteger(), new AtomicInteger()};
         for (int number = 0; number < CONSUMERS; number++) {
-            AtomicInteger share = shares[number];
             DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
-            consumer.setConsumeMessageBatchMaxSize(1);
             if (isPopping) {
                 Dialect.consumeByPop(consumer);
             }
-            consumer.subscribe(stage.topic, "*");
-            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                share.incrementAndGet();
-                return consume(messages.get(0), received, failed, again)
-                    ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-                    : ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            });
-            consumer.start();
+            run.start(consumer, run.shares[number]);
         }
-        Senders.finish(Senders.startEach(sent,
-            number -> sent.acknowledge(number, producer.send(content.make(number)))));
-        stage.await(() -> received.distinct.get() >= sent.count && again.get() >= failed.size(),
-            () -> received.distinct.get() + again.get());
+        run.sendAll();
+        int repeated = run.received.duplicates.get();
         Outcome outcome = stage.outcome;
-        outcome.add(sent);
-        outcome.add(received, received.missing(number -> true));
         outcome.detail("popping", isPopping);
-        outcome.detail("failed_once", failed.size());
-        outcome.detail("shares", shares[0].get() + "/" + shares[1].get());
-        outcome.check(again.get() >= failed.size(), "every message that failed is delivered again");
-        outcome.check(shares[0].get() > 0 && shares[1].get() > 0, "both consumers get messages");
-        outcome.check(received.duplicates.get() <= again.get(), "a message that was consumed is not delivered again ("
-            + received.duplicates.get() + " repeated, " + again.get() + " failed)");
+        outcome.detail("shares", run.shares[0].get() + "/" + run.shares[1].get());
+        outcome.check(run.haveBothShares(), "both consumers get messages");
+        outcome.check(repeated <= run.again.get(), "a message that was consumed is not delivered again ("
+            + repeated + " repeated, " + run.again.get() + " failed)");
     }
 
     /**
@@ -75,29 +73,33 @@ final class Popping {
      * queues, so that some messages are consumed twice.
      */
     static void besidePull(Stage stage) throws Exception {
-        Sent sent = new Sent(stage.options.count(), stage.options.threads());
-        Content content = stage.content();
-        DefaultMQProducer producer = stage.producer();
-        stage.createTopic(producer, stage.options.queues());
-        Received received = new Received(sent, content);
-        Map<Integer, Integer> failed = new ConcurrentHashMap<>();
-        AtomicInteger again = new AtomicInteger();
-        AtomicInteger[] shares = {new AtomicInteger(), new AtomicInteger()};
-        for (int number = 0; number < 2 * CONSUMERS; number++) {
-            boolean isPopping = number < CONSUMERS;
-            DefaultMQPushConsumer consumer = isPopping
-                ? stage.prepared(new PoppingConsumer(stage, stage.group))
-                : stage.prepared(new DefaultMQPushConsumer(stage.group, stage.hook(), new AllocateMessageQueueAveragely()));
-            consumer.setConsumeMessageBatchMaxSize(1);
-            consumer.subscribe(stage.topic, "*");
-            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                shares[isPopping ? 0 : 1].incrementAndGet();
-                return consume(messages.get(0), received, failed, again)
-                    ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-                    : ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            });
-            consumer.start();
+        Popping run = new Popping(stage);
+        for (int number = 0; number < CONSUMERS; number++) {
+            run.start(stage.prepared(new PoppingConsumer(stage, stage.group)), run.shares[0]);
+            run.start(stage.prepared(new DefaultMQPushConsumer(stage.group, stage.hook(),
+                new AllocateMessageQueueAveragely())), run.shares[1]);
         }
+        run.sendAll();
+        stage.outcome.detail("popped", run.shares[0].get());
+        stage.outcome.detail("pulled", run.shares[1].get());
+        stage.outcome.check(run.haveBothShares(), "members of both kinds get messages");
+    }
+
+    /** Starts a consumer whose deliveries count in the share. */
+    private void start(DefaultMQPushConsumer consumer, AtomicInteger share) throws Exception {
+        consumer.setConsumeMessageBatchMaxSize(1);
+        consumer.subscribe(stage.topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            share.incrementAndGet();
+            return consume(messages.get(0))
+                ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                : ConsumeConcurrentlyStatus.RECONSUME_LATER;
+        });
+        consumer.start();
+    }
+
+    /** Sends all messages, waits until they are consumed, and adds what every run must keep to the outcome. */
+    private void sendAll() throws Exception {
         Senders.finish(Senders.startEach(sent,
             number -> sent.acknowledge(number, producer.send(content.make(number)))));
         stage.await(() -> received.distinct.get() >= sent.count && again.get() >= failed.size(),
@@ -105,22 +107,23 @@ final class Popping {
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.detail("failed_once", failed.size());
-        stage.outcome.detail("popped", shares[0].get());
-        stage.outcome.detail("pulled", shares[1].get());
         stage.outcome.check(again.get() >= failed.size(), "every message that failed is delivered again");
-        stage.outcome.check(shares[0].get() > 0 && shares[1].get() > 0, "members of both kinds get messages");
     }
 
-    private static boolean consume(MessageExt message, Received received, Map<Integer, Integer> failed,
-        AtomicInteger again) {
+    private boolean haveBothShares() {
+        return shares[0].get() > 0 && shares[1].get() > 0;
+    }
+
+    /** Returns whether the message is consumed; some fail at their first delivery. */
+    private boolean consume(MessageExt message) {
         int number = received.take(message);
         if (number < 0) {
             return true;
         }
-        if (number % FAILING == 0 && failed.size() < FAILING_MAX && failed.putIfAbsent(number, 1) == null) {
+        if (number % FAILING == 0 && failed.size() < FAILING_MAX && failed.add(number)) {
             return false;
         }
-        if (failed.containsKey(number)) {
+        if (failed.contains(number)) {
             again.incrementAndGet();
         }
         return true;
