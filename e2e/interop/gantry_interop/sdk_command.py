@@ -70,12 +70,11 @@ Differences between the servers:
 
 
 CAUSES: Final = {
-    ("broker", "transaction"): (
-        "RocketMQ's broker records the end of a transaction up to 3 s later (`transactionOpBatchInterval`), and stores one "
-        "message for each commit. Brokers of this run ask for the outcome after 1 s instead of 6 s, and again each second "
-        "instead of every 30 s, so they also ask about transactions that have ended, and every commit in an answer is one "
-        "more message."
-    ),
+    ("broker", "transaction"): """\
+RocketMQ's broker records the end of a transaction up to 3 s later (`transactionOpBatchInterval`), and stores one
+message for each commit. Brokers of this run ask for the outcome after 1 s instead of 6 s, and again each second instead
+of every 30 s, so they also ask about transactions that have ended, and every commit in an answer is one more message.
+""",
 }
 """Why a flow has duplicates with a part of RocketMQ, its broker or its proxy, according to its source."""
 
@@ -189,7 +188,7 @@ def _list_differences(results: Sequence[FlowResult]) -> str:
     """Return a list of the differences, and the known causes below it."""
     causes = {_cause(one): None for one in results if _cause(one)}
     lines = "".join(f"- {_difference(one)}\n" for one in results) or NO_DIFFERENCE
-    return lines + "".join(f"\n{text}\n" for text in causes)
+    return lines + "".join(f"\n{text}" for text in causes)
 
 
 def _difference(result: FlowResult) -> str:
@@ -202,7 +201,7 @@ def _difference(result: FlowResult) -> str:
 
 
 def _cause(result: FlowResult) -> str:
-    """Return why RocketMQ's part of the servers causes duplicates; empty without duplicates or without a known cause."""
+    """Return why RocketMQ's part of the servers causes these duplicates; empty without any or without a known cause."""
     if not result.is_ok or result.copies <= result.received:
         return ""
     proxy, _, broker = result.servers.partition("-")

@@ -27,8 +27,9 @@ from sdk_run import AWAIT_S, BATCH, INVISIBLE_S, RECALLABLE_S, Run
 CHANGED_INVISIBLE_S = 3
 MESSAGE_GROUPS = 16
 SETTLED_S = 30.0
-"""The time without a delivery after which messages that always fail are given up: longer than a long poll of 20 s, which
-brokers of RocketMQ 5.3.3 do not end for a failed message. The proxy gives a message up when it receives it again."""
+"""The time without a delivery after which messages that always fail are given up: longer than a long poll of 20 s,
+which brokers of RocketMQ 5.3.3 do not end for a failed message. The proxy gives a message up when it receives it again.
+"""
 DELIVERIES = 3
 """How often a message is delivered before it goes to the dead letters; the groups allow two retries."""
 

@@ -19,6 +19,7 @@ from rocketmq import (
     PushConsumer,
     SimpleConsumer,
 )
+from rocketmq.v5.exception import ForbiddenException, UnauthorizedException
 
 AWAIT_S = 6
 RECALLABLE_S = 12
@@ -184,12 +185,14 @@ class Run:
 
 
 def receive_first(consumer: Any) -> None:
-    """Receive until a call succeeds: RocketMQ's proxy fails receives that overtake the settings of the client."""
+    """Receive until a call succeeds or is denied: proxies fail receives that overtake the settings of the client."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             receive_and_ack(consumer, lambda _view: None)
             return
+        except (ForbiddenException, UnauthorizedException):
+            raise
         except Exception:
             if time.monotonic() > deadline:
                 raise
