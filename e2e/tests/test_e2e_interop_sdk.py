@@ -113,6 +113,33 @@ def test_page_shows_failures_and_absences() -> None:
     assert sdk_command.NO_DIFFERENCE in sdk_command.build_section([PASSED, absent])
 
 
+def test_page_counts_the_flows_of_other_servers() -> None:
+    """Each pair of servers other than Gantry's has a row with the flows that pass, failures included in the total."""
+    mixed = replace(PASSED, servers="gantry-apache", messages=10)
+    page = sdk_command.build_section([PASSED, mixed, replace(mixed, flow="sql", is_ok=False)])
+
+    assert "| Gantry's proxy and RocketMQ's broker | not run | 1 of 2, 20 | not run | not run |" in page
+    assert "| RocketMQ | not run | not run | not run | not run |" in page
+
+
+@pytest.mark.parametrize("servers", ["apache", "gantry-apache", f"gantry-apache-{versions.PREVIOUS}"])
+def test_page_explains_duplicates_of_rocketmqs_broker_once(servers: str) -> None:
+    """A known cause follows the differences once, however many SDKs show it."""
+    repeated = replace(PASSED, flow="transaction", servers=servers, copies=30_002)
+    page = sdk_command.build_section([repeated, replace(repeated, language="java")])
+
+    assert page.count("transactionOpBatchInterval") == 1
+
+
+@pytest.mark.parametrize("servers", ["gantry", "apache-gantry"])
+def test_page_excuses_no_duplicates_of_gantrys_broker(servers: str) -> None:
+    """What RocketMQ's broker does is no cause of duplicates with another broker, and no cause of a failure."""
+    repeated = replace(PASSED, flow="transaction", servers=servers, copies=30_002)
+    failed = replace(repeated, servers="apache", is_ok=False)
+
+    assert "transactionOpBatchInterval" not in sdk_command.build_section([repeated, failed])
+
+
 def test_recorded_results_are_of_the_tested_versions() -> None:
     """After an update of an SDK its flows must be recorded again, before the page shows its new version."""
     recorded = sdk_command.read()

@@ -79,7 +79,7 @@ class FlowResult:
 
     def line(self) -> str:
         """Return the result as a line of text."""
-        head = f"{self.servers:<13} {self.language:<7} {self.flow:<18}"
+        head = f"{self.servers:<19} {self.language:<7} {self.flow:<18}"
         if self.absent:
             return f"absent {head} {self.absent} (SDK {self.version})"
         counts = f"{self.messages:>6} sent, {self.received:>6} of {self.expected:>6}, {self.copies:>6} copies"

@@ -12,8 +12,10 @@ import (
 
 const (
 	messageGroups = 16
-	// settled is the time without a delivery after which messages that always fail are given up.
-	settled = 15 * time.Second
+	// settled is the time without a delivery after which messages that always fail are given up: longer than a long poll
+	// of 20 s, which brokers of RocketMQ 5.3.3 do not end for a failed message. The proxy gives a message up when it
+	// receives it again.
+	settled = 30 * time.Second
 	// deliveries is how often a message is delivered before it goes to the dead letters; the groups allow two retries.
 	deliveries = 3
 )

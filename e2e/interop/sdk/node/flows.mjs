@@ -14,8 +14,11 @@ const CHANGED_INVISIBLE_MS = 3_000;
 const MESSAGE_GROUPS = 16;
 /** The priorities are 1 to 3: topics have four queues, and this SDK sends priority 0 as a normal message. */
 const PRIORITY_MAX = 3;
-/** The time without a delivery after which messages that always fail are given up. */
-const SETTLED_MS = 15_000;
+/**
+ * The time without a delivery after which messages that always fail are given up: longer than a long poll of 20 s, which
+ * brokers of RocketMQ 5.3.3 do not end for a failed message. The proxy gives a message up when it receives it again.
+ */
+const SETTLED_MS = 30_000;
 /** How often a message is delivered before it goes to the dead letters; the groups allow two retries. */
 const DELIVERIES = 3;
 

@@ -28,8 +28,10 @@ CHANGED_INVISIBLE_S = 3
 MESSAGE_GROUPS = 16
 PRIORITY_MAX = 3
 """The priorities are 1 to 3: topics have four queues, and the SDK for Node.js sends priority 0 as a normal message."""
-SETTLED_S = 15.0
-"""The time without a delivery after which messages that always fail are given up."""
+SETTLED_S = 30.0
+"""The time without a delivery after which messages that always fail are given up: longer than a long poll of 20 s,
+which brokers of RocketMQ 5.3.3 do not end for a failed message. The proxy gives a message up when it receives it again.
+"""
 DELIVERIES = 3
 """How often a message is delivered before it goes to the dead letters; the groups allow two retries."""
 

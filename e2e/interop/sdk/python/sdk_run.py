@@ -19,6 +19,7 @@ from rocketmq import (
     PushConsumer,
     SimpleConsumer,
 )
+from rocketmq.v5.exception import BadRequestException, InternalErrorException
 
 AWAIT_S = 6
 RECALLABLE_S = 12
@@ -184,13 +185,16 @@ class Run:
 
 
 def receive_first(consumer: Any) -> None:
-    """Receive until a call succeeds: RocketMQ's proxy fails receives that overtake the settings of the client."""
+    """Receive until a call succeeds: proxies fail receives that overtake the settings of the client.
+
+    Gantry's proxy calls this a bad request, and RocketMQ's an internal error.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             receive_and_ack(consumer, lambda _view: None)
             return
-        except Exception:
+        except (BadRequestException, InternalErrorException):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
