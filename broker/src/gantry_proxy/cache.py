@@ -187,8 +187,10 @@ class AnswerCache(Generic[T]):
             _move_last(self._missing, name, self._limits.entries_max)
         else:
             self._missing.pop(name, None)
-            refresh_ms = MISSING_MS if self._is_passing(value) else self._limits.refresh_ms
-            self._entries[name] = _Entry(value, asked_at_ms, asked_at_ms + refresh_ms, self._now_ms())
+            refresh_at_ms = asked_at_ms + (MISSING_MS if self._is_passing(value) else self._limits.refresh_ms)
+            if self._limits.age_ms_max is not None:
+                refresh_at_ms = min(refresh_at_ms, asked_at_ms + self._limits.age_ms_max)
+            self._entries[name] = _Entry(value, asked_at_ms, refresh_at_ms, self._now_ms())
             _move_last(self._entries, name, self._limits.entries_max)
         return value
 

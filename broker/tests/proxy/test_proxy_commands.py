@@ -68,7 +68,7 @@ async def test_only_the_command_that_is_written_has_a_time_limit(monkeypatch: py
 
     client, stream, is_read = slow_client(World())
     with monkeypatch.context() as patch:
-        patch.setattr(clients.asyncio, "timeout", timeout)
+        patch.setattr(asyncio, "timeout", timeout)
         burst = asyncio.gather(*(client.send(question()) for _ in range(5)))
         for _ in range(3):
             await asyncio.sleep(0)

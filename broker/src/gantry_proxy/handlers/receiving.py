@@ -100,9 +100,10 @@ async def _find_consumer(
     The receives of a simple consumer need no settings; others wait for them, since some SDKs send both at once.
     """
     client_id, begun_s, remaining_s = context.client_id, core.monotonic_s(), context.remaining_ms / 1_000
-    if is_simple:
-        client = core.clients.touch(client_id) or core.clients.restore_consumer(client_id, group)
-    else:
+    client = core.clients.touch(client_id)
+    if client is None and is_simple:
+        client = core.clients.restore_consumer(client_id, group)
+    elif client is None:
         client = await core.clients.wait_for(client_id, min(SETTINGS_WAIT_S, remaining_s / 2))
     if client is None or client.is_producer:
         raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings of a consumer")
