@@ -5,8 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 from gantry_museum.exhibit import Exhibit
-from gantry_museum.scenes import failed_flush, power_loss
+from gantry_museum.scenes import (
+    failed_flush,
+    name_servers,
+    operator_claims,
+    operator_edits,
+    operator_rolls,
+    power_loss,
+    slave_backlog,
+)
 
-ALL: Final[tuple[Exhibit, ...]] = (failed_flush.EXHIBIT, power_loss.EXHIBIT)
+ALL: Final[tuple[Exhibit, ...]] = (
+    failed_flush.EXHIBIT,
+    power_loss.EXHIBIT,
+    slave_backlog.EXHIBIT,
+    name_servers.EXHIBIT,
+    operator_claims.ROLL,
+    operator_edits.EXHIBIT,
+    operator_rolls.EXHIBIT,
+    operator_claims.HIBERNATION,
+)
 
 BY_NAME: Final = {one.name: one for one in ALL}

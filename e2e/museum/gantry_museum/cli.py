@@ -22,16 +22,19 @@ from gantry_interop.processes import Nursery
 from gantry_museum import catalogue, page, results
 from gantry_museum.exhibit import TITLES, Exhibit, Need, Stage, System
 from gantry_museum.results import Result
+from gantry_testing.programs import kubernetes_program
 
 _CHECKS: Final[dict[Need, Callable[[], bool]]] = {
     Need.JAVA: lambda: all(map(shutil.which, ("java", "mvn"))),
     Need.ROOT: lambda: os.geteuid() == 0,
     Need.STRACE: lambda: shutil.which("strace") is not None,
+    Need.API_SERVER: lambda: all(map(kubernetes_program, ("etcd", "kube-apiserver"))),
 }
 _REMEDIES: Final = {
     Need.JAVA: "on Debian: apt-get install openjdk-17-jdk-headless maven",
     Need.ROOT: "run it again with: sudo",
     Need.STRACE: "on Debian: apt-get install strace",
+    Need.API_SERVER: "build it with: scripts/kubernetes",
 }
 
 

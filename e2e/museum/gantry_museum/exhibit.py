@@ -53,6 +53,7 @@ class Need(StrEnum):
     JAVA = "Java and Maven"
     ROOT = "root"
     STRACE = "strace"
+    API_SERVER = "kube-apiserver"
 
 
 @final

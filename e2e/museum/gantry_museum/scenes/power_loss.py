@@ -60,7 +60,7 @@ def _lose_power(stage: Stage, settings: Mapping[str, str], title: str) -> tuple[
     acked = [one for one in sent if one.is_acknowledged]
     lost = [one for one in acked if one.number not in found]
     assert acked, f"no send succeeded: {clients.count_answers(sent)}"
-    window = f", those of the last {max(one.at for one in acked) - min(one.at for one in lost):.1f} s" if lost else ""
+    window = f", those of the last {1000 * (max(one.at for one in acked) - min(one.at for one in lost)):,.0f} ms" if lost else ""
     return len(lost), f"With {title}: {len(lost):,} of {len(acked):,} acknowledged messages are lost{window}."
 
 
