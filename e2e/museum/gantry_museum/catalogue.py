@@ -6,7 +6,10 @@ from typing import Final
 
 from gantry_museum.exhibit import Exhibit
 from gantry_museum.scenes import (
+    acl_pop,
     failed_flush,
+    late_timers,
+    lost_topics,
     name_servers,
     operator_claims,
     operator_edits,
@@ -18,7 +21,10 @@ from gantry_museum.scenes import (
 ALL: Final[tuple[Exhibit, ...]] = (
     failed_flush.EXHIBIT,
     power_loss.EXHIBIT,
+    late_timers.EXHIBIT,
     slave_backlog.EXHIBIT,
+    lost_topics.EXHIBIT,
+    acl_pop.EXHIBIT,
     name_servers.EXHIBIT,
     operator_claims.ROLL,
     operator_edits.EXHIBIT,
