@@ -5,6 +5,7 @@ Brokers are known by their addresses, and the master by the list of the name ser
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -13,9 +14,11 @@ from typing import Final
 
 from gantry_interop import java, probe
 from gantry_interop.processes import Child, wait_until
+from gantry_museum import clients
 from gantry_museum.exhibit import Stage
 from gantry_museum.servers import (
     AUTO_CREATE_TOPIC,
+    BROKER_NAME,
     READY_SECONDS_MAX,
     plan_broker,
     program_of,
@@ -27,7 +30,17 @@ CONTROLLER: Final = "org.apache.rocketmq.controller.ControllerStartup"
 CONTROLLER_HEAP_MIB: Final = 256
 GET_REPLICA_INFO: Final = 1004
 GET_CLUSTER_INFO: Final = 106
+MESSAGES: Final = 20
 GET_TOPIC_CONFIG: Final = 351
+
+
+@dataclass(frozen=True)
+class ReplicaInfo:
+    """The master's address, empty without one, its epoch, and how many brokers are in sync with it."""
+
+    master: str
+    epoch: int
+    in_sync: int
 
 
 @dataclass(frozen=True)
@@ -37,13 +50,15 @@ class Controller:
     address: str
     child: Child
 
-    def replica_info(self, broker_name: str) -> tuple[str, int]:
-        """Return the address of the master and its epoch, as the controller has recorded it; empty without one."""
+    def replica_info(self) -> ReplicaInfo:
+        """Return what the controller has recorded about the brokers; nothing if it does not answer."""
         try:
-            answer = probe.send_request(self.address, GET_REPLICA_INFO, {"brokerName": broker_name})
-        except OSError:
-            return "", -1
-        return answer.fields.get("masterAddress", ""), int(answer.fields.get("masterEpoch", "-1"))
+            answer = probe.send_request(self.address, GET_REPLICA_INFO, {"brokerName": BROKER_NAME})
+            in_sync = json.loads(answer.body or b"{}").get("syncStateSet") or ()
+        except (OSError, ValueError):
+            return ReplicaInfo("", -1, 0)
+        epoch = int(answer.fields.get("masterEpoch", "-1"))
+        return ReplicaInfo(answer.fields.get("masterAddress", ""), epoch, len(in_sync))
 
 
 def start_controller(stage: Stage, *, is_jraft: bool) -> Controller:
@@ -98,17 +113,22 @@ def start_controlled_pair(stage: Stage, *, is_jraft: bool) -> ControlledPair:
     plans = [plan_broker(stage, names.address, settings, number=number) for number in (1, 2)]
     pair = ControlledPair(names.address, controller, {plan.address: plan.launch() for plan in plans})
     wait_until("a master", lambda: bool(pair.master), READY_SECONDS_MAX, controller.child)
-    wait_until("the slave", lambda: _brokers_in_route(names.address) == len(plans), READY_SECONDS_MAX)
+    asyncio.run(_send_some(names.address))
+    wait_until("the slave", lambda: controller.replica_info().in_sync == len(plans), READY_SECONDS_MAX)
     return pair
+
+
+async def _send_some(name_server: str) -> None:
+    """Send messages: a slave of an empty log does not become in sync."""
+    await clients.create_topic(name_server)
+    async with clients.producer(name_server) as sender:
+        sent = await clients.send_many(sender, range(MESSAGES))
+    assert any(one.is_acknowledged for one in sent), clients.count_answers(sent)
 
 
 def master_in_route(name_server: str) -> str:
     """Return the address of the broker with id 0 in a name server's list of brokers; empty without one."""
     return _cluster(name_server).get("0", "")
-
-
-def _brokers_in_route(name_server: str) -> int:
-    return len(_cluster(name_server))
 
 
 def _cluster(name_server: str) -> dict[str, str]:
