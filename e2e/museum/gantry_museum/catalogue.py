@@ -16,12 +16,14 @@ from gantry_museum.scenes import (
     operator_rolls,
     power_loss,
     slave_backlog,
+    wrong_election,
 )
 
 ALL: Final[tuple[Exhibit, ...]] = (
     failed_flush.EXHIBIT,
     power_loss.EXHIBIT,
     late_timers.EXHIBIT,
+    wrong_election.EXHIBIT,
     slave_backlog.EXHIBIT,
     lost_topics.EXHIBIT,
     acl_pop.EXHIBIT,

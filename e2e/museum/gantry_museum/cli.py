@@ -6,19 +6,21 @@ another one, 2 the harness itself failed or the machine lacks something.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
-
 from gantry_interop.errors import MissingTool, harness_errors
 from gantry_interop.paths import new_run_directory
 from gantry_interop.processes import Nursery
+from rich.console import Console
+
 from gantry_museum import catalogue, page, results
 from gantry_museum.exhibit import TITLES, Exhibit, Need, Stage, System
 from gantry_museum.results import Result
@@ -85,6 +87,7 @@ def run_exhibit(exhibit: Exhibit, systems: Sequence[System]) -> list[Result]:
     for system in systems:
         _require(exhibit, system)
         directory = new_run_directory(f"museum-{exhibit.name}-{system}")
+        _log_to(directory / "client.log")
         began = time.monotonic()
         with Nursery(directory / "logs") as nursery:
             outcome = exhibit.run(Stage(system, directory, nursery))
@@ -94,6 +97,11 @@ def run_exhibit(exhibit: Exhibit, systems: Sequence[System]) -> list[Result]:
             click.echo(f"    {fact}")
         found.append(Result(exhibit.name, system.value, outcome.has_failed, outcome.facts))
     return found
+
+
+def _log_to(path: Path) -> None:
+    """Write the logs of the clients in this process to a file: they report every fault of a scenario."""
+    logging.basicConfig(filename=path, level=logging.INFO, force=True)
 
 
 def changes(before: Sequence[Result], new: Sequence[Result]) -> list[str]:

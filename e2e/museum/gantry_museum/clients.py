@@ -51,7 +51,9 @@ class Sent:
 
 def producer(name_server: str) -> Producer:
     """Return a producer that reports the first answer of the broker, without retries."""
-    return Producer(name_server, "museum-producer", settings=ProducerSettings(send_timeout_ms=SEND_TIMEOUT_MS, retries=0))
+    return Producer(
+        name_server, "museum-producer", settings=ProducerSettings(send_timeout_ms=SEND_TIMEOUT_MS, retries=0)
+    )
 
 
 async def create_topic(name_server: str, topic: str = TOPIC, queues: int = QUEUES) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from gantry_interop import versions
 from gantry_interop.paths import ROOT
+
 from gantry_museum.exhibit import TITLES, Exhibit, System, Thread
 from gantry_museum.results import Result
 
@@ -107,12 +108,13 @@ def _table(exhibit: Exhibit, found: dict[tuple[str, str], Result]) -> str:
 
 
 def _links(threads: Sequence[Thread]) -> str:
-    return ", ".join(
-        f"[{one.repository}#{number}](https://github.com/{one.repository}/issues/{number})"
-        for one in threads
-        for number in one.numbers
-    )
+    return ", ".join(f"{one.repository} {_numbers(one)}" for one in threads)
+
+
+def _numbers(thread: Thread) -> str:
+    address = f"https://github.com/{thread.repository}/issues"
+    return ", ".join(f"[{number}]({address}/{number})" for number in thread.numbers)
 
 
 def _anchor(title: str) -> str:
-    return "".join(one for one in title.lower() if one.isalnum() or one in " -").replace(" ", "-")
+    return "".join(one for one in title.lower() if one.isalnum() or one in " -_").replace(" ", "-")

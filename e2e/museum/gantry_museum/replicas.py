@@ -14,6 +14,7 @@ from typing import Final
 
 from gantry_interop import java, probe
 from gantry_interop.processes import Child, wait_until
+
 from gantry_museum import clients
 from gantry_museum.exhibit import Stage
 from gantry_museum.servers import (
@@ -105,6 +106,7 @@ class ControlledPair:
 
 def start_controlled_pair(stage: Stage, *, is_jraft: bool) -> ControlledPair:
     """Start a controller and two brokers, and wait until one is the master and the other one is in sync."""
+    stage.directory.mkdir(parents=True, exist_ok=True)
     names = start_name_server(stage)
     controller = start_controller(stage, is_jraft=is_jraft)
     settings = {

@@ -28,7 +28,7 @@ class Result:
 
 
 def read(path: Path = RESULTS) -> list[Result]:
-    """Return the recorded results."""
+    """Return the recorded results, in the order of the file; none without a file."""
     if not path.exists():
         return []
     return [Result(**{**row, "facts": tuple(row["facts"])}) for row in json.loads(path.read_text())]
@@ -55,7 +55,9 @@ def faults(results: Sequence[Result], exhibits: Sequence[Exhibit]) -> list[str]:
         for system in exhibit.systems:
             one = found.get((exhibit.name, system.value))
             if one is None:
-                texts.append(f"{exhibit.name}: no result for {system.value}; run scripts/museum {exhibit.name} --record")
+                texts.append(
+                    f"{exhibit.name}: no result for {system.value}; run scripts/museum {exhibit.name} --record"
+                )
             elif system is System.TWIN and not one.has_failed:
                 texts.append(f"{exhibit.name}: the failure did not occur without the guard, so it proves nothing")
     return texts

@@ -14,6 +14,7 @@ from typing import Final, final
 
 from gantry_interop import apache_servers, java, probe
 from gantry_interop.processes import Child, wait_until
+
 from gantry_museum.exhibit import RELEASES, Stage
 from gantry_testing.ports import free_port, free_port_run
 
@@ -31,7 +32,7 @@ BROKER: Final = "org.apache.rocketmq.broker.BrokerStartup"
 @final
 @dataclass(frozen=True)
 class NameServer:
-    """A running name server."""
+    """A running name server: its address for brokers and clients, and its process."""
 
     address: str
     child: Child

@@ -12,8 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 from gantry_broker import __main__ as broker
+from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.pull.pull_plans import PullPlan, PullPlans
 from gantry_broker.server.roles.table_sync import TableSync
 from gantry_testing.crashing_broker import replace
+from gantry_wire import ResponseCode
+from gantry_wire.commands.pull import PullMessage
 
 
 def keep_tables() -> None:
@@ -22,7 +26,19 @@ def keep_tables() -> None:
         replace(TableSync, name, lambda self: [])
 
 
-GUARDS: Final[dict[str, Callable[[], None]]] = {"tables": keep_tables}
+def refuse_reads_from_slaves() -> None:
+    """Let a slave serve no pulls, as RocketMQ's by default."""
+    find = PullPlans.find
+
+    def refusing(self: PullPlans, pull: PullMessage) -> PullPlan:
+        if self._core.is_slave():
+            raise Refused(ResponseCode.NO_PERMISSION, "slaves serve no pulls")
+        return find(self, pull)
+
+    replace(PullPlans, "find", refusing)
+
+
+GUARDS: Final[dict[str, Callable[[], None]]] = {"tables": keep_tables, "slave-reads": refuse_reads_from_slaves}
 
 
 def main() -> None:

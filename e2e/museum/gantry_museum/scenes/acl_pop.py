@@ -19,12 +19,12 @@ from contextlib import suppress
 from typing import Any, Final, final
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
-
-from gantry_access import Credentials
 from gantry_interop import apache_servers, proxy_accounts
 from gantry_interop.admin import guarded
 from gantry_interop.processes import wait_until
+from google.protobuf.duration_pb2 import Duration
+
+from gantry_access import Credentials
 from gantry_museum.exhibit import RELEASES, Exhibit, Outcome, Stage, System, Thread
 from gantry_museum.servers import CLUSTER, READY_SECONDS_MAX, plan_broker, start_name_server
 from gantry_proxy.protocol import rocketmq_pb2 as pb
@@ -62,7 +62,7 @@ def run(stage: Stage) -> Outcome:
         received |= client.receive()
         if len(received - {b"first"}) == SENDS:
             break
-    refusals = ", ".join(f"{count} × {text}" for text, count in client.refusals.most_common(3))
+    refusals = ", ".join(f"{count} times {text}" for text, count in client.refusals.most_common(3))
     return Outcome(
         len(received - {b"first"}) < SENDS,
         (
@@ -108,9 +108,7 @@ class SdkClient:
 
     def __init__(self, endpoints: str) -> None:
         host, _, port = endpoints.rpartition(":")
-        self._endpoints: Final = pb.Endpoints(
-            scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host=host, port=int(port))]
-        )
+        self._endpoints: Final = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host=host, port=int(port))])
         self._channel: Final = grpc.insecure_channel(endpoints)
         self._topic: Final = pb.Resource(name=TOPIC)
         self._group: Final = pb.Resource(name=GROUP)

@@ -14,8 +14,8 @@ from typing import Final
 
 from faults.altered_broker import __file__ as altered_broker
 from faults.strace import injected
-
 from gantry_interop.processes import Child
+
 from gantry_museum import clients
 from gantry_museum.exhibit import Exhibit, Need, Outcome, Stage, System, Thread
 from gantry_museum.servers import plan_broker, start_name_server

@@ -14,9 +14,10 @@ from typing import Final
 from gantry_interop.broker_group import BrokerGroup
 from gantry_interop.errors import DeadlineExceeded
 from gantry_interop.processes import wait_until
+
 from gantry_museum import replicas
-from gantry_museum.unguarded_broker import __file__ as unguarded_broker
 from gantry_museum.exhibit import Exhibit, Outcome, Stage, System, Thread
+from gantry_museum.unguarded_broker import __file__ as unguarded_broker
 
 EARLY, LATE = "museum-early", "museum-late"
 COPY_SECONDS_MAX: Final = 150.0

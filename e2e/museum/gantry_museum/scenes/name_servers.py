@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from faults.loop_disk import keep_mounts_private
-
 from gantry_interop.errors import DeadlineExceeded
 from gantry_interop.processes import wait_until
+
 from gantry_museum.exhibit import Exhibit, Need, Outcome, Stage, System, Thread
 from gantry_museum.servers import plan_broker, start_name_server
 from gantry_operator.objects.names import name_server_addresses
@@ -34,7 +34,9 @@ def run(stage: Stage) -> Outcome:
     seconds = _move(stage, FIRST if stage.is_twin else NAME)
     known = "the address" if stage.is_twin else "the name"
     if seconds is None:
-        lost = f"The broker knew {known}, and was not registered at the moved name server for {FOUND_SECONDS_MAX:.0f} s."
+        lost = (
+            f"The broker knew {known}, and was not registered at the moved name server for {FOUND_SECONDS_MAX:.0f} s."
+        )
         return Outcome(True, (*facts, lost))
     found = f"The broker knew {known}, and was registered at the moved name server after {seconds:.0f} s."
     return Outcome(False, (*facts, found))

@@ -74,8 +74,8 @@ async def _roll(is_twin: bool) -> Outcome:
     return Outcome(
         deleted > 0 or kept < len(before) or lost > 0,
         (
-            f"The operator deleted {deleted} claims; {kept} of {len(before)} claims are still the same after a roll that"
-            f" waited {SLOW_S // 60} min for its first pod.",
+            f"The operator deleted {deleted} claims; {kept} of {len(before)} claims are still the same after a roll"
+            f" that waited {SLOW_S // 60} min for its first pod.",
             f"{lost} acknowledged messages are lost.",
         ),
     )

@@ -32,9 +32,9 @@ def run(stage: Stage) -> Outcome:
         group["spec"]["storage"]["storageClassName"] = NEW_CLASS
         status, answer = server.ask("PUT", f"{GROUPS}/orders{STRICT}", group)
     assert status in (ACCEPTED, REFUSED), answer
-    said = f'refused: "{_message(answer)}"' if status == REFUSED else "accepted"
+    answered = f'refused: "{_message(answer)}"' if status == REFUSED else "accepted"
     fields = ", ".join(f"`{one.path}`" for one in FIXED)
-    facts = (f"The edit of the storage class is {said}.",)
+    facts = (f"The edit of the storage class is {answered}.",)
     return Outcome(status == ACCEPTED, facts if stage.is_twin else (*facts, f"Fields with such a rule: {fields}."))
 
 

@@ -64,7 +64,7 @@ async def _seconds_to_roll(simulation: Simulation) -> int | None:
 
 
 async def _step(simulation: Simulation) -> None:
-    """Reconcile once. Machines take pods unless the template, or a pod that waits for a machine, is the impossible one."""
+    """Reconcile once. Machines take pods, unless the template or a waiting pod is the impossible one."""
     waiting = [pod for pod in simulation.cluster.pods() if "nodeName" not in pod["spec"]]
     is_impossible = simulation.cluster.group["spec"].get("image") == IMPOSSIBLE
     simulation.cluster.is_scheduling = not is_impossible and not any(_image(pod) == IMPOSSIBLE for pod in waiting)
@@ -100,6 +100,7 @@ within {ROLL_S_MAX // 60} minutes.""",
     absent={System.APACHE: NOT_RUN},
     twin="waits for a pending pod before it replaces it",
     remark="""\
-This scenario found the failure in Gantry's operator of that time: for a pending pod with an outdated template it decided
-both to start and to restart it, and executed only the first, which waits for the pod. A restart now replaces a start.""",
+This scenario found the failure in Gantry's operator of that time: for a pending pod with an outdated template it
+decided both to start and to restart it, and executed only the first, which waits for the pod. A restart now replaces a
+start.""",
 )

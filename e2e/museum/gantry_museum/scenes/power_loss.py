@@ -1,6 +1,6 @@
 """Loss at power failure with default settings: the machine of a broker loses its power while messages are sent.
 
-    sends for some seconds -> SIGSTOP -> the disk is cut off -> SIGKILL -> the disk as it was at the cut -> start -> read
+    sends for some seconds -> SIGSTOP -> the disk is cut off -> SIGKILL -> start on the disk as it was at the cut
 
 The disk is an ext4 file system in a file (`faults.loop_disk`): what was not synced, and not written back by the kernel,
 is gone. The failure has occurred if a message that was acknowledged is not in the log after the restart.
@@ -16,8 +16,9 @@ from typing import Final
 from faults.altered_broker import __file__ as altered_broker
 from faults.loop_disk import LoopDisk, loop_disk
 from faults.power import suspend
-
 from gantry_interop.processes import Child
+
+from gantry_client import Producer
 from gantry_museum import clients
 from gantry_museum.clients import Sent
 from gantry_museum.exhibit import Exhibit, Need, Outcome, Stage, System, Thread
@@ -60,7 +61,11 @@ def _lose_power(stage: Stage, settings: Mapping[str, str], title: str) -> tuple[
     acked = [one for one in sent if one.is_acknowledged]
     lost = [one for one in acked if one.number not in found]
     assert acked, f"no send succeeded: {clients.count_answers(sent)}"
-    window = f", those of the last {1000 * (max(one.at for one in acked) - min(one.at for one in lost)):,.0f} ms" if lost else ""
+    window = (
+        f", those of the last {1000 * (max(one.at for one in acked) - min(one.at for one in lost)):,.0f} ms"
+        if lost
+        else ""
+    )
     return len(lost), f"With {title}: {len(lost):,} of {len(acked):,} acknowledged messages are lost{window}."
 
 
@@ -90,7 +95,7 @@ async def _send_until_cut(child: Child, disk: LoopDisk, name_server: str) -> lis
     return [one for result in results for one in result]
 
 
-async def _send_in_turn(sender: clients.Producer, first: int) -> list[Sent]:
+async def _send_in_turn(sender: Producer, first: int) -> list[Sent]:
     """Send one message after another until the task is cancelled; return what was answered."""
     sent: list[Sent] = []
     number = first
