@@ -64,7 +64,7 @@ class Thread:
     repository: str
     numbers: tuple[int, ...]
     was_read: bool = True
-    """Whether the text of the threads could be read; else the scenario is derived from the title."""
+    """Whether the text of the threads could be read. If not, the page says so, and claims nothing about it."""
 
 
 @final

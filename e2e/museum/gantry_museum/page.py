@@ -84,7 +84,7 @@ def _section(exhibit: Exhibit, found: dict[tuple[str, str], Result]) -> str:
     parts = [
         f"\n## {exhibit.title}\n",
         f"Reported in {_links(exhibit.threads)}. {exhibit.reported}\n",
-        *([f"The text of {_links(unread)} could not be read; this part follows from its title.\n"] if unread else []),
+        *([f"The text of {_links(unread)} could not be read, so the scenario has nothing of it.\n"] if unread else []),
         f"**Scenario.** {exhibit.scenario}\n",
         _table(exhibit, found),
         *([exhibit.remark + "\n"] if exhibit.remark else []),
