@@ -24,6 +24,7 @@ ALL: Final[tuple[Exhibit, ...]] = (
     power_loss.EXHIBIT,
     late_timers.EXHIBIT,
     wrong_election.EXHIBIT,
+    wrong_election.INACTIVE,
     slave_backlog.EXHIBIT,
     lost_topics.EXHIBIT,
     acl_pop.EXHIBIT,

@@ -83,7 +83,8 @@ def _section(exhibit: Exhibit, found: dict[tuple[str, str], Result]) -> str:
     unread = [one for one in exhibit.threads if not one.was_read]
     parts = [
         f"\n## {exhibit.title}\n",
-        f"Reported in {_links(exhibit.threads)}. {exhibit.reported}\n",
+        f"Reported in {_links(exhibit.threads)}.\n",
+        f"{exhibit.reported}\n",
         *([f"The text of {_links(unread)} could not be read, so the scenario has nothing of it.\n"] if unread else []),
         f"**Scenario.** {exhibit.scenario}\n",
         _table(exhibit, found),

@@ -63,8 +63,8 @@ async def _measure(stage: Stage, name_server: str, broker: Child) -> Outcome:
     return Outcome(
         most > LATE_MS,
         (
-            f"{count:,} timers were due in one second: the median was {median / 1_000:.1f} s late, the last one"
-            f" {most / 1_000:.1f} s, and none was early by more than {max(-late_ms[0], 0) / 1_000:.1f} s.",
+            f"{count:,} timers were due in one second: the first one was stored {late_ms[0] / 1_000:.1f} s after it,"
+            f" the median {median / 1_000:.1f} s, and the last one {most / 1_000:.1f} s.",
         ),
     )
 
@@ -95,7 +95,7 @@ EXHIBIT: Final = Exhibit(
     reported="""\
 With RocketMQ 5.0, messages with a time of delivery arrived late: 31 s and 52 s with delays of up to ten minutes, and
 from two and a half to nine minutes with longer ones. A maintainer explained that more messages may be due in a second
-than are delivered in one, and asked for their number; the thread ends without it.""",
+than are delivered in one, and asked for their number.""",
     scenario=f"""\
 {TIMERS:,} messages are due in the same second, {DUE_S} s after the first send. The failure occurs if one of them is
 stored in its topic more than {LATE_MS // 1000} s late.""",

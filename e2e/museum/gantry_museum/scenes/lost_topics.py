@@ -80,7 +80,7 @@ EXHIBIT: Final = Exhibit(
     reported="""\
 With RocketMQ 5.3.3 in controller mode, a topic that was created with `mqadmin` was only in the master's `topics.json`.
 After a switch the former slave was the master, and the topic was gone; two users gave up controller mode. Another user
-could not reproduce it. No cause was found in the threads.""",
+could not reproduce it.""",
     scenario=f"""\
 A topic is created at the master; when the slave has it, or after {COPY_SECONDS_MAX:.0f} s, a second one. Then the
 master is killed and the slave becomes the master: RocketMQ's by its controller, Gantry's by `gantry ha promote`. The
