@@ -1,7 +1,7 @@
 """The command `scripts/museum`: runs exhibits on both systems, and writes docs/museum.md from the recorded results.
 
-Exit codes: 0 nothing has failed on Gantry that the recorded results do not have, 1 a result of Gantry or of a twin is
-another one, 2 the harness itself failed or the machine lacks something.
+Exit codes: 0 each result is the recorded one, or was recorded; 1 a failure occurs that did not, or the opposite; 2 the
+harness itself failed or the machine lacks something.
 """
 
 from __future__ import annotations

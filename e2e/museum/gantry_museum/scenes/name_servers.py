@@ -94,5 +94,6 @@ that operator do.""",
     twin="gets an address instead of a name",
     remark="""\
 RocketMQ's operator itself is not run. The result of RocketMQ's broker shows that it follows a name, too: the reports
-are about what the operator gives to it.""",
+are about what the operator gives to it. Report 52 holds for Gantry, too: another number of name servers restarts its
+brokers, one after another, the slaves first.""",
 )
