@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from gantry_interop.paths import ROOT
 from gantry_museum.exhibit import TITLES, Exhibit, System, Thread
 from gantry_museum.results import Result
 
+COLUMNS: Final = 120
 PAGE: Final = ROOT / "docs" / "museum.md"
 
 _HEAD: Final = """\
@@ -84,13 +86,18 @@ def _section(exhibit: Exhibit, found: dict[tuple[str, str], Result]) -> str:
     parts = [
         f"\n## {exhibit.title}\n",
         f"Reported in {_links(exhibit.threads)}.\n",
-        f"{exhibit.reported}\n",
-        *([f"The text of {_links(unread)} could not be read, so the scenario has nothing of it.\n"] if unread else []),
-        f"**Scenario.** {exhibit.scenario}\n",
+        _fill(exhibit.reported),
+        *([_fill(f"The text of {_links(unread)} could not be read, so the scenario has nothing of it.")] if unread else []),
+        _fill(f"**Scenario.** {exhibit.scenario}"),
         _table(exhibit, found),
-        *([exhibit.remark + "\n"] if exhibit.remark else []),
+        *([_fill(exhibit.remark)] if exhibit.remark else []),
     ]
     return "\n".join(parts)
+
+
+def _fill(text: str) -> str:
+    """Return a paragraph with lines of the usual length."""
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def _table(exhibit: Exhibit, found: dict[tuple[str, str], Result]) -> str:

@@ -103,4 +103,9 @@ syncs fail, or from a read-only file system.""",
     systems=(System.APACHE, System.PREVIOUS, System.GANTRY, System.TWIN),
     needs=dict.fromkeys(System, (Need.STRACE, Need.ROOT)),
     twin="ignores errors of syncs",
+    remark="""\
+RocketMQ counts a range as flushed only after a good sync since
+[apache/rocketmq#9714](https://github.com/apache/rocketmq/pull/9714). `FLUSH_DISK_TIMEOUT` means that the message may
+survive or not. Gantry's broker ends after a failed sync, and does not trust the page cache at the next start:
+`SendFailed` means that there was no answer.""",
 )

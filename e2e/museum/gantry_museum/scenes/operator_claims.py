@@ -177,8 +177,8 @@ HIBERNATION: Final = Exhibit(
     threads=(Thread("cloudnative-pg/cloudnative-pg", (6653,)),),
     reported="""\
 A cluster of three instances was hibernated with the plugin's command. Only the claims of the primary were left; those
-of both replicas were deleted, which the reporter did not expect after reading about the annotation of the same name.
-The maintainers closed it: the command and the annotation were different features.""",
+of both replicas were deleted, although the documentation of the annotation says that they are kept. The maintainers
+closed it: the command and the annotation were different features.""",
     scenario=f"""\
 Gantry's operator hibernates a group with {SLAVES} slaves by its annotation, with `storage.retain: Never`, and resumes
 it. The failure occurs if a claim is not the same at the end, or an acknowledged message is lost.""",

@@ -75,8 +75,8 @@ EXHIBIT: Final = Exhibit(
     title="An edit that is silently ignored",
     threads=(Thread("rabbitmq/cluster-operator", (992,)),),
     reported="""\
-A user changed the storage class of a running cluster. The edit was accepted, and changed nothing: neither the claims
-nor the status nor an event showed that it could not be applied.""",
+A user changed the storage class of a running cluster. The edit was accepted, had no effect on the claims, and failed
+silently.""",
     scenario="""\
 The storage class of a `BrokerGroup` is changed at a real API server with Gantry's definition. The failure occurs if the
 edit is accepted.""",

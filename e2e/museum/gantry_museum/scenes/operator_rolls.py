@@ -86,11 +86,11 @@ def _never_replaced() -> Iterator[None]:
 EXHIBIT: Final = Exhibit(
     name="endless-roll",
     title="A roll that never ends",
-    threads=(Thread("strimzi/strimzi-kafka-operator", (3710,)),),
+    threads=(Thread("strimzi/strimzi-kafka-operator", (3710, 3848)),),
     reported="""\
-A rolling update was started when pods were not ready, and never finished: each round of the operator waited for a pod
-that could not become ready until a time-out, and began again. Pods that could not start with the earlier settings were
-not replaced after the settings had been corrected.""",
+A rolling update was started when pods were not ready, and never finished: the operator waited for a pod until a
+time-out, and began again. A later change (3848) is about a cluster whose pods cannot start, and whose settings are then
+corrected; the scenario is about this case.""",
     scenario=f"""\
 Gantry's operator rolls a group with two slaves to a template that no machine takes; after {STUCK_S // 60} minutes the
 template is corrected. The failure occurs if not all pods have the corrected template, and the group is not ready,

@@ -187,8 +187,8 @@ EXHIBIT: Final = Exhibit(
     threads=(Thread("nats-io/nats-server", (7564,)),),
     reported="""\
 By default the server syncs its files every two minutes, but acknowledges a message at once. When the machines of a
-cluster lose their power at about the same time, acknowledged messages are lost, or a whole stream, which the
-documentation of the time did not mention.""",
+cluster lose their power at about the same time, acknowledged messages are lost, or a whole stream, although the
+documentation called an acknowledged message persisted.""",
     scenario=f"""\
 A broker's disk is a file system that loses everything that was not synced. {IN_FLIGHT} senders send for
 {SECONDS:.0f} s; then the disk is cut off, the broker is killed, and a new one starts on the disk as it was. The same is
