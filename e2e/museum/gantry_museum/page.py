@@ -16,6 +16,7 @@ from gantry_museum.results import Result
 COLUMNS: Final = 120
 PAGE: Final = ROOT / "docs" / "museum.md"
 
+_UNREAD: Final = "The text of {} could not be read, so the scenario has nothing of it."
 _HEAD: Final = """\
 # Museum of known failures
 
@@ -87,7 +88,7 @@ def _section(exhibit: Exhibit, found: dict[tuple[str, str], Result]) -> str:
         f"\n## {exhibit.title}\n",
         f"Reported in {_links(exhibit.threads)}.\n",
         _fill(exhibit.reported),
-        *([_fill(f"The text of {_links(unread)} could not be read, so the scenario has nothing of it.")] if unread else []),
+        *([_fill(_UNREAD.format(_links(unread)))] if unread else []),
         _fill(f"**Scenario.** {exhibit.scenario}"),
         _table(exhibit, found),
         *([_fill(exhibit.remark)] if exhibit.remark else []),
