@@ -13,11 +13,13 @@ from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.identity import OwnershipRange
 from gantry_broker.store.queue_search import QueueSearch
 from gantry_broker.store.recovery import no_seals
+from gantry_broker.store.time_search import TimeSearch
 from gantry_store_files import UNIT, UNIT_BYTES, segment_name
 from gantry_store_files.queue_units import FILLER_SIZE, Unit, has_expired
 from gantry_testing.log_head import remove_files, write_recovery_point
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire import message as wire
+from gantry_wire.message import record_store_timestamp
 
 COUNT: Final = 60
 """How many messages each of two queues has before the recovery point."""
@@ -353,3 +355,46 @@ def test_single_first_unit_that_points_before_the_recovery_point_is_wrong(tmp_pa
 
     assert world.open().queues_rebuilt == [("orders", 0)]
     assert is_complete(world)
+
+
+# -- store times -------------------------------------------------------------------------------------------------------
+
+
+def wrong_offsets(world: StoreWorld, kind: str) -> list[tuple[int, int, int]]:
+    """Return (damaged unit, message, offset) where the search for a message's time finds a later one.
+
+    The offset of the message before is right if that one or the message itself has the damaged unit.
+    """
+    found: list[tuple[int, int, int]] = []
+    times = [world.store.times.store_time("orders", 0, number) for number in range(COUNT)]
+    for damaged in range(COUNT):
+        name, position = place_of(damaged)
+        whole = world.disk.read_file(world.path(name))[position : position + UNIT_BYTES]
+        damage(world, damaged, kind)
+        for number, time_ms in enumerate(times):
+            offset = world.store.times.offset_by_time("orders", 0, time_ms)
+            if offset != number and not (damaged in (number, number - 1) and offset == number - 1):
+                found.append((damaged, number, offset))
+        world.overwrite(name, position, whole)
+    return found
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_search_by_time_finds_no_later_message(world: StoreWorld, kind: str) -> None:
+    """A group that is reset to a time skips no message, whichever unit is damaged."""
+    assert wrong_offsets(world, kind) == []
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_search_by_time_that_believes_units_skips_messages(
+    world: StoreWorld, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: the time of any good record counts, and a unit without one has expired."""
+
+    def unit_time(search: TimeSearch, queue: ConsumeQueue, offset: int, unit: Unit) -> int | None:
+        record = search._log.slice(unit[0], unit[1])
+        return record_store_timestamp(record) if record and search._guard.is_good(record, 0, unit[0]) else -1
+
+    monkeypatch.setattr(TimeSearch, "_unit_time", unit_time)
+
+    assert wrong_offsets(world, kind)
