@@ -167,7 +167,7 @@ def partition_past_damage(start: int, end: int, predicate: Callable[[int], bool]
     """Return what ``partition`` returns, also if the predicate is wrong for one damaged unit.
 
     If bisection ends at such a unit, the next two units, or the last two before it, show that: the search continues on
-    their side of it.
+    their side of it. Nearer to the right end, only the log could show which unit is wrong.
     """
     while True:
         found = partition(start, end, predicate)
