@@ -85,7 +85,7 @@ def test_filler_counts_like_the_message_after_it(
 
 @pytest.mark.parametrize("place", [-1, 0, 1 << 40], ids=["negative", "the beginning", "far"])
 def test_damaged_unit_moves_no_bound(tmp_path: Path, place: int) -> None:
-    """One damaged unit ends or begins the queue early for no reader, unless it is one of the four next to that bound."""
+    """One damaged unit ends or begins the queue early for no reader, unless it is at most two from it."""
     units = [message(SIZE * n) for n in range(60)]
     misled = 0
     for damaged in range(60):
