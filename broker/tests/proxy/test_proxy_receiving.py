@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from proxy_world import ADDRESS, BROKER, NOW_MS, REFUSED, UNAVAILABLE, FakeBrokers, World, popped, receipt_of
 
 from gantry_client.errors import BrokerRefused
-from gantry_proxy.handlers.acknowledging import ack_message, change_invisible_duration, forward_to_dead_letters
+from gantry_proxy.handlers.acknowledging import ack_message, change_invisible_duration
 from gantry_proxy.handlers.receiving import receive_message
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RENEWED_MS, RETURN_MS, WORK_MS_MAX
@@ -295,30 +295,6 @@ async def test_invisible_time_is_changed_within_limits(seconds: int) -> None:
     assert one.brokers.changed == [(receipt_of(1), 5_000)]
     assert reply.receipt_handle == receipt_of(1, pop_time_ms=NOW_MS + 1, invisible_ms=5_000)
     assert caught.value.code == pb.ILLEGAL_INVISIBLE_TIME
-
-
-async def test_dead_letter_without_a_place_in_the_log_is_refused() -> None:
-    """Receipts of plain remoting clients lack it, and a broker could not find the message."""
-    one = World(FakeBrokers())
-    short = " ".join(receipt_of(1).split(" ")[:8])
-    call = pb.ForwardMessageToDeadLetterQueueRequest(group=BILLING, topic=ORDERS, receipt_handle=short)
-
-    with pytest.raises(ProxyError) as caught:
-        await forward_to_dead_letters(one.core, one.context(), call)
-
-    assert caught.value.code == pb.INVALID_RECEIPT_HANDLE
-
-
-async def test_dead_letter_is_not_acknowledged_if_the_copy_failed() -> None:
-    """Otherwise the message would be lost."""
-    one = World(FakeBrokers())
-    one.brokers.answers[RequestCode.CONSUMER_SEND_MSG_BACK] = Command(code=ResponseCode.SYSTEM_ERROR)
-    call = pb.ForwardMessageToDeadLetterQueueRequest(group=BILLING, topic=ORDERS, receipt_handle=receipt_of(1))
-
-    with pytest.raises(BrokerRefused):
-        await forward_to_dead_letters(one.core, one.context(), call)
-
-    assert one.brokers.acked == []
 
 
 # ------- renewals

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gantry_access.permissions import consume_need, read_need
-from gantry_client.errors import BrokerRefused, ClientError, RequestFailed
+from gantry_client.errors import BadReply, BrokerRefused, ClientError, RequestFailed
 from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
@@ -17,7 +17,10 @@ from gantry_proxy.translation.times import duration_ms
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.pop import AckMessage
+from gantry_wire.commands.pull import ViewMessage
 from gantry_wire.commands.send import SendBack
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import decode_record
 
 ENTRIES_MAX: Final = 1_024
 """How many messages one call may acknowledge."""
@@ -144,16 +147,42 @@ async def forward_to_dead_letters(
     core.guard.require(context, read_need(topic), consume_need(group))
     core.clients.touch(client_id)
     receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
+    await _require_same_message(core, topic, group, receipt)
     await send_to_dead_letters(core, topic, group, request.message_id, receipt)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+async def _require_same_message(core: ProxyCore, topic: str, group: str, receipt: MessageReceipt) -> None:
+    """Raise ProxyError unless the offset in the log that a client names is that of the message of its receipt.
+
+    Brokers copy what is stored at the offset if this proxy may read it, so another offset would reveal another topic.
+    The checksum makes sure that a record is there, and not a part of a body that a sender has made to look like one.
+    """
+    if receipt.physical_offset < 0:
+        raise ProxyError(pb.INVALID_RECEIPT_HANDLE, "the receipt does not have the offset of the message")
+    address, parsed = await _address(core, topic, receipt), receipt.receipt
+    queue_topic = parsed.queue_topic(topic, group)
+    header = ViewMessage(offset=receipt.physical_offset, topic=queue_topic)
+    reply = require_ok(await core.brokers.request(address, RequestCode.VIEW_MESSAGE_BY_ID, header), address)
+    try:
+        found = decode_record(reply.body)
+    except RemoteProtocolError as error:
+        raise BadReply(f"{address} sent a damaged message: {error}") from error
+    place = (found.topic, found.queue_id, found.queue_offset, found.physical_offset)
+    if place != (queue_topic, parsed.queue_id, parsed.queue_offset, receipt.physical_offset):
+        raise ProxyError(
+            pb.INVALID_RECEIPT_HANDLE, f"the receipt has another offset in the log than its message: "
+            f"{receipt.physical_offset}"
+        )
 
 
 async def send_to_dead_letters(
     core: ProxyCore, topic: str, group: str, message_id: str, receipt: MessageReceipt
 ) -> None:
-    """Copy a message to the dead letters of a group, then acknowledge it. A failure between them leaves both copies."""
-    if receipt.physical_offset < 0:
-        raise ProxyError(pb.INVALID_RECEIPT_HANDLE, "the receipt does not have the offset of the message")
+    """Copy a message to the dead letters of a group, then acknowledge it. A failure between them leaves both copies.
+
+    The receipt must be that of a pop of this proxy, or have passed `_require_same_message`.
+    """
     address = await _address(core, topic, receipt)
     header = SendBack(
         offset=receipt.physical_offset,
