@@ -5,7 +5,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from gantry_access.permissions import consume_need, metadata_need
+from gantry_access.permissions import consume_need, publish_need, read_need
 from gantry_client.errors import ClientError
 from gantry_proxy.clients import CommandStream, ProxyClient
 from gantry_proxy.context import CallContext, require_client_id
@@ -36,12 +36,17 @@ async def accept_settings(
 
 
 def _require_permissions(core: ProxyCore, context: CallContext, settings: pb.Settings) -> None:
-    """Raise ProxyError unless the account of a client may use its topics, or its group."""
+    """Raise ProxyError unless the account of a client may publish to its topics, or read them as its group.
+
+    Permission to read a topic does not suffice for a producer: a producer is asked about transactions, and the question
+    has the message, which may never be committed.
+    """
     if settings.HasField("publishing"):
-        for topic in settings.publishing.topics:
-            core.guard.require(context, metadata_need(topic_name(topic)))
-    else:
-        core.guard.require(context, consume_need(group_name(settings.subscription.group)))
+        core.guard.require(context, *(publish_need(topic_name(topic)) for topic in settings.publishing.topics))
+        return
+    core.guard.require(context, consume_need(group_name(settings.subscription.group)))
+    for entry in settings.subscription.subscriptions:
+        core.guard.require(context, read_need(topic_name(entry.topic)))
 
 
 async def disconnect_revoked(core: ProxyCore) -> None:
