@@ -228,7 +228,7 @@ class MessagingService:
         present = replace(context, account=await guard.confirm(context.account, context.peer))
         reply = await sessions.accept_settings(self._core, present, command.settings, stream)
         client = self._core.clients.find(context.client_id)
-        if client is not None:
+        if client is not None and reply is not None:
             await client.send(reply)
 
     # ------- common

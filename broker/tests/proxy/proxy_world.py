@@ -69,6 +69,10 @@ class FakeBrokers:
     """The allowed actions by user and resource."""
     down: set[str] = field(default_factory=set)
     """The addresses at which no broker answers."""
+    silent: set[str] = field(default_factory=set)
+    """The addresses at which a broker accepts requests and never answers."""
+    reached: list[str] = field(default_factory=list)
+    """The addresses that were asked about topics and groups, or to settle messages."""
     popped: list[PoppedMessage] = field(default_factory=list)
     pops: list[PopRequest] = field(default_factory=list)
     acked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -114,11 +118,11 @@ class FakeBrokers:
         return ClusterInfo(broker_addr_table=table, cluster_addr_table={"c": list(table)})
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
-        self._fail()
+        await self._reach(address)
         return TopicConfig(topic_name=topic, attributes={"message.type": self.kinds[topic]})
 
     async def group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
-        self._fail()
+        await self._reach(address)
         return self.groups.get(group)
 
     async def request(
@@ -188,6 +192,15 @@ class FakeBrokers:
         else:
             return None
         return Command(code=ResponseCode.SUCCESS, body=b"" if found is None else write_document(found))
+
+    async def _reach(self, address: str) -> None:
+        """Raise as the broker at an address does; wait for ever if it is silent."""
+        self.reached.append(address)
+        self._fail()
+        if address in self.silent:
+            await asyncio.Event().wait()
+        if address in self.down:
+            raise Unavailable(f"{address} is down")
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from gantry_access.permissions import consume_need, publish_need, read_need
-from gantry_client.errors import ClientError
+from gantry_client.errors import ClientError, NoMaster, NoRoute
 from gantry_proxy.clients import CommandStream, ProxyClient
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
@@ -25,14 +25,26 @@ _UNKNOWN_CLIENT = "the client has sent no settings: open the Telemetry stream fi
 
 async def accept_settings(
     core: ProxyCore, context: CallContext, settings: pb.Settings, stream: CommandStream
-) -> pb.TelemetryCommand:
-    """Register a client with its settings, and return those that it gets. Raises ProxyError."""
+) -> pb.TelemetryCommand | None:
+    """Register a client with its settings, and return those that it gets. Raises ProxyError.
+
+    Return None if they are unknown now, for a client that has got them before on this stream.
+    """
     client_id = require_client_id(context)
     check_client_settings(settings)
     _require_permissions(core, context, settings)
-    client = core.clients.register(client_id, settings, stream, context)
-    merged = merge_settings(settings, await group_of(core, client), core.limits)
-    return pb.TelemetryCommand(status=OK, settings=merged)
+    is_unknown, config = False, None
+    try:
+        config = await group_of(core, settings)
+    except ProxyError:
+        known = core.clients.find(client_id)
+        if known is None or known.stream is not stream:
+            raise  # SDKs read only once whether messages have an order
+        is_unknown = True
+    core.clients.register(client_id, settings, stream, context)
+    if is_unknown:
+        return None
+    return pb.TelemetryCommand(status=OK, settings=merge_settings(settings, config, core.limits))
 
 
 def _require_permissions(core: ProxyCore, context: CallContext, settings: pb.Settings) -> None:
@@ -77,18 +89,27 @@ async def _confirm(core: ProxyCore, client: ProxyClient, context: CallContext) -
         await core.renewals.return_messages(client.client_id)
 
 
-async def group_of(core: ProxyCore, client: ProxyClient, topic: str = "") -> SubscriptionGroupConfig | None:
-    """Return the configuration of a client's group; None without one, or while no broker answers.
+async def group_of(core: ProxyCore, settings: pb.Settings, topic: str = "") -> SubscriptionGroupConfig | None:
+    """Return the configuration of the group in a client's settings; None if no broker has one, or for a producer.
 
-    ``topic`` is that of a call. Not every client names its topics in its settings: the SDK for Rust does not.
+    Raises ProxyError with HA_NOT_AVAILABLE while it is unknown: the messages of a group with an order must not be
+    consumed without it. ``topic`` is that of a call. Not every client names its topics in its settings: the SDK for
+    Rust does not.
     """
-    subscribed = [entry.topic.name for entry in client.settings.subscription.subscriptions]
+    group = settings.subscription.group.name
+    subscribed = [entry.topic.name for entry in settings.subscription.subscriptions]
+    failure: ClientError | None = None
     for name in dict.fromkeys([topic, *subscribed] if topic else subscribed):
         try:
-            return await core.topics.group(client.group, name)
-        except ClientError:
-            continue  # the brokers of another topic may answer; else the client gets the defaults
-    return None
+            return await core.topics.group(group, name)
+        except ClientError as error:  # the brokers of another topic may answer
+            if isinstance(error, NoMaster) or not isinstance(error, NoRoute):
+                failure = failure or error
+    if failure is None:
+        return None
+    raise ProxyError(
+        pb.HA_NOT_AVAILABLE, f"no broker answers whether group {group!r} consumes in order: {failure}"
+    ) from failure
 
 
 async def heartbeat(core: ProxyCore, context: CallContext, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
