@@ -8,11 +8,18 @@ gone its messages return at once.
 A renewal gives a message a new receipt. The client keeps the first one, and this module the newest: an ack that comes
 to this replica is made with the newest. If the replica is gone, an ack with the first receipt is accepted by the broker
 without effect after a renewal, so the message is delivered a second time.
+
+One request at a time changes the receipt of a message, so that none is made with one that is about to be replaced:
+
+    idle -> renewing -> idle                       an ack that comes meanwhile waits for the new receipt
+    idle -> settling -> forgotten                  the broker has accepted an ack, a new invisible time, a dead letter
+                     -> idle, not renewed again    it has not: the client may repeat it with its first receipt
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -40,9 +47,13 @@ CONCURRENT_MAX: Final = 64
 
 
 @final
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class InFlight:
     """One message that a push consumer is working on."""
+
+    client_id: str
+    first_receipt: str
+    """The one that the client has."""
 
     topic: str
     group: str
@@ -58,7 +69,31 @@ class InFlight:
     reconsume_times: int
     renewals: int = 0
     failures: int = 0
-    is_renewing: bool = False
+    running: asyncio.Future[None] | None = None
+    """Done when the request ends that changes the receipt now; None without one."""
+
+    is_renewed: bool = True
+    """Whether its time is prolonged: not after the client has tried to settle it, nor after it was forgotten."""
+
+    is_settled: bool = False
+
+    @property
+    def is_changing(self) -> bool:
+        return self.running is not None
+
+    def begin_change(self) -> None:
+        assert self.running is None, "one request at a time changes a receipt"
+        self.running = asyncio.get_running_loop().create_future()
+
+    def end_change(self) -> None:
+        assert self.running is not None, "no request changes the receipt"
+        self.running.set_result(None)
+        self.running = None
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no request changes the receipt."""
+        while self.running is not None:
+            await asyncio.wait((self.running,))  # which does not cancel it if the waiting call is cancelled
 
 
 RetryDelay = Callable[[InFlight], Awaitable[int]]
@@ -101,80 +136,119 @@ class Renewals:
         for receipt, reconsume_times in received:
             if len(messages) >= self._messages_max:
                 return
-            messages[receipt] = InFlight(topic, group, receipt, now_ms, now_ms + RENEWED_MS, reconsume_times)
+            messages[receipt] = InFlight(
+                client_id, receipt, topic, group, receipt, now_ms, now_ms + RENEWED_MS, reconsume_times
+            )
 
-    def newest(self, client_id: str, receipt: str) -> str:
-        """Return the newest receipt of a message, which is ``receipt`` if it was not renewed."""
+    def find(self, client_id: str, receipt: str) -> InFlight | None:
+        """Return a message by the receipt that its client has; None if it is not in flight here."""
         messages = self._in_flight.get(client_id)
-        found = None if messages is None else messages.get(receipt)
-        return receipt if found is None else found.receipt
+        return None if messages is None else messages.get(receipt)
 
-    def take(self, client_id: str, receipt: str) -> str:
-        """Stop renewing a message, and return its newest receipt, which is ``receipt`` if it was not renewed."""
-        messages = self._in_flight.get(client_id)
-        found = None if messages is None else messages.pop(receipt, None)
-        if messages is not None and not messages:
-            del self._in_flight[client_id]
-        return receipt if found is None else found.receipt
+    def begin_settling(self, message: InFlight) -> None:
+        """Begin a request of the client about a message that is not changing: it is not renewed any more."""
+        message.begin_change()
+        message.is_renewed = False
+
+    def end_settling(self, message: InFlight, *, is_settled: bool) -> None:
+        """End it: a settled message is forgotten, and the client may settle another one again."""
+        message.is_settled = is_settled
+        message.end_change()
+        if is_settled:
+            self._forget(message)
+
+    @asynccontextmanager
+    async def settling(self, client_id: str, receipt: str) -> AsyncIterator[str]:
+        """Settle a message within the context, and forget it if no error leaves the context.
+
+        The value is its newest receipt, which is ``receipt`` if it is not in flight here.
+        """
+        while (message := self.find(client_id, receipt)) is not None and message.is_changing:
+            await message.wait_until_idle()
+        if message is None:
+            yield receipt
+            return
+        self.begin_settling(message)
+        is_settled = False
+        try:
+            yield message.receipt
+            is_settled = True
+        finally:
+            self.end_settling(message, is_settled=is_settled)
+
+    def _forget(self, message: InFlight) -> None:
+        message.is_renewed = False
+        messages = self._in_flight.get(message.client_id)
+        if messages is not None and messages.get(message.first_receipt) is message:
+            del messages[message.first_receipt]
+            if not messages:
+                del self._in_flight[message.client_id]
 
     async def renew_due(self) -> None:
         """Renew the messages that need it. Called every few seconds."""
         now_ms = self._now_ms()
-        due = [
-            self._renew(client_id, first, message)
-            for client_id, messages in self._in_flight.items()
-            for first, message in messages.items()
-            if message.visible_at_ms - now_ms <= RENEW_AHEAD_MS and not message.is_renewing
-        ]
-        await asyncio.gather(*due)
+        messages = [one for messages in self._in_flight.values() for one in messages.values()]
+        for message in messages:
+            if not message.is_renewed and message.visible_at_ms <= now_ms and not message.is_changing:
+                self._forget(message)  # it is delivered again
+        await asyncio.gather(*(self._renew(one) for one in messages if one.visible_at_ms - now_ms <= RENEW_AHEAD_MS))
 
     async def return_messages(self, client_id: str) -> None:
         """Return the messages of a client that is gone to their groups."""
         messages = self._in_flight.pop(client_id, {})
-        await asyncio.gather(*(self._return(message, RETURN_MS) for message in messages.values()))
+        await asyncio.gather(*(self._return(message) for message in messages.values()))
 
-    async def _renew(self, client_id: str, first: str, message: InFlight) -> None:
-        message.is_renewing = True
-        try:
-            async with self._slots:
+    async def _renew(self, message: InFlight) -> None:
+        async with self._slots:
+            if message.is_changing or not message.is_renewed:
+                return
+            message.begin_change()
+            try:
                 if self._now_ms() - message.since_ms >= WORK_MS_MAX:
-                    log.warning(
-                        "consumer has not acknowledged a message for too long; it is delivered again",
-                        extra={"client": client_id, "topic": message.topic, "group": message.group},
-                    )
-                    self.take(client_id, first)
-                    await self._return(message, await self._retry_delay(message), has_slot=True)
+                    await self._give_up(message)
                     return
                 invisible_ms = RENEW_STEPS_MS[min(message.renewals, len(RENEW_STEPS_MS) - 1)]
                 await self._change(message, invisible_ms)
-            message.renewals += 1
-            message.failures = 0
-            self.renewed += 1
-        except ClientError as error:
-            self._on_failure(client_id, first, message, error)
-        finally:
-            message.is_renewing = False
+                message.renewals += 1
+                message.failures = 0
+                self.renewed += 1
+            except ClientError as error:
+                self._on_failure(message, error)
+            finally:
+                message.end_change()
 
-    def _on_failure(self, client_id: str, first: str, message: InFlight, error: ClientError) -> None:
+    async def _give_up(self, message: InFlight) -> None:
+        log.warning(
+            "consumer has not acknowledged a message for too long; it is delivered again",
+            extra={"client": message.client_id, "topic": message.topic, "group": message.group},
+        )
+        self._forget(message)
+        await self._change(message, await self._retry_delay(message))
+
+    def _on_failure(self, message: InFlight, error: ClientError) -> None:
         self.failed += 1
         message.failures += 1
         is_final = isinstance(error, BrokerRefused | NoRoute) or message.failures >= RETRIES_MAX
         log.info(
             "failed to renew invisible time",
-            extra={"client": client_id, "topic": message.topic, "reason": str(error), "final": is_final},
+            extra={"client": message.client_id, "topic": message.topic, "reason": str(error), "final": is_final},
         )
         if is_final:
-            self.take(client_id, first)
+            self._forget(message)
 
-    async def _return(self, message: InFlight, delay_ms: int, *, has_slot: bool = False) -> None:
-        try:
-            if has_slot:
-                await self._change(message, delay_ms)
-            else:
-                async with self._slots:
-                    await self._change(message, delay_ms)
-        except ClientError as error:
-            log.info("failed to return message", extra={"topic": message.topic, "reason": str(error)})
+    async def _return(self, message: InFlight) -> None:
+        message.is_renewed = False
+        async with self._slots:
+            await message.wait_until_idle()
+            if message.is_settled:
+                return
+            message.begin_change()
+            try:
+                await self._change(message, RETURN_MS)
+            except ClientError as error:
+                log.info("failed to return message", extra={"topic": message.topic, "reason": str(error)})
+            finally:
+                message.end_change()
 
     async def _change(self, message: InFlight, invisible_ms: int) -> None:
         old = read_receipt(message.receipt, now_ms=0)

@@ -86,6 +86,9 @@ class FakeBrokers:
     before_pop: Callable[[], Any] | None = None
     """Awaited before a pop is answered."""
 
+    before_change: Callable[[], Any] | None = None
+    """Awaited before a change of an invisible time is answered."""
+
     is_connected: bool = False
     """Whether requests can begin without waiting; their outcomes wait in `begun`."""
 
@@ -151,13 +154,15 @@ class FakeBrokers:
         return PopReply(status=PopStatus.FOUND if found else PopStatus.NO_NEW, messages=tuple(found))
 
     async def ack(self, address: str, topic: str, group: str, receipt: str) -> None:
-        self._fail()
+        await self._reach(address)
         self.acked.append((topic, group, receipt))
 
     async def change_invisible(
         self, address: str, topic: str, group: str, receipt: str, invisible_ms: int, *, is_suspended: bool = False
     ) -> str:
-        self._fail()
+        if self.before_change is not None:
+            await self.before_change()
+        await self._reach(address)
         self.suspended += [receipt] if is_suspended else []
         self.changed.append((receipt, invisible_ms))
         old = parse_receipt(receipt)

@@ -9,15 +9,13 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from proxy_world import ADDRESS, BROKER, NOW_MS, REFUSED, UNAVAILABLE, FakeBrokers, World, popped, receipt_of
 
-from gantry_client.errors import BrokerRefused
 from gantry_proxy.handlers.acknowledging import ack_message, change_invisible_duration
 from gantry_proxy.handlers.receiving import receive_message
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RENEWED_MS, RETURN_MS, WORK_MS_MAX
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
-from gantry_wire.codes import RequestCode, ResponseCode
-from gantry_wire.command import Command
+from gantry_wire.codes import RequestCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 
 ORDERS, BILLING = pb.Resource(name="orders"), pb.Resource(name="billing")

@@ -63,8 +63,8 @@ def begin_ack(
 ) -> bool:
     """Acknowledge the one message of a call without a task; ``finish`` gets the reply that `ack_message` would return.
 
-    Return False, with nothing done, if the call has several messages, if its receipt is refused, or if the broker or
-    the connection to it is not known. Raises ProxyError as `ack_message`.
+    Return False, with nothing done, if the call has several messages, if its receipt is refused or being replaced, or
+    if the broker or the connection to it is not known. Raises ProxyError as `ack_message`.
     """
     if len(request.entries) != 1:
         return False
@@ -75,8 +75,11 @@ def begin_ack(
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
     first = entry.receipt_handle
+    message = core.renewals.find(client_id, first)
+    if message is not None and message.is_changing:
+        return False
     try:
-        text, receipt, _ = read_receipt(core.renewals.newest(client_id, first), core.wall_ms())
+        text, receipt, _ = read_receipt(first if message is None else message.receipt, core.wall_ms())
     except ProxyError:
         return False
     address = core.topics.fresh_master(topic, receipt.broker_name)
@@ -88,8 +91,11 @@ def begin_ack(
     )  # fmt: skip
 
     def on_outcome(outcome: Command | RequestFailed) -> None:
+        is_settled = isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS
+        if message is not None:
+            core.renewals.end_settling(message, is_settled=is_settled)
         if isinstance(outcome, Command):
-            if outcome.code == ResponseCode.SUCCESS:
+            if is_settled:
                 reply = pb.AckMessageResponse.FromString(_ACKNOWLEDGED)
                 result = reply.entries[0]
                 result.message_id, result.receipt_handle = entry.message_id, first
@@ -101,7 +107,8 @@ def begin_ack(
     command = Command(code=RequestCode.ACK_MESSAGE, ext=header.write())
     if not core.brokers.begin_request(address, command, REQUEST_MS, on_outcome):
         return False
-    core.renewals.take(client_id, first)
+    if message is not None:
+        core.renewals.begin_settling(message)
     core.clients.touch(client_id)
     return True
 
@@ -110,10 +117,10 @@ async def _ack(core: ProxyCore, client_id: str, topic: str, group: str, entry: p
     try:
         if entry.HasField("lite_topic"):
             raise ProxyError(pb.UNSUPPORTED, "lite topics are not supported")
-        text = core.renewals.take(client_id, entry.receipt_handle)
-        receipt = read_receipt(text, core.wall_ms())
-        address = await _address(core, topic, receipt)
-        await core.brokers.ack(address, topic, group, receipt.text)
+        async with core.renewals.settling(client_id, entry.receipt_handle) as text:
+            receipt = read_receipt(text, core.wall_ms())
+            address = await _address(core, topic, receipt)
+            await core.brokers.ack(address, topic, group, receipt.text)
     except (ProxyError, ClientError, ValueError) as error:
         return status_of(error)
     return OK
@@ -128,11 +135,12 @@ async def change_invisible_duration(
     core.guard.require(context, read_need(topic), consume_need(group))
     invisible_ms = check_invisible_ms(duration_ms(request.invisible_duration), core.limits)
     core.clients.touch(client_id)
-    receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
-    address = await _address(core, topic, receipt)
-    new = await core.brokers.change_invisible(
-        address, topic, group, receipt.text, invisible_ms, is_suspended=request.suspend
-    )
+    async with core.renewals.settling(client_id, request.receipt_handle) as text:
+        receipt = read_receipt(text, core.wall_ms())
+        address = await _address(core, topic, receipt)
+        new = await core.brokers.change_invisible(
+            address, topic, group, receipt.text, invisible_ms, is_suspended=request.suspend
+        )
     return pb.ChangeInvisibleDurationResponse(
         status=OK, receipt_handle=with_physical_offset(new, receipt.physical_offset)
     )
@@ -146,9 +154,10 @@ async def forward_to_dead_letters(
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
     core.clients.touch(client_id)
-    receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
-    await _require_same_message(core, topic, group, receipt)
-    await send_to_dead_letters(core, topic, group, request.message_id, receipt)
+    async with core.renewals.settling(client_id, request.receipt_handle) as text:
+        receipt = read_receipt(text, core.wall_ms())
+        await _require_same_message(core, topic, group, receipt)
+        await send_to_dead_letters(core, topic, group, request.message_id, receipt)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
 
@@ -171,8 +180,8 @@ async def _require_same_message(core: ProxyCore, topic: str, group: str, receipt
     place = (found.topic, found.queue_id, found.queue_offset, found.physical_offset)
     if place != (queue_topic, parsed.queue_id, parsed.queue_offset, receipt.physical_offset):
         raise ProxyError(
-            pb.INVALID_RECEIPT_HANDLE, f"the receipt has another offset in the log than its message: "
-            f"{receipt.physical_offset}"
+            pb.INVALID_RECEIPT_HANDLE,
+            f"the receipt has another offset in the log than its message: {receipt.physical_offset}",
         )
 
 

@@ -65,8 +65,8 @@ async def receive_message(
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
     client, context = await _find_consumer(core, context, group, is_simple=not request.auto_renew)
-    settings = client.settings if group == client.group else pb.Settings(subscription=pb.Subscription(group=request.group))
-    config = await group_of(core, settings, topic)
+    own = client.settings if group == client.group else pb.Settings(subscription=pb.Subscription(group=request.group))
+    config = await group_of(core, own, topic)
     wanted = read_filter(request.filter_expression)
     address, pop = await _pop_request(core, context, request, wanted, config)
     reply = await _pop(core, client, address, pop)
@@ -158,10 +158,10 @@ def _receipt(popped: PoppedMessage) -> str:
 
 
 async def _return(core: ProxyCore, client: ProxyClient, delivery: Delivery, receipt: str) -> None:
-    text = core.renewals.take(client.client_id, receipt)
     try:
-        address = await core.topics.master(delivery.topic, read_receipt(text, now_ms=0).receipt.broker_name)
-        await core.brokers.change_invisible(address, delivery.topic, delivery.group, text, RETURN_MS)
+        async with core.renewals.settling(client.client_id, receipt) as text:
+            address = await core.topics.master(delivery.topic, read_receipt(text, now_ms=0).receipt.broker_name)
+            await core.brokers.change_invisible(address, delivery.topic, delivery.group, text, RETURN_MS)
     except ClientError as error:
         log.info("failed to return message", extra={"topic": delivery.topic, "reason": str(error)})
 
