@@ -262,6 +262,7 @@ class ClientTable:
             client
             for client in self._clients.values()
             if now_ms - client.last_seen_ms > (SILENT_MS if client.stream is not None else DISCONNECTED_MS)
+            and not client.pops  # a long poll may be longer than that, and its messages are for a known client
         ]
         for client in gone:
             log.info("client is gone", extra={"client": client.client_id, "group": client.group})

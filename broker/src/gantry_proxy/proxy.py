@@ -203,8 +203,8 @@ class Proxy:
         self._topics.forget_unused()
         if self._broker_accounts is not None:
             self._broker_accounts.forget_unused()
-        for client in self._clients.remove_silent():
-            await self._renewals.return_messages(client.client_id)
+        self._clients.remove_silent()
+        await self._renewals.return_of_unknown(lambda client_id: self._clients.find(client_id) is not None)
 
     async def _find_name_server(self) -> None:
         """Wait until a name server answers: without one, no client could be served."""

@@ -193,6 +193,11 @@ class Renewals:
                 self._forget(message)  # it is delivered again
         await asyncio.gather(*(self._renew(one) for one in messages if one.visible_at_ms - now_ms <= RENEW_AHEAD_MS))
 
+    async def return_of_unknown(self, is_known: Callable[[str], bool]) -> None:
+        """Return the messages of all clients that are not known any more. Called every few seconds."""
+        gone = [client_id for client_id in self._in_flight if not is_known(client_id)]
+        await asyncio.gather(*(self.return_messages(client_id) for client_id in gone))
+
     async def return_messages(self, client_id: str) -> None:
         """Return the messages of a client that is gone to their groups."""
         messages = self._in_flight.pop(client_id, {})

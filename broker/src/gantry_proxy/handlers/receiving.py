@@ -73,6 +73,9 @@ async def receive_message(
     if reply.status is PopStatus.FULL:
         raise ProxyError(pb.TOO_MANY_REQUESTS, "too many receives wait at the broker")
     delivery = Delivery(topic=topic, group=group, messages=await _deliverable(core, pop, reply, wanted, config))
+    if core.clients.find(client.client_id) is not client:
+        _return_all(core, client, delivery)
+        raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has left, or its account was revoked")
     if not delivery.messages:
         raise ProxyError(pb.MESSAGE_NOT_FOUND, "no new message")
     if request.auto_renew:
@@ -148,8 +151,11 @@ def _return_late(core: ProxyCore, client: ProxyClient, pop: PopRequest, answer: 
     if answer.cancelled() or answer.exception() is not None:
         return
     found = [(one, _receipt(one)) for one in answer.result().messages]
-    delivery = Delivery(topic=pop.topic, group=pop.group, messages=found)
-    for _, receipt in found:
+    _return_all(core, client, Delivery(topic=pop.topic, group=pop.group, messages=found))
+
+
+def _return_all(core: ProxyCore, client: ProxyClient, delivery: Delivery) -> None:
+    for _, receipt in delivery.messages:
         core.tasks.start(_return(core, client, delivery, receipt), "return-message")
 
 
