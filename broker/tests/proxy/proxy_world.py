@@ -21,10 +21,10 @@ from gantry_proxy.clients import ClientTable
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.renewal import InFlight, Renewals
+from gantry_proxy.renewal import Renewals
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.topics import Topics
-from gantry_proxy.translation.client_settings import retry_delay_ms
+from gantry_testing.local import wait_until
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.accounts import AclInfo, AclSubject, PolicyEntryInfo, PolicyInfo, UserInfo, Username
@@ -255,7 +255,7 @@ class World:
         self.topics = Topics(self.brokers, self.clock)
         self.clients = ClientTable(self.clock, self.limits.clients_max)
         self.renewals = Renewals(
-            self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self._retry_delay
+            self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self.tasks
         )
         source: ClientAccounts | None = None
         if self.accounts is not None:
@@ -276,8 +276,14 @@ class World:
     def clock(self) -> int:
         return self.now_ms
 
-    async def _retry_delay(self, message: InFlight) -> int:
-        return retry_delay_ms(None, message.reconsume_times)
+    async def renew(self) -> None:
+        """Renew the messages that need it, and wait until that has ended."""
+        self.renewals.renew_due()
+        await self.wait_for_workers()
+
+    async def wait_for_workers(self) -> None:
+        """Wait until no renewal and no return is in progress."""
+        await wait_until(lambda: self.renewals.worker_count == 0)
 
     def context(self, client_id: str = "client-1", *, remaining_ms: int = 30_000) -> CallContext:
         return CallContext(client_id=client_id, peer="192.0.2.7", remaining_ms=remaining_ms)

@@ -36,7 +36,8 @@ def terminate(one: World) -> object:
 
 def revoke(one: World) -> object:
     one.clients.remove("client-1")
-    return one.renewals.return_messages("client-1")
+    one.renewals.return_messages("client-1")
+    return None
 
 
 def revoke_and_join(one: World) -> object:
@@ -88,7 +89,8 @@ async def test_messages_of_clients_that_are_not_known_return() -> None:
     one.renewals.add("known", "orders", "billing", [(receipt_of(1), 0)])
     one.renewals.add("left", "orders", "billing", [(receipt_of(2), 0)])
 
-    await one.renewals.return_of_unknown(lambda client_id: one.clients.find(client_id) is not None)
+    one.renewals.return_of_unknown(lambda client_id: one.clients.find(client_id) is not None)
+    await one.wait_for_workers()
 
     assert one.brokers.changed == [(receipt_of(2), RETURN_MS)]
     assert one.renewals.message_count == 1

@@ -28,7 +28,7 @@ class Renewal:
         self._sent = asyncio.Event()
         one.brokers.before_change = self._wait
         one.now_ms += RENEWED_MS - 5_000
-        self._task = asyncio.ensure_future(one.renewals.renew_due())
+        self._task = asyncio.ensure_future(one.renew())
 
     async def _wait(self) -> None:
         self._sent.set()
@@ -103,10 +103,9 @@ async def test_message_returns_with_the_receipt_that_a_renewal_brings() -> None:
     one = await in_flight()
     renewal = Renewal(one)
     await renewal.begin()
-    returning = asyncio.ensure_future(one.renewals.return_messages("client-1"))
+    one.renewals.return_messages("client-1")
     await turns()
     await renewal.end()
-    await returning
 
     assert one.brokers.changed == [(FIRST, 60_000), (SECOND, RETURN_MS)]
 
@@ -117,10 +116,10 @@ async def test_acked_message_is_not_returned() -> None:
     one.brokers.is_connected = True
     await one.topics.get("orders")
     assert begin_ack(one.core, one.context(), ack_request(), lambda _: None)
-    returning = asyncio.ensure_future(one.renewals.return_messages("client-1"))
+    one.renewals.return_messages("client-1")
     await turns()
     one.brokers.begun[0][3](Command(code=ResponseCode.SUCCESS))
-    await returning
+    await one.wait_for_workers()
 
     assert one.brokers.changed == []
 
@@ -145,7 +144,7 @@ async def renewed(failure: Exception | None = None) -> World:
     one = await in_flight()
     for _ in range(2):
         one.now_ms += RENEWED_MS - 5_000
-        await one.renewals.renew_due()
+        await one.renew()
     one.brokers.failure = failure
     return one
 
@@ -181,10 +180,10 @@ async def test_message_of_a_failed_ack_is_not_renewed_again() -> None:
     await ack(one, FIRST)
     one.brokers.failure = None
     one.now_ms += 180_000 - 1
-    await one.renewals.renew_due()
+    await one.renew()
     kept = one.renewals.message_count
     one.now_ms += 1
-    await one.renewals.renew_due()
+    await one.renew()
 
     assert [receipt for receipt, _ in one.brokers.changed] == [FIRST, SECOND]
     assert (kept, one.renewals.message_count) == (1, 0)
@@ -194,7 +193,7 @@ async def test_message_is_renewed_until_its_client_settles_it() -> None:
     """The twin: without an ack it is renewed, and its receipt replaced again."""
     one = await renewed()
     one.now_ms += 175_000
-    await one.renewals.renew_due()
+    await one.renew()
 
     assert [receipt for receipt, _ in one.brokers.changed] == [FIRST, SECOND, THIRD]
 

@@ -310,12 +310,12 @@ async def test_message_in_flight_is_renewed_before_its_time_ends() -> None:
     one = await in_flight()
 
     one.now_ms += RENEWED_MS - 10_001
-    await one.renewals.renew_due()
+    await one.renew()
     assert one.brokers.changed == []
     one.now_ms += 1
-    await one.renewals.renew_due()
+    await one.renew()
     one.now_ms += 60_000
-    await one.renewals.renew_due()
+    await one.renew()
 
     assert [invisible_ms for _, invisible_ms in one.brokers.changed] == [60_000, 180_000]
     assert one.renewals.renewed == 2
@@ -325,7 +325,7 @@ async def test_ack_after_a_renewal_uses_the_newest_receipt() -> None:
     """The client keeps the first receipt; the proxy knows the newest one, and stops renewing."""
     one = await in_flight()
     one.now_ms += RENEWED_MS - 5_000
-    await one.renewals.renew_due()
+    await one.renew()
 
     reply = await ack(one, receipt_of(1))
 
@@ -338,7 +338,7 @@ async def test_message_of_a_stuck_consumer_returns_to_the_group() -> None:
     """After the longest time of work, the message gets the delay of the group's retry policy."""
     one = await in_flight()
     one.now_ms += WORK_MS_MAX
-    await one.renewals.renew_due()
+    await one.renew()
 
     assert one.brokers.changed == [(receipt_of(1), 10_000)]
     assert one.renewals.message_count == 0
@@ -348,25 +348,31 @@ async def test_messages_of_a_client_that_is_gone_return_to_the_group() -> None:
     """They are delivered to another client at once."""
     one = await in_flight()
 
-    await one.renewals.return_messages("client-1")
+    one.renewals.return_messages("client-1")
+    await one.wait_for_workers()
 
     assert one.brokers.changed == [(receipt_of(1), RETURN_MS)]
     assert one.renewals.message_count == 0
 
 
 async def test_failed_renewal_is_repeated_and_a_refused_one_is_not() -> None:
-    """A broker may come back; a receipt that it does not know will not."""
+    """A broker may come back before the time of the message ends; a receipt that it does not know will not."""
     lost, refused = await in_flight(), await in_flight()
     lost.now_ms += RENEWED_MS - 5_000
     refused.now_ms += RENEWED_MS - 5_000
     lost.brokers.failure, refused.brokers.failure = UNAVAILABLE, REFUSED
 
-    await lost.renewals.renew_due()
-    await refused.renewals.renew_due()
+    await lost.renew()
+    await refused.renew()
 
     assert (lost.renewals.message_count, refused.renewals.message_count) == (1, 0)
-    for _ in range(2):
-        await lost.renewals.renew_due()
+    for _ in range(4):
+        await lost.renew()
+    lost.now_ms += 4_999
+    await lost.renew()
+    assert lost.renewals.message_count == 1
+    lost.now_ms += 1
+    await lost.renew()
     assert lost.renewals.message_count == 0
 
 

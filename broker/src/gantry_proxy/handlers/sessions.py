@@ -86,7 +86,7 @@ async def _confirm(core: ProxyCore, client: ProxyClient, context: CallContext) -
             return  # the account is unknown now, or the client has connected again meanwhile
         log.info("disconnecting client", extra={"client": client.client_id, "reason": error.text})
         core.clients.remove(client.client_id)
-        await core.renewals.return_messages(client.client_id)
+        core.renewals.return_messages(client.client_id)
 
 
 async def group_of(core: ProxyCore, settings: pb.Settings, topic: str = "") -> SubscriptionGroupConfig | None:
@@ -130,7 +130,7 @@ async def notify_client_termination(
     client_id = require_client_id(context)
     if core.clients.leave(client_id) is None:
         raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN_CLIENT)
-    await core.renewals.return_messages(client_id)
+    core.renewals.return_messages(client_id)
     return pb.NotifyClientTerminationResponse(status=OK)
 
 
