@@ -78,7 +78,7 @@ class Proxy:
         brokers = self._brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
         self._broker_accounts: Final = _broker_accounts(settings, brokers)
         self._topics: Final = Topics(brokers, monotonic_ms)
-        self._clients: Final = ClientTable(monotonic_ms, limits.clients_max)
+        self._clients: Final = ClientTable(monotonic_ms, limits.clients_max, limits.clients_per_account_max)
         self._tasks: Final = BackgroundTasks("proxy")
         self._renewals: Final = Renewals(
             brokers, self._topics, monotonic_ms, limits.in_flight_messages_per_client_max, self._tasks

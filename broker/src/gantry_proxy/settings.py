@@ -128,6 +128,13 @@ class ProxyLimits:
     calls_per_client_max: int = 512
     """How many calls of one client may run at once. An SDK polls each queue of a topic at each broker once."""
 
+    clients_per_account_max: int = 0
+    """How many clients of one account may be connected; 0 for no limit beside `clientsMax`. The caller chooses a client
+    id, and so the number of its clients."""
+
+    calls_per_account_max: int = 0
+    """How many calls of one account may run at once; 0 for no limit beside `callsMax`."""
+
     connections_max: int = 30_000
     """How many connections may be open; clients of one process share one."""
 

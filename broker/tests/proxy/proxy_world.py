@@ -253,7 +253,7 @@ class World:
     def __post_init__(self) -> None:
         self.tasks = BackgroundTasks("test")
         self.topics = Topics(self.brokers, self.clock)
-        self.clients = ClientTable(self.clock, self.limits.clients_max)
+        self.clients = ClientTable(self.clock, self.limits.clients_max, self.limits.clients_per_account_max)
         self.renewals = Renewals(
             self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self.tasks
         )

@@ -35,7 +35,7 @@ async def ack_message(core: ProxyCore, context: CallContext, request: pb.AckMess
     core.guard.require(context, read_need(topic), consume_need(group))
     if len(request.entries) > ENTRIES_MAX:
         raise ProxyError(pb.PAYLOAD_TOO_LARGE, f"{len(request.entries)} entries, at most {ENTRIES_MAX} are allowed")
-    core.clients.touch(client_id)
+    core.clients.touch(context)
     acks = [_ack(core, client_id, topic, group, one) for one in request.entries]
     statuses = [await acks[0]] if len(acks) == 1 else await asyncio.gather(*acks)  # most calls have one; no task then
     return _ack_reply(request.entries, statuses)
@@ -109,7 +109,7 @@ def begin_ack(
         return False
     if message is not None:
         core.renewals.begin_settling(message)
-    core.clients.touch(client_id)
+    core.clients.touch(context)
     return True
 
 
@@ -134,7 +134,7 @@ async def change_invisible_duration(
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
     invisible_ms = check_invisible_ms(duration_ms(request.invisible_duration), core.limits)
-    core.clients.touch(client_id)
+    core.clients.touch(context)
     async with core.renewals.settling(client_id, request.receipt_handle) as text:
         receipt = read_receipt(text, core.wall_ms())
         address = await _address(core, topic, receipt)
@@ -153,7 +153,7 @@ async def forward_to_dead_letters(
     client_id = require_client_id(context)
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
-    core.clients.touch(client_id)
+    core.clients.touch(context)
     async with core.renewals.settling(client_id, request.receipt_handle) as text:
         receipt = read_receipt(text, core.wall_ms())
         await _require_same_message(core, topic, group, receipt)

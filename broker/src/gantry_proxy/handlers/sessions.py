@@ -33,6 +33,9 @@ async def accept_settings(
     client_id = require_client_id(context)
     check_client_settings(settings)
     _require_permissions(core, context, settings)
+    known = core.clients.find(client_id)
+    if known is not None:
+        require_owner(core, context, known)
     is_unknown, config = False, None
     try:
         config = await group_of(core, settings)
@@ -59,6 +62,23 @@ def _require_permissions(core: ProxyCore, context: CallContext, settings: pb.Set
     core.guard.require(context, consume_need(group_name(settings.subscription.group)))
     for entry in settings.subscription.subscriptions:
         core.guard.require(context, read_need(topic_name(entry.topic)))
+
+
+def require_owner(core: ProxyCore, context: CallContext, client: ProxyClient) -> None:
+    """Raise ProxyError unless a call may act for a client that is known.
+
+    A client id is chosen by the caller, and shown to administrators and other members of a group. So another account
+    than that of the client must have the same address and all permissions of the client, as a client has whose key was
+    replaced: it opens its stream with the old key, and sends heartbeats with the new one.
+    """
+    account, owner = context.account, client.context
+    if account is None or account.is_admin or owner is None or owner.account is None:
+        return
+    if account.access_key == owner.account.access_key:
+        return
+    if context.peer != owner.peer:
+        raise ProxyError(pb.FORBIDDEN, "the client id is used by another account: give each client an id of its own")
+    _require_permissions(core, context, client.settings)
 
 
 async def disconnect_revoked(core: ProxyCore) -> None:
@@ -114,9 +134,8 @@ async def group_of(core: ProxyCore, settings: pb.Settings, topic: str = "") -> S
 
 async def heartbeat(core: ProxyCore, context: CallContext, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
     """Record that a client lives."""
-    client = core.clients.touch(require_client_id(context))
-    if client is None:
-        raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN_CLIENT)
+    client = _find_own(core, context)
+    core.clients.record_life(client)
     if not client.is_producer:
         group_name(request.group)
         core.guard.require(context, consume_need(client.group))
@@ -127,11 +146,19 @@ async def notify_client_termination(
     core: ProxyCore, context: CallContext, request: pb.NotifyClientTerminationRequest
 ) -> pb.NotifyClientTerminationResponse:
     """Forget a client, and return its messages to their groups."""
-    client_id = require_client_id(context)
-    if core.clients.leave(client_id) is None:
-        raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN_CLIENT)
+    client_id = _find_own(core, context).client_id
+    core.clients.leave(client_id)
     core.renewals.return_messages(client_id)
     return pb.NotifyClientTerminationResponse(status=OK)
+
+
+def _find_own(core: ProxyCore, context: CallContext) -> ProxyClient:
+    """Return the client that calls. Raises ProxyError if it is unknown, or belongs to another account."""
+    client = core.clients.find(require_client_id(context))
+    if client is None:
+        raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN_CLIENT)
+    require_owner(core, context, client)
+    return client
 
 
 async def sync_lite_subscription(
