@@ -122,8 +122,8 @@ class ProxyLimits:
     TLS connection of its own."""
 
     calls_max: int = 60_000
-    """How many calls may run at once, long polls and the stream of each client included; a long poll costs about
-    20 KiB."""
+    """How many calls may run at once, long polls included; a long poll costs about 20 KiB. The Telemetry stream of each
+    client does not count: it belongs to `clientsMax`."""
 
     calls_per_client_max: int = 512
     """How many calls of one client may run at once. An SDK polls each queue of a topic at each broker once."""
