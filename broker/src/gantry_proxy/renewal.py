@@ -115,7 +115,7 @@ class _Lane:
         self.workers = 0
 
     def add(self, messages: Iterable[InFlight]) -> None:
-        """Begin to change messages."""
+        """Begin the requests for more messages, with as many workers as they need."""
         self._waiting.extend(messages)
         while self.workers < min(CONCURRENT_MAX, len(self._waiting)):
             self.workers += 1

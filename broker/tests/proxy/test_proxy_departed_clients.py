@@ -83,7 +83,7 @@ async def test_client_whose_receive_waits_longer_than_it_may_be_silent_gets_its_
 
 
 async def test_messages_of_clients_that_are_not_known_return() -> None:
-    """Whatever way a client left, its messages do not stay invisible."""
+    """Messages of a client do not stay invisible, in no way in which it can have left."""
     one = World(FakeBrokers())
     one.clients.register("known", consumer_settings(), one.join_consumer())
     one.renewals.add("known", "orders", "billing", [(receipt_of(1), 0)])
