@@ -12,7 +12,6 @@ end, so refused settings end it with a gRPC status.
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -95,7 +94,7 @@ class MessagingService:
     def __init__(self, core: ProxyCore, metrics: ProxyMetrics) -> None:
         self._core: Final = core
         self._metrics: Final = metrics
-        self._running: Final[Counter[Caller]] = Counter()
+        self._running: Final[dict[Caller, int]] = {}
         """Running calls of each client of an account, and of each account. The account is part of the key of a client,
         since the client id is chosen by the caller: no other account can take the slots of a client."""
 
@@ -256,22 +255,29 @@ class MessagingService:
 
     def _has_room(self, context: CallContext) -> bool:
         limits, account_key, running = self._core.limits, context.account_key, self._running
-        if account_key and 0 < limits.calls_per_account_max <= running[account_key, None]:
+        if account_key and 0 < limits.calls_per_account_max <= running.get((account_key, None), 0):
             return False
-        is_client_free = running[account_key, context.client_id] < limits.calls_per_client_max
+        is_client_free = running.get((account_key, context.client_id), 0) < limits.calls_per_client_max
         return self._metrics.running < limits.calls_max and is_client_free
 
     def _enter(self, context: CallContext) -> None:
         self._metrics.running += 1
-        self._running[context.account_key, context.client_id] += 1
-        self._running[context.account_key, None] += 1
+        self._count((context.account_key, context.client_id), 1)
+        if self._core.limits.calls_per_account_max:
+            self._count((context.account_key, None), 1)
 
     def _leave(self, context: CallContext) -> None:
         self._metrics.running -= 1
-        for key in ((context.account_key, context.client_id), (context.account_key, None)):
-            self._running[key] -= 1
-            if not self._running[key]:
-                del self._running[key]
+        self._count((context.account_key, context.client_id), -1)
+        if self._core.limits.calls_per_account_max:
+            self._count((context.account_key, None), -1)
+
+    def _count(self, caller: Caller, change: int) -> None:
+        running = self._running.get(caller, 0) + change
+        if running:
+            self._running[caller] = running
+        else:
+            del self._running[caller]
 
     def _status(self, method: str, error: Exception) -> pb.Status:
         if isinstance(error, ProxyError | ClientError):

@@ -33,19 +33,18 @@ async def accept_settings(
     client_id = require_client_id(context)
     check_client_settings(settings)
     _require_permissions(core, context, settings)
+    config, failure = None, None
+    try:
+        config = await group_of(core, settings)
+    except ProxyError as error:
+        failure = error
     known = core.clients.find(client_id)
     if known is not None:
         require_owner(core, context, known)
-    is_unknown, config = False, None
-    try:
-        config = await group_of(core, settings)
-    except ProxyError:
-        known = core.clients.find(client_id)
-        if known is None or known.stream is not stream:
-            raise  # SDKs read only once whether messages have an order
-        is_unknown = True
+    if failure is not None and (known is None or known.stream is not stream):
+        raise failure  # SDKs read only once whether messages have an order
     core.clients.register(client_id, settings, stream, context)
-    if is_unknown:
+    if failure is not None:
         return None
     return pb.TelemetryCommand(status=OK, settings=merge_settings(settings, config, core.limits))
 
