@@ -30,11 +30,10 @@ from gantry_proxy.http_endpoint import HttpEndpoint
 from gantry_proxy.metrics import Gauge, ProxyMetrics, metrics_text, own_gauges
 from gantry_proxy.orphans import OrphanedTransactions
 from gantry_proxy.registrations import ConsumerRegistrations
-from gantry_proxy.renewal import InFlight, Renewals
+from gantry_proxy.renewal import Renewals
 from gantry_proxy.service import MessagingService
 from gantry_proxy.settings import BROKERS, ProxySettings
 from gantry_proxy.topics import Topics
-from gantry_proxy.translation.client_settings import retry_delay_ms
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_remoting.settings import ClientTlsSettings
 
@@ -79,9 +78,10 @@ class Proxy:
         brokers = self._brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
         self._broker_accounts: Final = _broker_accounts(settings, brokers)
         self._topics: Final = Topics(brokers, monotonic_ms)
-        self._clients: Final = ClientTable(monotonic_ms, limits.clients_max)
+        self._clients: Final = ClientTable(monotonic_ms, limits.clients_max, limits.clients_per_account_max)
+        self._tasks: Final = BackgroundTasks("proxy")
         self._renewals: Final = Renewals(
-            brokers, self._topics, monotonic_ms, limits.in_flight_messages_per_client_max, self._retry_delay
+            brokers, self._topics, monotonic_ms, limits.in_flight_messages_per_client_max, self._tasks
         )
         self._orphans: Final = OrphanedTransactions(brokers, self._topics, self._clients, limits.message_bytes_max)
         brokers.on_transaction_check(self._orphans.on_check)
@@ -90,7 +90,6 @@ class Proxy:
         self._registrations: Final = ConsumerRegistrations(
             brokers, self._topics, self._clients, wall_ms, limits.visible_consumers_max
         )
-        self._tasks: Final = BackgroundTasks("proxy")
         self._metrics: Final = ProxyMetrics()
         source: ClientAccounts | None = self._broker_accounts
         if self._accounts is not None:
@@ -127,7 +126,7 @@ class Proxy:
             self._tasks.start(self._accounts.watch(), "accounts")
         if self._own_account is not None:
             self._tasks.repeat(OWN_ACCOUNT_INTERVAL_MS, self._own_account.refresh, "own-account")
-        self._tasks.repeat(RENEW_INTERVAL_MS, self._renewals.renew_due, "renewals")
+        self._tasks.repeat(RENEW_INTERVAL_MS, self._renew, "renewals")
         self._tasks.repeat(REGISTER_INTERVAL_MS, self._orphans.register, "producers")
         self._tasks.repeat(SHOW_INTERVAL_MS, self._registrations.register, "consumers")
         self._tasks.repeat(CONFIRM_INTERVAL_MS, lambda: disconnect_revoked(self._core), "revocations")
@@ -199,12 +198,15 @@ class Proxy:
             return "the proxy is stopping"
         return "" if self._has_route else "no name server has answered yet"
 
+    async def _renew(self) -> None:
+        self._renewals.renew_due()
+
     async def _clean(self) -> None:
         self._topics.forget_unused()
         if self._broker_accounts is not None:
             self._broker_accounts.forget_unused()
-        for client in self._clients.remove_silent():
-            await self._renewals.return_messages(client.client_id)
+        self._clients.remove_silent()
+        self._renewals.return_of_unknown(lambda client_id: self._clients.find(client_id) is not None)
 
     async def _find_name_server(self) -> None:
         """Wait until a name server answers: without one, no client could be served."""
@@ -218,9 +220,6 @@ class Proxy:
                 log.info("waiting for a name server", extra={"reason": str(error)})
             await asyncio.sleep(1)
         self._has_route = True
-
-    async def _retry_delay(self, message: InFlight) -> int:
-        return retry_delay_ms(await self._topics.group(message.group, message.topic), message.reconsume_times)
 
 
 def _accounts(settings: ProxySettings) -> AccountFile | None:

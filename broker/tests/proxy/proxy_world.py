@@ -21,10 +21,10 @@ from gantry_proxy.clients import ClientTable
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.renewal import InFlight, Renewals
+from gantry_proxy.renewal import Renewals
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.topics import Topics
-from gantry_proxy.translation.client_settings import retry_delay_ms
+from gantry_testing.local import wait_until
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.accounts import AclInfo, AclSubject, PolicyEntryInfo, PolicyInfo, UserInfo, Username
@@ -69,6 +69,10 @@ class FakeBrokers:
     """The allowed actions by user and resource."""
     down: set[str] = field(default_factory=set)
     """The addresses at which no broker answers."""
+    silent: set[str] = field(default_factory=set)
+    """The addresses at which a broker accepts requests and never answers."""
+    reached: list[str] = field(default_factory=list)
+    """The addresses that were asked about topics and groups, or to settle messages."""
     popped: list[PoppedMessage] = field(default_factory=list)
     pops: list[PopRequest] = field(default_factory=list)
     acked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -81,6 +85,9 @@ class FakeBrokers:
     heartbeats: int = 0
     before_pop: Callable[[], Any] | None = None
     """Awaited before a pop is answered."""
+
+    before_change: Callable[[], Any] | None = None
+    """Awaited before a change of an invisible time is answered."""
 
     is_connected: bool = False
     """Whether requests can begin without waiting; their outcomes wait in `begun`."""
@@ -114,11 +121,11 @@ class FakeBrokers:
         return ClusterInfo(broker_addr_table=table, cluster_addr_table={"c": list(table)})
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
-        self._fail()
+        await self._reach(address)
         return TopicConfig(topic_name=topic, attributes={"message.type": self.kinds[topic]})
 
     async def group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
-        self._fail()
+        await self._reach(address)
         return self.groups.get(group)
 
     async def request(
@@ -147,13 +154,15 @@ class FakeBrokers:
         return PopReply(status=PopStatus.FOUND if found else PopStatus.NO_NEW, messages=tuple(found))
 
     async def ack(self, address: str, topic: str, group: str, receipt: str) -> None:
-        self._fail()
+        await self._reach(address)
         self.acked.append((topic, group, receipt))
 
     async def change_invisible(
         self, address: str, topic: str, group: str, receipt: str, invisible_ms: int, *, is_suspended: bool = False
     ) -> str:
-        self._fail()
+        if self.before_change is not None:
+            await self.before_change()
+        await self._reach(address)
         self.suspended += [receipt] if is_suspended else []
         self.changed.append((receipt, invisible_ms))
         old = parse_receipt(receipt)
@@ -188,6 +197,15 @@ class FakeBrokers:
         else:
             return None
         return Command(code=ResponseCode.SUCCESS, body=b"" if found is None else write_document(found))
+
+    async def _reach(self, address: str) -> None:
+        """Raise as the broker at an address does; wait for ever if it is silent."""
+        self.reached.append(address)
+        self._fail()
+        if address in self.silent:
+            await asyncio.Event().wait()
+        if address in self.down:
+            raise Unavailable(f"{address} is down")
 
     def _fail(self) -> None:
         if self.failure is not None:
@@ -235,9 +253,9 @@ class World:
     def __post_init__(self) -> None:
         self.tasks = BackgroundTasks("test")
         self.topics = Topics(self.brokers, self.clock)
-        self.clients = ClientTable(self.clock, self.limits.clients_max)
+        self.clients = ClientTable(self.clock, self.limits.clients_max, self.limits.clients_per_account_max)
         self.renewals = Renewals(
-            self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self._retry_delay
+            self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self.tasks
         )
         source: ClientAccounts | None = None
         if self.accounts is not None:
@@ -258,8 +276,14 @@ class World:
     def clock(self) -> int:
         return self.now_ms
 
-    async def _retry_delay(self, message: InFlight) -> int:
-        return retry_delay_ms(None, message.reconsume_times)
+    async def renew(self) -> None:
+        """Renew the messages that need it, and wait until that has ended."""
+        self.renewals.renew_due()
+        await self.wait_for_workers()
+
+    async def wait_for_workers(self) -> None:
+        """Wait until no renewal and no return is in progress."""
+        await wait_until(lambda: self.renewals.worker_count == 0)
 
     def context(self, client_id: str = "client-1", *, remaining_ms: int = 30_000) -> CallContext:
         return CallContext(client_id=client_id, peer="192.0.2.7", remaining_ms=remaining_ms)

@@ -44,10 +44,10 @@ async def pull_message(
     core: ProxyCore, context: CallContext, request: pb.PullMessageRequest
 ) -> AsyncIterator[pb.PullMessageResponse]:
     """Yield the messages of a queue from an offset on, and the offset of the next pull."""
-    client_id = require_client_id(context)
+    require_client_id(context)
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
-    core.clients.touch(client_id)
+    core.clients.touch(context)
     if request.batch_size < 1 or request.offset < 0:
         raise ProxyError(
             pb.ILLEGAL_OFFSET if request.offset < 0 else pb.BAD_REQUEST,

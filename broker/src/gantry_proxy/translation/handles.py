@@ -5,7 +5,8 @@
 
 Both contain all that a later call needs, so any replica of the proxy can serve it. Receipts are those of RocketMQ's
 proxy. Its transactions need the replica that sent the half message; ours do not. Neither text is signed: brokers
-compare them with what they have stored, and a call needs the permissions of the topic and group that it names.
+compare them with what they have stored, and a call needs the permissions of the topic and group that it names. Brokers
+do not compare the physical offset of a receipt: code that uses it must compare the message that is stored there.
 """
 
 import base64

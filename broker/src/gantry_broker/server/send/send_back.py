@@ -73,9 +73,21 @@ def _read_original(sends: SendHandlers, back: SendBack) -> StoredMessage:
     if message.sys_flag & FLAG_INNER_BATCH:
         # RocketMQ refuses it, too. Its clients then send the one message of the batch to the retry topic themselves.
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the record at {back.offset} is a batch of several messages")
-    if message.topic in names.HIDDEN_TOPICS:
+    if message.topic in names.HIDDEN_TOPICS or (back.delay_level < 0 and not _is_origin(back, message.topic)):
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
     return message
+
+
+def _is_origin(back: SendBack, topic: str) -> bool:
+    """Return whether a message of ``topic`` may go to the dead letters of a request that names its origin.
+
+    A proxy sends such requests for its clients. It has compared their permissions with the origin that they name, and
+    the guard compares only those of the proxy with the message. Consumers name the topic to which the message was sent
+    first, also for a message of their retry topic. Their retries are not compared, since some leave out a namespace.
+    """
+    if back.origin_topic in (None, "", topic) or topic == names.retry_topic(back.group):
+        return True
+    return names.pop_retry_origin(topic, back.group) == back.origin_topic
 
 
 def _make_retry(
