@@ -7,7 +7,8 @@ An ack with a receipt of no open checkpoint succeeds without an effect, as in Ro
 its time is over and it was delivered again. A change then fails with the code of a message that does not exist, where
 RocketMQ would deliver the message again.
 
-An ordered group has no checkpoints: an ack moves its offset when all messages before are acked, too.
+An ordered group has no checkpoints: an ack moves its offset when all messages before are acked, too. If the pop of its
+receipt is not known any more, the ack counts only for a message that was stored before that pop.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ class PopAcks:
             start = max(queue.next_offset or 0, committed, next_offset)
             if offset < start:
                 continue
+            if not ordered.is_known(key, queue.queue_id) and not self._may_be_popped(queue, offset, pop_time_ms):
+                continue
             moved = ordered.ack(key, queue.queue_id, offset, pop_time_ms, next_offset=start)
             if moved == ILLEGAL:
                 return _illegal(queue, offset, answer)
@@ -153,6 +156,11 @@ class PopAcks:
         if answer is not None:
             writer.add_acks([], answer)
         return None
+
+    def _may_be_popped(self, queue: PopQueue, offset: int, pop_time_ms: int) -> bool:
+        """Whether a pop at this time may have returned the message, since it was stored before."""
+        _, end = self._core.readable_range(queue.topic, queue.queue_id)
+        return offset < end and self._core.store.times.store_time(queue.topic, queue.queue_id, offset) <= pop_time_ms
 
     # ------- invisible times
 

@@ -250,7 +250,7 @@ class Popper:
     def reset(self, queue: PopQueue, offset: int | None) -> None:
         """Let the group continue at ``offset``, and forget what it has popped. Raises errors of the store."""
         self._writer.set_position(queue, offset, is_void=True)
-        self._ordered.forget(_order_key(queue), queue.queue_id)
+        self._ordered.forget(_order_key(queue), queue.queue_id, self._core.clock.wall_ms())
 
     # -- one queue -----------------------------------------------------------------------------------------------------
 

@@ -113,7 +113,12 @@ class Pops:
     def on_log_changed(self, end: int) -> None:
         """Forget records from ``end`` on, where the log ends now: other records will be appended there."""
         self.journal.on_log_changed()
+        self.ordered.forget_beyond(self._end_of)
         self.healed.on_log_changed(end)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        queue = self._core.store.queues.get(topic, queue_id)
+        return 0 if queue is None else queue.end
 
     def _on_acked(self, queue: PopQueue) -> None:
         """Retry the pops that wait because too many messages were not acked, or because a queue was blocked."""
@@ -130,7 +135,7 @@ class Pops:
 
     def _on_forgotten(self, topic: str | None, group: str | None) -> None:
         """Forget the checkpoints of a topic or a group that was deleted. Raises errors of the store."""
-        self.ordered.forget_keys(topic, group)
+        self.ordered.forget_keys(topic, group, self._core.clock.wall_ms())
         if self._defer_if_unread(lambda: self._on_forgotten(topic, group)):
             return
         for queue in list(self.journal.state.queues.values()):
