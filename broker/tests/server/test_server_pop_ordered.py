@@ -10,9 +10,10 @@ import pytest
 from gantry_broker.server.pop.acks import PopAcks
 from gantry_client.pop import make_batch_ack
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
-from gantry_testing.popping import Popped, ack, pop, pop_ext, send
-from gantry_wire import RequestCode
+from gantry_testing.popping import Popped, ack, ack_ext, pop, pop_ext, send
+from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.documents import write_document
+from gantry_wire.commands.pop import BatchAck, BatchAckMessages
 from gantry_wire.pop_receipts import Receipt
 
 ORDER: Final = {"order": "true", "queueId": 0}
@@ -88,3 +89,32 @@ async def test_ordered_acks_end_with_the_queue(tmp_path: Path, is_batch: bool) -
         await ack_all(peer, beyond if is_batch else beyond[:1], is_batch=is_batch)
         await send(peer, b"1", b"2")
         assert (await pop(peer, **ORDER)).bodies == [b"1", b"2"]
+
+
+async def test_ordered_acks_create_no_state_for_unknown_groups_and_queues(tmp_path: Path) -> None:
+    """Acks of groups, topics and queues that do not exist succeed without an effect, and leave nothing behind."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"0", b"1")
+        [receipt, _] = (await pop(peer, **ORDER)).receipts
+        known = set(broker.pops.journal.state.queues)
+        offsets = broker.core.offsets.document().offset_table
+        acks = [
+            BatchAck(
+                consumer_group=group, topic=topic, retry="0", start_offset=0, queue_id=queue_id, revive_queue_id=999,
+                pop_time=receipt.pop_time_ms, invisible_time=1, bit_set=b"\x01",
+            )
+            for group, topic, queue_id in [
+                *((f"no-group-{number}", TOPIC, 0) for number in range(100)),
+                *((GROUP, f"no-topic-{number}", 0) for number in range(100)),
+                *((GROUP, TOPIC, number) for number in (-1, 77, 4096)),
+            ]
+        ]  # fmt: skip
+        body = write_document(BatchAckMessages(broker_name=receipt.broker_name, acks=acks))
+        assert (await peer.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)).code == 0
+        assert (await ack(peer, receipt, consumerGroup="no-group")).code == 0
+        change = ack_ext(receipt, consumerGroup="no-group", invisibleTime=1)
+        assert (await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)).code == ResponseCode.NO_MESSAGE
+        assert set(broker.pops.journal.state.queues) == known
+        assert broker.core.offsets.document().offset_table == offsets
+        assert (await ack(peer, receipt)).code == 0
+        assert broker.pops.journal.state.queue(TOPIC, GROUP, 0).next_offset == 1

@@ -74,7 +74,7 @@ class PopAcks:
 
         def act() -> Command | None:
             if receipt.is_ordered:
-                queue = self._pops.journal.state.queue(topic, request.consumer_group, queue_id)
+                queue = self._ordered_queue(topic, request.consumer_group, queue_id)
                 return self._ack_ordered(queue, [request.offset], receipt.pop_time_ms, answer)
             checkpoint = self._find(topic, request.consumer_group, queue_id, receipt)
             acked = [] if checkpoint is None else [(checkpoint, checkpoint.bit_of(request.offset))]
@@ -120,9 +120,20 @@ class PopAcks:
         found = [one for one in checkpoint.offsets if wanted >> (one - ack.start_offset) & 1]
         yield checkpoint, checkpoint.bits_of(found)
 
-    def _queue_of(self, ack: BatchAck) -> PopQueue:
+    def _queue_of(self, ack: BatchAck) -> PopQueue | None:
         topic = queue_topic(ack.topic, ack.consumer_group, ack.retry)
-        return self._pops.journal.state.queue(topic, ack.consumer_group, ack.queue_id)
+        return self._ordered_queue(topic, ack.consumer_group, ack.queue_id)
+
+    def _ordered_queue(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
+        """Return the state of a queue that the group may have popped; None if a pop would be refused.
+
+        It may have to be created, since nothing is stored for an ordered pop before its first ack.
+        """
+        state = self._pops.journal.state
+        found = state.queues.get((topic, group, queue_id))
+        if found is None and requests.is_queue_of_group(self._core, group, topic, queue_id):
+            found = state.queue(topic, group, queue_id)
+        return found
 
     def _find(self, topic: str, group: str, queue_id: int, receipt: Receipt) -> Checkpoint | None:
         """Return the open checkpoint of a receipt, if it is from this broker."""
@@ -133,9 +144,11 @@ class PopAcks:
     # ------- ordered groups
 
     def _ack_ordered(
-        self, queue: PopQueue, offsets: Iterable[int], pop_time_ms: int, answer: Answer | None
+        self, queue: PopQueue | None, offsets: Iterable[int], pop_time_ms: int, answer: Answer | None
     ) -> Command | None:
         """Ack messages of an ordered group, and move its offset. Return the answer if it is a refusal, or at once."""
+        if queue is None:
+            return None if answer is None else answer.reply
         ordered, writer = self._pops.ordered, self._pops.writer
         key, next_offset = f"{queue.topic}{SEPARATOR}{queue.group}", -1
         committed = self._core.offsets.find(queue.group, queue.topic, queue.queue_id) or 0
@@ -201,8 +214,8 @@ class PopAcks:
 
     def _change_ordered(self, command: Command, request: ChangeInvisibleTime, receipt: Receipt) -> Command:
         pops = self._pops
-        queue = pops.journal.state.queue(request.topic, request.consumer_group, request.queue_id)
-        if request.offset < (queue.next_offset or 0):
+        queue = self._ordered_queue(request.topic, request.consumer_group, request.queue_id)
+        if queue is None or request.offset < (queue.next_offset or 0):
             text = "the receipt names no message that is invisible: it was acked"
             return command.reply(ResponseCode.NO_MESSAGE, text)
         visible_ms = pops.journal.clock.now_ms() + request.invisible_time
