@@ -165,7 +165,7 @@ class PopHandlers:
         """Return the answer to a pop without messages."""
         self._core.stats.count_empty_pull()
         ext = PopResult(
-            pop_time=self._pops.journal.clock.now_ms(), invisible_time=held.request.invisible_time, revive_qid=0,
+            pop_time=self._pops.journal.times.pop_time_ms(), invisible_time=held.request.invisible_time, revive_qid=0,
             rest_num=0 if popped is None else popped.rest_count, start_offset_info="", msg_offset_info="",
         ).write()  # fmt: skip
         return held.command.reply(code, NO_MESSAGE, ext=ext)

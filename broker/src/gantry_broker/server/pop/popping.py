@@ -126,7 +126,7 @@ class Popper:
     def pop(self, request: PopMessage, message_filter: MessageFilter) -> Popped:
         """Read and claim messages; none are claimed if none are found. The journal is ready."""
         self._rotation += 1
-        popped = Popped(self._journal.clock.now_ms())
+        popped = Popped(self._journal.times.pop_time_ms())
         for topic, queue_id in self._queues(request, self._reading_order(request)):
             queue = self._journal.state.queue(topic, request.consumer_group, queue_id)
             self._pop_queue(queue, request, message_filter, popped)
@@ -151,7 +151,7 @@ class Popper:
     def peek(self, request: PeekMessage) -> Popped:
         """Read messages that the group would pop next, without a claim."""
         self._rotation += 1
-        popped = Popped(self._journal.clock.now_ms())
+        popped = Popped(self._journal.times.pop_time_ms())
         like_pop = PopMessage(
             consumer_group=request.consumer_group, topic=request.topic, queue_id=request.queue_id,
             max_msg_nums=request.max_msg_nums, invisible_time=1, poll_time=0, init_mode=0,
@@ -357,7 +357,9 @@ class Popper:
     # -- ordered consumption, and limits -------------------------------------------------------------------------------
 
     def _is_blocked(self, queue: PopQueue, attempt_id: str | None) -> bool:
-        return self._ordered.is_blocked(_order_key(queue), queue.queue_id, attempt_id, self._journal.clock.now_ms())
+        return self._ordered.is_blocked(
+            _order_key(queue), queue.queue_id, attempt_id, self._journal.times.monotonic_ms()
+        )
 
     def _record_order(
         self, queue: PopQueue, request: PopMessage, offsets: list[int], pop_time_ms: int, flag: str
@@ -365,6 +367,7 @@ class Popper:
         info = OrderInfo(
             pop_time=pop_time_ms, invisible_time=request.invisible_time, offset_list=offset_list_of(offsets),
             last_consumed_ms=pop_time_ms, attempt_id=request.attempt_id,
+            wall_lead_ms=self._journal.times.wall_lead_ms(),
         )  # fmt: skip
         delivered = self._ordered.record_pop(_order_key(queue), queue.queue_id, info)
         return format_order_counts(flag, queue.queue_id, len(offsets), delivered)

@@ -81,7 +81,7 @@ class Pops:
         return {
             "popInflightMessages": state.inflight_count,
             "popOpenCheckpoints": state.open_count,
-            "popReviveLagMillis": state.overdue_ms(self.journal.clock.now_ms()),
+            "popReviveLagMillis": state.overdue_ms(self.journal.times.monotonic_ms()),
             "popUnflushedOffsets": self.journal.unsettled_count,
             "popMessages": self.popper.pop_count,
             "popAckedMessages": writer.ack_count,
@@ -184,7 +184,7 @@ class Pops:
 
     def _wake_free_queues(self) -> None:
         """Retry pops of ordered queues that are not blocked any more, and mark their table for writing."""
-        free = self.ordered.take_free(self.journal.clock.now_ms())
+        free = self.ordered.take_free(self.journal.times.monotonic_ms())
         if free:
             self._hold.mark_queues(free)
         if self.ordered.change_count != self._ordered_change_count:

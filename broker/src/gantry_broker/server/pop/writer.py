@@ -159,7 +159,9 @@ class PopWriter:
             return
         state = self._journal.state
         for claim, offset in zip(claims, offsets, strict=False):
-            state.open(claim.checkpoint, offset)
+            one = claim.checkpoint
+            one.due_ms = self._journal.times.due_ms(one.pop_time_ms, one.invisible_ms)
+            state.open(one, offset)
             if claim.next_offset is not None:
                 self._journal.note_progress(claim.checkpoint.queue, claim.next_offset)
         for checkpoint, bits in acked:
