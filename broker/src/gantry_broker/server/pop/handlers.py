@@ -16,7 +16,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused, store_refusal
 from gantry_broker.server.pop import requests
-from gantry_broker.server.pop.popping import Popped
+from gantry_broker.server.pop.claims import Popped
 from gantry_broker.server.pop.service import Pops
 from gantry_broker.server.pop.writer import Answer
 from gantry_broker.server.pull.handlers import SUSPEND_MS_MAX
