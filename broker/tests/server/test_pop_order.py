@@ -115,6 +115,24 @@ def test_no_queue_is_blocked_longer_because_the_clock_was_set_back(queues: Order
     again.load(queues.document(1000), now_ms=10)
     assert again.is_blocked(KEY, 0, None, now_ms=709)
     assert not again.is_blocked(KEY, 0, None, now_ms=710)
+    assert again.ack(KEY, 0, 5, 1000, next_offset=5) == 6, "expected the receipt of the pop to stay valid"
+
+
+def test_wall_times_of_the_table_are_compared_with_deadlines() -> None:
+    """A queue is blocked until its deadline, wherever the wall clock is; the difference of the clocks is not stored."""
+    queues = OrderedQueues()
+    info = info_of(5, 6, pop_time=1_000_100)
+    info.wall_lead_ms = 1_000_000
+    queues.record_pop(KEY, 0, info)
+    assert queues.is_blocked(KEY, 0, None, now_ms=599)
+    assert not queues.is_blocked(KEY, 0, None, now_ms=600)
+    queues.change_visible(KEY, 0, 6, 1_000_100, visible_ms=800)
+    data = msgspec.json.encode(queues.document(1_000_100))
+    assert b"1000800" in data and b"ead" not in data
+    again = OrderedQueues()
+    again.load(msgspec.json.decode(data, type=OrderDocument), now_ms=1_000_400, wall_lead_ms=1_000_390)
+    assert again.is_blocked(KEY, 0, None, now_ms=409)
+    assert not again.is_blocked(KEY, 0, None, now_ms=410)
 
 
 def test_unused_and_forgotten_queues_leave_the_table(queues: OrderedQueues) -> None:

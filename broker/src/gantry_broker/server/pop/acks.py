@@ -200,7 +200,7 @@ class PopAcks:
         if old is None or not bit or writer.is_acked(old, bit):
             text = "the receipt names no message that is invisible: it was acked, or its time is over"
             return answer.command.reply(ResponseCode.NO_MESSAGE, text)
-        offset, pop_time_ms = request.offset, self._pops.journal.clock.now_ms()
+        offset, pop_time_ms = request.offset, self._pops.journal.times.pop_time_ms()
         new = _one_message(old.queue, offset, pop_time_ms, request.invisible_time)
         while writer.is_claimed(new):
             pop_time_ms += 1
@@ -218,12 +218,14 @@ class PopAcks:
         if queue is None or request.offset < (queue.next_offset or 0):
             text = "the receipt names no message that is invisible: it was acked"
             return command.reply(ResponseCode.NO_MESSAGE, text)
-        visible_ms = pops.journal.clock.now_ms() + request.invisible_time
+        times, invisible_ms = pops.journal.times, request.invisible_time
+        visible_ms = times.monotonic_ms() + invisible_ms
         key = f"{queue.topic}{SEPARATOR}{queue.group}"
         pops.ordered.change_visible(key, queue.queue_id, request.offset, receipt.pop_time_ms, visible_ms)
         ext = ChangeInvisibleTimeResult(
-            pop_time=receipt.pop_time_ms, invisible_time=visible_ms - receipt.pop_time_ms, revive_qid=ORDER_REVIVE_QUEUE
-        ).write()
+            pop_time=receipt.pop_time_ms, revive_qid=ORDER_REVIVE_QUEUE,
+            invisible_time=max(invisible_ms, times.pop_time_ms() + invisible_ms - receipt.pop_time_ms),
+        ).write()  # fmt: skip
         return command.reply(ext=ext)
 
 

@@ -26,6 +26,7 @@ from gantry_broker.server.pop.records import (
     StateRecord,
     revive_queue_of,
 )
+from gantry_broker.server.pop.times import due_time
 
 SEPARATOR: Final = "@"
 """Separates topic and group in keys of a state."""
@@ -68,7 +69,7 @@ class Checkpoint:
         """The offset of its record in the revive queue."""
 
         self.due_ms = pop_time_ms + invisible_ms
-        """When its messages are delivered again."""
+        """When its messages are delivered again, on the clock of deadlines: see `due_time`."""
 
         self.broker_name: str | None = None
         self.is_suspended = False
@@ -184,16 +185,26 @@ class PopState:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def apply(self, record: PopRecord, record_offset: int, now_ms: int, *, foreign_queue: int | None = None) -> None:
-        """Apply a record that was read from the log. ``now_ms`` is the present time.
+    def apply(
+        self,
+        record: PopRecord,
+        record_offset: int,
+        now_ms: int,
+        *,
+        wall_lead_ms: int = 0,
+        foreign_queue: int | None = None,
+    ) -> None:
+        """Apply a record that was read from the log. ``now_ms`` is the present time, on the clock of deadlines.
 
+        ``wall_lead_ms``: how far the wall clock is ahead of that clock.
         ``foreign_queue``: the revive queue of a record that a RocketMQ broker has stored, as a timer message, so that
         it comes just before its checkpoint is over, and out of order. It does not change the next offset, which
         RocketMQ commits by itself.
         """
         queue = self.queue(record.topic, record.group, record.queue_id)
         if isinstance(record, CheckpointRecord):
-            self._apply_checkpoint(queue, record, record_offset, now_ms, foreign_queue)
+            due_ms = due_time(record.pop_time, record.invisible_time, now_ms=now_ms, wall_lead_ms=wall_lead_ms)
+            self._apply_checkpoint(queue, record, record_offset, due_ms, foreign_queue)
         elif isinstance(record, AckRecord):
             checkpoint = queue.open.get((record.start_offset, record.pop_time))
             if checkpoint is not None:
@@ -202,7 +213,7 @@ class PopState:
             self._apply_position(queue, record, record_offset)
 
     def _apply_checkpoint(
-        self, queue: PopQueue, record: CheckpointRecord, record_offset: int, now_ms: int, foreign_queue: int | None
+        self, queue: PopQueue, record: CheckpointRecord, record_offset: int, due_ms: int, foreign_queue: int | None
     ) -> None:
         offsets = record.offsets
         if not offsets or any(a >= b for a, b in pairwise(offsets)):
@@ -213,7 +224,7 @@ class PopState:
             return
         checkpoint = Checkpoint(queue, record.start_offset, record.pop_time, record.invisible_time, offsets)
         checkpoint.broker_name, checkpoint.is_suspended = record.broker_name, record.is_suspended
-        checkpoint.due_ms = min(max(checkpoint.due_ms, now_ms), now_ms + record.invisible_time)
+        checkpoint.due_ms = due_ms
         if foreign_queue is not None:
             checkpoint.revive_queue = foreign_queue
             checkpoint.due_ms += FOREIGN_GRACE_MS

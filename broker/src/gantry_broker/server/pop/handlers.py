@@ -16,7 +16,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused, store_refusal
 from gantry_broker.server.pop import requests
-from gantry_broker.server.pop.popping import Popped
+from gantry_broker.server.pop.claims import Popped
 from gantry_broker.server.pop.service import Pops
 from gantry_broker.server.pop.writer import Answer
 from gantry_broker.server.pull.handlers import SUSPEND_MS_MAX
@@ -165,7 +165,7 @@ class PopHandlers:
         """Return the answer to a pop without messages."""
         self._core.stats.count_empty_pull()
         ext = PopResult(
-            pop_time=self._pops.journal.clock.now_ms(), invisible_time=held.request.invisible_time, revive_qid=0,
+            pop_time=self._pops.journal.times.pop_time_ms(), invisible_time=held.request.invisible_time, revive_qid=0,
             rest_num=0 if popped is None else popped.rest_count, start_offset_info="", msg_offset_info="",
         ).write()  # fmt: skip
         return held.command.reply(code, NO_MESSAGE, ext=ext)

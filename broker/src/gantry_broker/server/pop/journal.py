@@ -22,13 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
-from gantry_broker.ports import Clock
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_broker.server.pop import records
 from gantry_broker.server.pop.checkpoints import SEPARATOR, PopQueue, PopState
 from gantry_broker.server.pop.records import REVIVE_QUEUES, STATE_QUEUE, StateRecord
+from gantry_broker.server.pop.times import PopTimes
 from gantry_broker.store.draft import Draft
 from gantry_wire import names
 from gantry_wire import properties as keys
@@ -53,31 +53,6 @@ POSITIONS_MAX: Final = 100_000
 """The limit of queues in one state: about a megabyte after compression. Others keep their committed offset only."""
 
 
-@final
-class AnchoredClock:
-    """The time of pops: the wall clock at one moment, continued by the monotonic clock. Owned by the event loop.
-
-    A jump of the wall clock therefore changes nothing while the broker runs. A jump between two starts makes messages
-    visible early by at most the jump, or late by at most their invisible time.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock: Final = clock
-        self._offset_ms = 0
-        self.anchor()
-
-    def __repr__(self) -> str:
-        return f"<AnchoredClock {self.now_ms()}>"
-
-    def anchor(self) -> None:
-        """Continue from the present wall time."""
-        self._offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
-
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970, as they were when the clock was anchored."""
-        return self._clock.monotonic_ms() + self._offset_ms
-
-
 class Progress(NamedTuple):
     """The end of a pop, which becomes the committed offset once the log is durable up to ``log_end``."""
 
@@ -93,7 +68,7 @@ class PopJournal:
 
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
-        self.clock: Final = AnchoredClock(core.clock)
+        self.times: Final = PopTimes(core.clock)
         self.topic: Final = names.revive_topic(core.settings.cluster_name)
         """The topic of the records."""
 
@@ -188,7 +163,6 @@ class PopJournal:
         self._is_changed = False
         for own in self._own:
             own.clear()
-        self.clock.anchor()
 
     def _prove_offsets(self) -> None:
         """Set back committed offsets whose checkpoints the log may have lost, to where the log proves a pop ended.
@@ -260,22 +234,26 @@ class PopJournal:
         if result.is_waiting and not result.body:
             self.is_waiting = True
             return False
-        position, now_ms = 0, self.clock.now_ms()
+        position = 0
         while position < len(result.body):
             message = decode_record(result.body, position)
             position += message.size
             if not self._is_own(number, message.queue_offset):
-                self._apply(message, number, now_ms)
+                self._apply(message, number)
         state.read_offsets[number] = max(result.next_offset, offset + 1)
         self._skip_own(number)
         return state.read_offsets[number] >= queue.readable_end
 
-    def _apply(self, message: StoredMessage, number: int, now_ms: int) -> None:
+    def _apply(self, message: StoredMessage, number: int) -> None:
+        times = self.times
         try:
             record = records.parse_record(message)
             if record is not None:
                 foreign_queue = number if keys.TIMER_ENQUEUE_MS in message.properties else None
-                self.state.apply(record, message.queue_offset, now_ms, foreign_queue=foreign_queue)
+                self.state.apply(
+                    record, message.queue_offset, times.monotonic_ms(), wall_lead_ms=times.wall_lead_ms(),
+                    foreign_queue=foreign_queue,
+                )  # fmt: skip
         except ValueError as error:
             facts = {"offset": message.queue_offset, "queue": message.queue_id, "reason": str(error)}
             log.error("unreadable pop record; skipping it", extra=facts)

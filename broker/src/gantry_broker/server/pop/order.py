@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gantry_wire.commands.clients import Document
 
@@ -72,6 +73,8 @@ class OrderInfo(Document):
     last_consumed_ms: int = msgspec.field(name="l", default=0)
     acked_bits: int = msgspec.field(name="cm", default=0)
     attempt_id: str | None = msgspec.field(name="a", default=None)
+    wall_lead_ms: int | UnsetType = UNSET
+    """How far the wall clock was ahead of the clock of deadlines at the pop, if at all; it is not written."""
 
     @property
     def offsets(self) -> list[int]:
@@ -86,9 +89,15 @@ class OrderInfo(Document):
 
     @property
     def free_at_ms(self) -> int:
-        """When all messages that are not acked are visible; 0 if all are acked."""
+        """When all messages that are not acked are visible, on the clock of deadlines; 0 if all are acked."""
         changed, usual = self.next_visible or {}, self.pop_time + self.invisible_time
-        return max((changed.get(offset, usual) for offset in self.unacked), default=0)
+        times = [changed.get(offset, usual) for offset in self.unacked]
+        return max(times) - self.lead_ms if times else 0
+
+    @property
+    def lead_ms(self) -> int:
+        """How far the times of the entry are ahead of the clock of deadlines."""
+        return 0 if self.wall_lead_ms is UNSET else self.wall_lead_ms
 
 
 class OrderDocument(Document):
@@ -97,7 +106,7 @@ class OrderDocument(Document):
     table: dict[str, dict[int, OrderInfo]] = msgspec.field(default_factory=dict)
     """The last ordered pop from each queue, by topic@group and queue id."""
 
-    freed: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    freed: dict[str, int] | UnsetType = UNSET
     """A field of ours, which RocketMQ ignores: when queues were freed, by topic@group@queue, topic@ or @group."""
 
 
@@ -122,7 +131,10 @@ class OrderedQueues:
         return f"<OrderedQueues groups={len(self._table)}>"
 
     def is_blocked(self, key: str, queue_id: int, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether messages of a queue are invisible, so that none is to be popped; not for a repeated request."""
+        """Whether messages of a queue are invisible, so that none is to be popped; not for a repeated request.
+
+        ``now_ms`` is on the clock of deadlines.
+        """
         info = self._table.get(key, {}).get(queue_id)
         if info is None or (attempt_id is not None and info.attempt_id == attempt_id):
             return False
@@ -163,11 +175,14 @@ class OrderedQueues:
         return unacked[0] if unacked else offsets[-1] + 1
 
     def change_visible(self, key: str, queue_id: int, offset: int, pop_time_ms: int, visible_ms: int) -> None:
-        """Let a message become visible at another time, unless it was popped again since ``pop_time_ms``."""
+        """Let a message become visible at another time, unless it was popped again since ``pop_time_ms``.
+
+        ``visible_ms`` is on the clock of deadlines.
+        """
         info = self._table.get(key, {}).get(queue_id)
         if info is None or info.pop_time != pop_time_ms:
             return
-        info.next_visible = {**(info.next_visible or {}), offset: visible_ms}
+        info.next_visible = {**(info.next_visible or {}), offset: visible_ms + info.lead_ms}
         self._schedule(key, queue_id, info)
 
     def is_known(self, key: str, queue_id: int) -> bool:
@@ -218,13 +233,17 @@ class OrderedQueues:
         }
         self._table = {key: queues for key, queues in kept.items() if queues}
         self._drop_freed(now_ms - FREED_KEPT_MS)
-        document = OrderDocument(table={key: dict(queues) for key, queues in self._table.items()})
-        if self._freed:
-            document.freed = dict(self._freed)
-        return document
+        table = {
+            key: {number: msgspec.structs.replace(one, wall_lead_ms=UNSET) for number, one in queues.items()}
+            for key, queues in self._table.items()
+        }
+        return OrderDocument(table=table, freed=dict(self._freed) or UNSET)
 
-    def load(self, document: OrderDocument, now_ms: int) -> None:
-        """Load the table of the file. No queue is blocked for longer than its invisible time from now on."""
+    def load(self, document: OrderDocument, now_ms: int, *, wall_lead_ms: int = 0) -> None:
+        """Load the table of the file. No queue is blocked for longer than its invisible time from now on.
+
+        ``now_ms`` is the wall time, and ``wall_lead_ms`` how far it is ahead of the clock of deadlines.
+        """
         self._table = document.table
         self._freed = dict(document.freed) if document.freed else {}
         for key, queues in self._table.items():
@@ -232,9 +251,7 @@ class OrderedQueues:
                 if not info.offset_list:
                     del queues[queue_id]
                     continue
-                ahead_ms = max(0, info.pop_time - now_ms)  # the wall clock was set back
-                info.pop_time -= ahead_ms
-                info.next_visible = {offset: at - ahead_ms for offset, at in (info.next_visible or {}).items()} or None
+                info.wall_lead_ms = wall_lead_ms + max(0, info.pop_time - now_ms)  # the wall clock was set back
                 self._schedule(key, queue_id, info)
 
     def _freed_ms(self, key: str, queue_id: int) -> int:

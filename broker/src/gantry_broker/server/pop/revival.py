@@ -72,7 +72,7 @@ class Reviver:
 
     def revive_due(self) -> bool:
         """Deliver some messages whose time is over. True if there may be more. Raises errors of the store."""
-        state, now_ms = self._journal.state, self._journal.clock.now_ms()
+        state, now_ms = self._journal.state, self._journal.times.monotonic_ms()
         for _ in range(CHECKPOINTS_PER_SLICE_MAX):
             checkpoint = state.take_due(now_ms)
             if checkpoint is None:

@@ -81,7 +81,7 @@ class Pops:
         return {
             "popInflightMessages": state.inflight_count,
             "popOpenCheckpoints": state.open_count,
-            "popReviveLagMillis": state.overdue_ms(self.journal.clock.now_ms()),
+            "popReviveLagMillis": state.overdue_ms(self.journal.times.monotonic_ms()),
             "popUnflushedOffsets": self.journal.unsettled_count,
             "popMessages": self.popper.pop_count,
             "popAckedMessages": writer.ack_count,
@@ -135,7 +135,7 @@ class Pops:
 
     def _on_forgotten(self, topic: str | None, group: str | None) -> None:
         """Forget the checkpoints of a topic or a group that was deleted. Raises errors of the store."""
-        self.ordered.forget_keys(topic, group, self._core.clock.wall_ms())
+        self.ordered.forget_keys(topic, group, self.journal.times.pop_time_ms())
         if self._defer_if_unread(lambda: self._on_forgotten(topic, group)):
             return
         for queue in list(self.journal.state.queues.values()):
@@ -189,7 +189,7 @@ class Pops:
 
     def _wake_free_queues(self) -> None:
         """Retry pops of ordered queues that are not blocked any more, and mark their table for writing."""
-        free = self.ordered.take_free(self.journal.clock.now_ms())
+        free = self.ordered.take_free(self.journal.times.monotonic_ms())
         if free:
             self._hold.mark_queues(free)
         if self.ordered.change_count != self._ordered_change_count:
