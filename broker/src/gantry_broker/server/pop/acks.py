@@ -165,7 +165,7 @@ class PopAcks:
         if next_offset > (queue.next_offset or 0):
             writer.set_position(queue, next_offset, is_void=False)
             self._pops.journal.note_progress(queue, next_offset)
-        writer.notify_acked(queue)
+        self._pops.wake_if_free(queue)
         if answer is not None:
             writer.add_acks([], answer)
         return None

@@ -113,7 +113,7 @@ class Popper:
         )  # fmt: skip
         for name, number in self._queues(request):
             queue = self._journal.state.queue(name, group, number)
-            if is_order and self._is_blocked(queue, attempt_id):
+            if is_order and self.is_blocked(queue, attempt_id):
                 continue
             first, end = self._core.readable_range(name, number)
             if max(self._known_start(queue) or 0, first) < end:
@@ -234,7 +234,7 @@ class Popper:
     def _read_queue(self, queue: PopQueue, request: PopMessage, message_filter: MessageFilter, popped: Popped) -> None:
         start = self._start(queue, request.init_mode)
         _, end = self._core.readable_range(queue.topic, queue.queue_id)
-        if request.order and self._is_blocked(queue, request.attempt_id):
+        if request.order and self.is_blocked(queue, request.attempt_id):
             return
         wanted = request.max_msg_nums - popped.count
         if wanted <= 0 or popped.is_filled or self._is_full(queue, wanted):
@@ -279,10 +279,16 @@ class Popper:
 
     # -- ordered consumption, and limits -------------------------------------------------------------------------------
 
-    def _is_blocked(self, queue: PopQueue, attempt_id: str | None) -> bool:
+    def is_blocked(self, queue: PopQueue, attempt_id: str | None) -> bool:
+        """Whether messages of an ordered queue are invisible, so that none is to be popped."""
         return self._ordered.is_blocked(
             order_key(queue), queue.queue_id, attempt_id, self._journal.times.monotonic_ms()
         )
+
+    def has_room(self, queue: PopQueue) -> bool:
+        """Whether one more message of a queue may be popped and not acked."""
+        settings, state = self._core.settings.pop, self._journal.state
+        return queue.inflight_count < settings.inflight_max and state.inflight_count < settings.inflight_total_max
 
     def _is_full(self, queue: PopQueue, wanted: int) -> bool:
         """Whether the group, or all groups together, have too many messages that are not acked."""

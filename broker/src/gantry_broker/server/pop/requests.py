@@ -70,8 +70,8 @@ def is_queue_of_group(core: BrokerCore, group: str, topic: str, queue_id: int) -
     )
 
 
-def check_pop(core: BrokerCore, request: PopMessage) -> MessageFilter:
-    """Return the filter of a pop. Raises Refused if the request is invalid."""
+def check_pop(core: BrokerCore, request: PopMessage) -> None:
+    """Raise Refused if a pop is invalid, apart from its filter."""
     if not 1 <= request.max_msg_nums <= MESSAGES_MAX:
         over = (
             "greater than 32"
@@ -84,6 +84,10 @@ def check_pop(core: BrokerCore, request: PopMessage) -> MessageFilter:
     check_queue_of_group(core, request.consumer_group, request.topic, request.queue_id)
     if request.exp:
         check_filter_type(core, request.consumer_group, request.topic, request.exp_type)
+
+
+def parse_pop_filter(request: PopMessage) -> MessageFilter:
+    """Return the filter of a pop. Raises Refused if it is malformed."""
     try:
         return parse_filter(request.exp_type if request.exp else None, request.exp)
     except ValueError as error:

@@ -96,7 +96,7 @@ class Reviver:
                 self._writer.append([ack_entry(checkpoint, bits)], batch.drafts)
                 self._core.stats.count_put(len(batch.drafts), self._core.store)
                 self._journal.state.ack(checkpoint, bits)
-                self._writer.notify_acked(checkpoint.queue)
+                self._writer.notify_acked()
             if batch.is_waiting:
                 return False
         return True

@@ -120,12 +120,17 @@ class Pops:
         queue = self._core.store.queues.get(topic, queue_id)
         return 0 if queue is None else queue.end
 
-    def _on_acked(self, queue: PopQueue) -> None:
-        """Retry the pops that wait because too many messages were not acked, or because a queue was blocked."""
+    def wake_if_free(self, queue: PopQueue) -> None:
+        """Retry the pops of an ordered queue if an ack has freed it."""
+        if not self.popper.is_blocked(queue, None):
+            self._hold.mark_queues([(queue.topic, queue.queue_id)])
+
+    def _on_acked(self) -> None:
+        """Retry the pops that wait because too many messages were not acked, where there is room now."""
         limited = self.popper.limited
-        woken = {(one.topic, one.queue_id) for one in (*limited, queue)}
-        limited.clear()
-        self._hold.mark_queues(woken)
+        woken = [one for one in limited if self.popper.has_room(one)]
+        limited.difference_update(woken)
+        self._hold.mark_queues({(one.topic, one.queue_id) for one in woken})
 
     def _on_offset_set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Let the group continue at an offset that an administrator has set. Raises errors of the store."""

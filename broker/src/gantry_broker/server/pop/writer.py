@@ -84,8 +84,8 @@ class PopWriter:
         self._acks: dict[Checkpoint, int] = {}
         self._answers: list[Answer] = []
         self._is_scheduled = False
-        self.on_acked: Final[list[Callable[[PopQueue], None]]] = []
-        """Called with each queue of which messages were acked."""
+        self.on_acked: Final[list[Callable[[], None]]] = []
+        """Called when messages were acked, or delivered again."""
 
         self.ack_count = 0
         """The number of messages that were acked since this start."""
@@ -194,14 +194,15 @@ class PopWriter:
             self._journal.note_progress(move.queue, move.next_offset)
         for checkpoint, bits in acked:
             self.ack_count += state.ack(checkpoint, bits)
-            self.notify_acked(checkpoint.queue)
+        if acked:
+            self.notify_acked()
         self._send(answers)
         return None
 
-    def notify_acked(self, queue: PopQueue) -> None:
-        """Report that messages of a queue were acked, so that a pop may find more."""
+    def notify_acked(self) -> None:
+        """Report that fewer messages are invisible, so that a pop may find more."""
         for notify in self.on_acked:
-            notify(queue)
+            notify()
 
     def _answer_later(self, answer: Answer) -> None:
         self._answers.append(answer)
