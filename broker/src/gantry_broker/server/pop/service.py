@@ -167,7 +167,7 @@ class Pops:
         self._deferred.append(change)
 
     def _apply_deferred(self) -> None:
-        """Make the changes that were kept. A change that the store refuses is made again. Raises errors of the store."""
+        """Make the changes that were kept; one that the store refuses is kept. Raises errors of the store."""
         if not self._deferred:
             return
         if self._deferred_epoch != self._core.store.identity.epoch:
