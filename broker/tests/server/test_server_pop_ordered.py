@@ -74,6 +74,17 @@ async def test_receipts_from_before_a_reset_have_no_effect(tmp_path: Path, is_ba
         assert broker.pops.journal.state.queue(TOPIC, GROUP, 0).next_offset == 2
 
 
+async def test_receipts_from_before_a_reset_have_no_effect_if_nothing_was_acked(tmp_path: Path) -> None:
+    """An ordered pop leaves no record before its first ack, and a restart has only its file."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"0", b"1")
+        first = await pop(peer, **ORDER)
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await reset(peer, 0)
+        await ack_all(peer, first.receipts, is_batch=True)
+        assert (await pop(peer, **ORDER)).bodies == [b"0", b"1"]
+
+
 @pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
 async def test_ordered_acks_end_with_the_queue(tmp_path: Path, is_batch: bool) -> None:
     """An ack at or beyond the end of a queue has no effect: the messages that come there are popped."""

@@ -130,7 +130,7 @@ class PopHandlers:
         request = held.request
         try:
             requests.check_pop(self._core, request)  # a permission may be gone meanwhile
-            if not self._pops.journal.is_ready:
+            if not self._pops.is_ready:
                 held.is_more_left = False  # all are retried when it is
                 return self.no_messages(held, None) if must_answer else None
             popped = self._pops.popper.pop(request, held.message_filter)
@@ -219,7 +219,7 @@ class PopHandlers:
     def attempt_notification(self, held: HeldNotification, must_answer: bool) -> Command | None:
         """Return the answer if there are messages, or if it must be given."""
         request = held.request
-        is_found = self._pops.journal.is_ready and self._pops.popper.has_messages(
+        is_found = self._pops.is_ready and self._pops.popper.has_messages(
             request.consumer_group, request.topic, request.queue_id,
             attempt_id=request.attempt_id, is_order=request.order,
         )  # fmt: skip

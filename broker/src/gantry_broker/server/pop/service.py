@@ -20,7 +20,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.pop.checkpoints import PopQueue
 from gantry_broker.server.pop.healing import HealedPops
 from gantry_broker.server.pop.journal import PopJournal
-from gantry_broker.server.pop.order import ORDER_TABLE, OrderedQueues
+from gantry_broker.server.pop.order import ORDER_TABLE, SEPARATOR, OrderedQueues
 from gantry_broker.server.pop.popping import Popper
 from gantry_broker.server.pop.revival import Reviver
 from gantry_broker.server.pop.writer import NOT_READY, PopWriter
@@ -64,9 +64,11 @@ class Pops:
         self.healed: Final = HealedPops(core, self.journal)
         self._ordered_change_count = 0
         self._deferred: list[Callable[[], None]] = []
-        """Changes by administrators that came while the checkpoints were read."""
+        """Changes by administrators that came while the checkpoints were read. No request is served before them."""
 
-        self.journal.on_ready.append(self._apply_deferred)
+        self._deferred_epoch = -1
+        """The epoch of these changes: another master has made them itself, and perhaps others since."""
+
         self.journal.on_ready.append(hold.wake_all)
         self.writer.on_acked.append(self._on_acked)
         core.offsets.on_set.append(self._on_offset_set)
@@ -92,10 +94,18 @@ class Pops:
 
     # -- readiness -----------------------------------------------------------------------------------------------------
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the state is complete, with all changes by administrators."""
+        return self.journal.is_ready and not self._deferred
+
     def read_if_short(self) -> bool:
-        """Whether the state is complete; reads a part of the log if it is not."""
+        """Whether the state is complete; reads a part of the log if it is not. Raises errors of the store."""
         journal = self.journal
-        return journal.is_ready or (journal.is_master and journal.read_next())
+        if not (journal.is_ready or (journal.is_master and journal.read_next())):
+            return False
+        self._apply_deferred()
+        return True
 
     async def when_ready(self, command: Command, act: Callable[[], Command | None]) -> Command | None:
         """Call ``act`` when the state is complete, and return its answer; or refuse the request on timeout."""
@@ -134,37 +144,49 @@ class Pops:
 
     def _on_offset_set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Let the group continue at an offset that an administrator has set. Raises errors of the store."""
-        if self._defer_if_unread(lambda: self._on_offset_set(group, topic, queue_id, offset)):
-            return
-        self.popper.reset(self.journal.state.queue(topic, group, queue_id), offset)
+        self.ordered.forget(f"{topic}{SEPARATOR}{group}", queue_id, self.journal.times.pop_time_ms())
+        self._apply_or_defer(lambda: self._reset(group, topic, queue_id, offset))
+
+    def _reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        state, is_used = self.journal.state, self.journal.is_used
+        queue = state.queue(topic, group, queue_id) if is_used else state.queues.get((topic, group, queue_id))
+        if queue is not None:
+            self.popper.reset(queue, offset)
 
     def _on_forgotten(self, topic: str | None, group: str | None) -> None:
         """Forget the checkpoints of a topic or a group that was deleted. Raises errors of the store."""
         self.ordered.forget_keys(topic, group, self.journal.times.pop_time_ms())
-        if self._defer_if_unread(lambda: self._on_forgotten(topic, group)):
-            return
+        self._apply_or_defer(lambda: self._forget(topic, group))
+
+    def _forget(self, topic: str | None, group: str | None) -> None:
         for queue in list(self.journal.state.queues.values()):
             if topic in (None, queue.topic) and group in (None, queue.group):
                 self.writer.set_position(queue, None, is_void=True)
                 del self.journal.state.queues[queue.topic, queue.group, queue.queue_id]
 
-    def _defer_if_unread(self, change: Callable[[], None]) -> bool:
-        """Keep a change until the checkpoints are read; False if it can be made now.
-
-        A slave, and a broker without checkpoints, has nothing to change.
-        """
-        journal = self.journal
-        if not journal.is_master or not journal.is_used:
-            return True
-        if not self.read_if_short():
-            self._deferred.append(change)
-            return True
-        return False
+    def _apply_or_defer(self, change: Callable[[], None]) -> None:
+        """Make a change, or keep it until the checkpoints are read. A slave has nothing to change."""
+        if not self.journal.is_master:
+            return
+        if self.read_if_short():
+            change()
+            return
+        epoch = self._core.store.identity.epoch
+        if epoch != self._deferred_epoch:
+            self._deferred.clear()
+            self._deferred_epoch = epoch
+        self._deferred.append(change)
 
     def _apply_deferred(self) -> None:
+        """Make the changes that were kept; one that the store refuses is kept. Raises errors of the store."""
+        if not self._deferred:
+            return
+        if self._deferred_epoch != self._core.store.identity.epoch:
+            self._deferred.clear()
         while self._deferred:
             self._deferred[0]()
             del self._deferred[0]
+        self._hold.wake_all()
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
@@ -185,6 +207,7 @@ class Pops:
             return TICK_S
         if not journal.read_next():
             return TICK_S if journal.is_waiting else 0
+        self._apply_deferred()
         is_more = self.healed.step()
         is_more |= self.reviver.revive_due()
         journal.settle()

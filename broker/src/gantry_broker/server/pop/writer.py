@@ -136,6 +136,7 @@ class PopWriter:
     def set_position(self, queue: PopQueue, offset: int | None, *, is_void: bool) -> None:
         """Store a queue's next offset now; ``is_void``: and forget its checkpoints.
 
+        A log without records of pops needs none for a queue whose checkpoints are void: a start finds none.
         Raises errors of the store, and Refused if the work of this turn so far is refused: ``offset`` may be beyond
         messages that are to be popped again.
         """
@@ -150,7 +151,8 @@ class PopWriter:
         if is_void:  # a restart may read checkpoints of another revive queue after this record
             foreign = [one for one in queue.open.values() if one.revive_queue != queue.revive_queue]
             entries += [ack_entry(one, (1 << len(one.offsets)) - 1) for one in foreign]
-        self.append(entries)
+        if self._journal.is_used or not is_void:
+            self.append(entries)
         if is_void:
             self._journal.state.void(queue)
         queue.next_offset = offset
