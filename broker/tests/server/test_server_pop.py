@@ -149,7 +149,7 @@ async def test_messages_that_fail_too_often_become_dead_letters(tmp_path: Path) 
 async def test_redelivery_leaves_time_for_requests(tmp_path: Path, count: int, size: int, slice_max: int) -> None:
     """Messages of many pops, or large ones of one pop, are delivered again in several turns, each of them once."""
     clock = FakeClock()
-    settings = {"maxTransferBytesOnMessageInMemory": "8000000"}
+    settings: dict[str, Any] = {"maxTransferBytesOnMessageInMemory": "8000000"}
     async with running_broker(tmp_path, clock=clock, **settings) as broker, dialogue(broker) as peer:
         await send(peer, *(bytes(size) for _ in range(count)))
         while broker.pops.journal.state.inflight_count < count:
