@@ -1,8 +1,7 @@
-"""Changes by administrators take effect in pop consumption at once, whatever it has stored or read so far."""
+"""Changes by administrators take effect in pop consumption at once, also before it has stored or read anything."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ async def consume_by_pulling(broker: Broker, peer: Dialogue, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION])
-async def test_deletion_of_a_topic_that_nobody_popped_takes_effect(tmp_path: Path, code: int) -> None:
+async def test_deletion_of_a_topic_without_pops_takes_effect(tmp_path: Path, code: int) -> None:
     """The topic is created again, and no message of it is skipped, although the log has no record of a pop yet."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         await consume_by_pulling(broker, peer, code)
