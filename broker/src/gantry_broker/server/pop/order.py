@@ -14,7 +14,7 @@ it must not ack a message that its pop has not returned. So the table keeps when
 
     receipt with a pop time at or before that    no effect
     a later one                                  acks the message at which the next pop starts
-    an unknown time                              that of the latest entry that was dropped: older receipts have no effect
+    a time that was dropped                      the latest of them counts for all queues
 
 Owned by the event loop.
 """

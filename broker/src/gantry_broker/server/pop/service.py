@@ -100,18 +100,18 @@ class Pops:
         return self.journal.is_ready and not self._deferred
 
     def read_if_short(self) -> bool:
-        """Whether the state is complete; reads a part of the log if it is not. Raises errors of the store."""
+        """Whether the state is complete; reads the first slice if none is read. Raises errors of the store."""
         journal = self.journal
-        if not (journal.is_ready or (journal.is_master and journal.read_next())):
+        if not journal.is_ready and (not journal.is_master or journal.is_reading or not journal.read_next()):
             return False
         self._apply_deferred()
         return True
 
     async def when_ready(self, command: Command, act: Callable[[], Command | None]) -> Command | None:
-        """Call ``act`` when the state is complete, and return its answer; or refuse the request on timeout."""
+        """Call ``act`` when the task has read the state, and return its answer; or refuse the request on timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READY_TIMEOUT_S
-        while not self.read_if_short():
+        while not self.is_ready:
             if loop.time() >= deadline:
                 return self._core.stats.refusals.reply(command, NOT_READY)
             await asyncio.sleep(READY_POLL_S)

@@ -253,12 +253,11 @@ class PopWriter:
 
 def checkpoint_entry(checkpoint: Checkpoint) -> tuple[int, str, bytes]:
     """Return the revive queue, the tag and the body of a checkpoint's record."""
-    queue, offsets, start = checkpoint.queue, checkpoint.offsets, checkpoint.start_offset
-    is_dense = isinstance(offsets, range) and offsets.start == start
+    queue = checkpoint.queue
     record = CheckpointRecord(
-        start_offset=start, pop_time=checkpoint.pop_time_ms, invisible_time=checkpoint.invisible_ms,
-        queue_id=queue.queue_id, topic=queue.topic, group=queue.group, count=len(offsets),
-        distances=None if is_dense else [offset - start for offset in offsets], broker_name=checkpoint.broker_name,
+        start_offset=checkpoint.start_offset, pop_time=checkpoint.pop_time_ms, invisible_time=checkpoint.invisible_ms,
+        queue_id=queue.queue_id, topic=queue.topic, group=queue.group, count=len(checkpoint.offsets),
+        distances=checkpoint.distances, broker_name=checkpoint.broker_name,
         is_suspended=checkpoint.is_suspended,
     )  # fmt: skip
     return checkpoint.revive_queue, records.CHECKPOINT_TAG, _encode(record)
