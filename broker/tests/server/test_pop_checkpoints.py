@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_broker.server.pop import checkpoints, records
-from gantry_broker.server.pop.checkpoints import COMPACTED_FROM, FOREIGN_GRACE_MS, Checkpoint, PopState
+from gantry_broker.server.pop import open_records, records
+from gantry_broker.server.pop.checkpoints import FOREIGN_GRACE_MS, Checkpoint, PopState
+from gantry_broker.server.pop.open_records import COMPACTED_FROM
 from gantry_broker.server.pop.records import (
     REVIVE_QUEUES,
     AckRecord,
@@ -123,10 +124,10 @@ def test_restart_from_any_state_record_gives_the_same(history: list[PopRecord], 
 @given(histories(), st.data())
 def test_restart_with_old_checkpoints_gives_the_same(history: list[PopRecord], data: st.DataObject) -> None:
     """Checkpoints that were open at the summary before are in the next one: a start reads no record before that."""
-    old_max = data.draw(st.sampled_from([1, 2, checkpoints.OLD_MAX]))
+    old_max = data.draw(st.sampled_from([1, 2, open_records.OLD_MAX]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(history)), min_size=2, max_size=5)))
     state, end = PopState(), 0
-    with mock.patch.object(checkpoints, "OLD_MAX", old_max):
+    with mock.patch.object(open_records, "OLD_MAX", old_max):
         for cut in cuts:
             summary = read_to(state, history, end, cut).record()
             state = restarted(summary) if data.draw(st.booleans()) else state
@@ -280,7 +281,7 @@ def test_done_checkpoints_take_no_memory() -> None:
         state.open(checkpoint, number)
         state.ack(checkpoint, 1)
     assert len(state._due) <= COMPACTED_FROM + 4
-    assert len(state._by_record[queue.revive_queue]) <= COMPACTED_FROM + 4
+    assert len(state._records[queue.revive_queue]) <= COMPACTED_FROM + 4
     assert state.start_of(queue.revive_queue) == 0
     assert state.oldest_open() == {(TOPIC, GROUP, 0): 0}
 

@@ -1,4 +1,4 @@
-"""A start reads few records of pop consumption, whatever is open, and serves other requests meanwhile."""
+"""A start reads few records of pop consumption, however long messages stay open, and serves other requests meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.server.pop import checkpoints, journal, records
+from gantry_broker.server.pop import journal, open_records, records
 from gantry_broker.server.pop.journal import STATE_INTERVAL_MS, PopJournal
 from gantry_broker.server.pop.records import STATE_QUEUE, revive_queue_of
 from gantry_testing.fake_clock import FakeClock
@@ -24,7 +24,7 @@ async def test_old_open_checkpoint_lets_a_start_read_no_more(
 ) -> None:
     """Of 400 records since an open checkpoint a start reads those of the last seconds; the checkpoint is open."""
     if not is_guarded:
-        monkeypatch.setattr(checkpoints, "OLD_MAX", 0)
+        monkeypatch.setattr(open_records, "OLD_MAX", 0)
     clock = FakeClock()
     async with running_broker(tmp_path, clock=clock, **FLUSHED_SOON) as broker, dialogue(broker) as peer:
         await send(peer, *(b"%d" % n for n in range(210)))

@@ -7,24 +7,19 @@
 Applying a record twice changes nothing, so that a part of a revive queue may be read again. A checkpoint is forgotten
 when all of its messages are acked; a message that is delivered again counts as acked.
 
-A summary of the state (`record`) says from where a start reads. Checkpoints that were open at the summary before are in
-the summary itself, with their acks, so that a start reads the records since then only, however old they are:
-
-    revive queue   [ ck 1 ... ck 2 ... ack of 1 ... | ck 8 ... ck 9 ... }            summary: 1 and 2, read from 8 on
-                                          the summary before
-
+A summary of the state (`record`) says from where a start reads, and has old open checkpoints (`open_records`).
 Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, final
 
+from gantry_broker.server.pop.open_records import COMPACTED_FROM, OpenRecords
 from gantry_broker.server.pop.records import (
     REVIVE_QUEUES,
     AckRecord,
@@ -44,16 +39,6 @@ FOREIGN_GRACE_MS: Final = 3_000
 """How long a checkpoint of a RocketMQ broker stays open after its time. Its acks are timer messages, too, which are due
 at that time, rounded up to a second. RocketMQ waits for them two seconds."""
 
-OLD_MAX: Final = 1000
-"""The limit of the old checkpoints of each revive queue in a summary. All together take about ten milliseconds, each ten
-seconds, and 110 KB in the log. With more of them, a start reads from the first one that is left out."""
-
-OLD_MESSAGES_MAX: Final = 63
-"""The limit of the messages of such a checkpoint, whose acks are bits of a number in JSON. A pop has at most 32."""
-
-COMPACTED_FROM: Final = 1024
-"""From how many entries on an index is freed of checkpoints that are done: below, the saving is not worth a pass."""
-
 CheckpointKey = tuple[int, int]
 """The start offset and the time of a pop, which name a checkpoint of a queue."""
 
@@ -62,8 +47,8 @@ CheckpointKey = tuple[int, int]
 class Checkpoint:
     """The messages of one pop from one queue that are invisible to the group."""
 
-    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "is_foreign", "is_suspended", "offsets", "pop_time_ms", "queue",
-                 "record_offset", "revive_queue", "start_offset")  # fmt: skip
+    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "is_foreign", "is_suspended", "offsets",
+                 "pop_time_ms", "queue", "record_offset", "revive_queue", "start_offset")  # fmt: skip
 
     def __init__(
         self, queue: PopQueue, start_offset: int, pop_time_ms: int, invisible_ms: int, offsets: Sequence[int]
@@ -196,14 +181,8 @@ class PopState:
         self.open_count = 0
         """The number of open checkpoints."""
 
-        self._by_record: Final[list[deque[Checkpoint]]] = [deque() for _ in range(REVIVE_QUEUES)]
-        """For each revive queue the checkpoints that are not in ``_old``, in the order of their records."""
-
-        self._old: Final[list[list[Checkpoint]]] = [[] for _ in range(REVIVE_QUEUES)]
-        """For each revive queue the open checkpoints that are in the last summary."""
-
-        self._summary_ends = list(self._known_ends)
-        """For each revive queue, where the records ended at the last summary."""
+        self._records: Final = [OpenRecords[Checkpoint](is_open, end) for end in self._known_ends]
+        """For each revive queue the open checkpoints in the order of their records."""
 
         self._due: list[tuple[int, int, Checkpoint]] = []
         self._due_count = 0
@@ -312,13 +291,7 @@ class PopState:
         queue.inflight_count += len(checkpoint.offsets)
         self.inflight_count += len(checkpoint.offsets)
         self.open_count += 1
-        records = self._by_record[checkpoint.revive_queue]
-        if records and record_offset < records[-1].record_offset:
-            insort(records, checkpoint, key=lambda one: one.record_offset)  # a record that was healed
-        else:
-            records.append(checkpoint)
-        if len(records) > COMPACTED_FROM + 2 * self.open_count:
-            self._by_record[checkpoint.revive_queue] = deque(filter(is_open, records))
+        self._records[checkpoint.revive_queue].add(checkpoint, self.open_count)
         self.schedule(checkpoint, checkpoint.due_ms)
 
     def ack(self, checkpoint: Checkpoint, bits: int) -> int:
@@ -380,28 +353,7 @@ class PopState:
 
     def start_of(self, revive_queue: int) -> int:
         """Return the offset of the record of the oldest open checkpoint; without one, of the next record to read."""
-        recent = self._recent_start(revive_queue)
-        return min((one.record_offset for one in self._old[revive_queue] if is_open(one)), default=recent)
-
-    def _recent_start(self, revive_queue: int) -> int:
-        records = self._by_record[revive_queue]
-        while records and not is_open(records[0]):
-            records.popleft()
-        return records[0].record_offset if records else self.read_offsets[revive_queue]
-
-    def _find_old(self, revive_queue: int) -> int:
-        """Move checkpoints from before the last summary to the old ones; return where a start then has to read."""
-        records, old = self._by_record[revive_queue], self._old[revive_queue]
-        old[:] = filter(is_open, old)
-        while records:
-            first = records[0]
-            if is_open(first):
-                is_old = first.record_offset < self._summary_ends[revive_queue]
-                if not is_old or len(old) >= OLD_MAX or len(first.offsets) > OLD_MESSAGES_MAX:
-                    break
-                old.append(first)
-            records.popleft()
-        return self._recent_start(revive_queue)
+        return self._records[revive_queue].oldest(self.read_offsets[revive_queue])
 
     def record(self) -> StateRecord:
         """Return the state for the log: a summary of the records so far."""
@@ -409,17 +361,16 @@ class PopState:
         for (topic, group, queue_id), queue in self.queues.items():
             if queue.next_offset is not None:
                 positions.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = queue.next_offset
-        recent_starts = [self._find_old(number) for number in range(REVIVE_QUEUES)]
+        ends = list(self.read_offsets)
+        summaries = [one.summarize(end) for one, end in zip(self._records, ends, strict=True)]
         old: dict[str, dict[int, list[OldCheckpoint]]] = {}
-        for start, checkpoints in zip(recent_starts, self._old, strict=True):
-            for one in checkpoints:
-                if one.record_offset < start:  # a start reads the others, before which a record was healed
-                    queues = old.setdefault(f"{one.queue.topic}{SEPARATOR}{one.queue.group}", {})
-                    queues.setdefault(one.queue.queue_id, []).append(_old_checkpoint(one))
-        self._summary_ends = list(self.read_offsets)
+        for checkpoint in (one for summary in summaries for one in summary.old):
+            queue = checkpoint.queue
+            queues = old.setdefault(f"{queue.topic}{SEPARATOR}{queue.group}", {})
+            queues.setdefault(queue.queue_id, []).append(_old_checkpoint(checkpoint))
         return StateRecord(
-            starts=[self.start_of(number) for number in range(REVIVE_QUEUES)], ends=list(self.read_offsets),
-            positions=positions, recent_starts=recent_starts, old=old,
+            starts=[summary.oldest for summary in summaries], ends=ends, positions=positions,
+            recent_starts=[summary.start for summary in summaries], old=old,
         )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ STATES_EXAMINED_MAX: Final = 64
 
 STATE_INTERVAL_MS: Final = 10_000
 """The interval of records of kind ``state``: a start reads the records since the last but one, for which open
-checkpoints are no reason to read more, unless there are very many (`checkpoints.OLD_MAX`)."""
+checkpoints are no reason to read more, unless there are very many (`open_records.OLD_MAX`)."""
 
 POSITIONS_MAX: Final = 100_000
 """The limit of queues in one state: about a megabyte after compression. Others keep their committed offset only."""
