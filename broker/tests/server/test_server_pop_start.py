@@ -1,4 +1,4 @@
-"""A start reads few records of pop consumption, however long messages stay open, and serves other requests meanwhile."""
+"""A start reads few records of pop consumption, however long messages stay open, and serves others meanwhile."""
 
 from __future__ import annotations
 
