@@ -11,6 +11,7 @@ import pytest
 
 from gantry_broker.server.pop.records import revive_queue_of
 from gantry_client.pop import make_batch_ack
+from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, dialogue, properties_text, running_broker, wait_until
 from gantry_testing.popping import FLUSHED_SOON, LONG_MS, Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
 from gantry_wire import RequestCode, ResponseCode, names
@@ -142,6 +143,26 @@ async def test_messages_that_fail_too_often_become_dead_letters(tmp_path: Path) 
         await pop_nothing(peer)
         [dead] = await peer.read(0, topic=names.dead_letter_topic(GROUP))
         assert (dead.body, dead.properties[keys.RETRY_TOPIC], dead.properties["KEYS"]) == (b"bad", TOPIC, "k")
+
+
+@pytest.mark.parametrize(("count", "size", "slice_max"), [(160, 100, 95), (6, 600_000, 2)], ids=["many", "large"])
+async def test_redelivery_leaves_time_for_requests(tmp_path: Path, count: int, size: int, slice_max: int) -> None:
+    """Messages of many pops, or large ones of one pop, are delivered again in several turns, each of them once."""
+    clock = FakeClock()
+    settings: dict[str, Any] = {"maxTransferBytesOnMessageInMemory": "8000000"}
+    async with running_broker(tmp_path, clock=clock, **settings) as broker, dialogue(broker) as peer:
+        await send(peer, *(bytes(size) for _ in range(count)))
+        while broker.pops.journal.state.inflight_count < count:
+            await pop(peer, queueId=0, invisibleTime=1_000)
+        reviver, slices = broker.pops.reviver, [0]
+        clock.advance(1_001)
+        is_more = True
+        while is_more:  # without a pause, so that the task of the broker does nothing meanwhile
+            is_more = reviver.revive_due()
+            slices.append(reviver.revived_count - sum(slices))
+        assert max(slices) <= slice_max, f"expected at most {slice_max} messages in one turn, got {slices}"
+        assert reviver.revived_count == count
+        assert broker.pops.journal.state.inflight_count == 0
 
 
 async def test_pull_members_continue_after_popped_messages(tmp_path: Path) -> None:
