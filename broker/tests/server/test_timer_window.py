@@ -82,6 +82,19 @@ def test_replaced_message_is_cancelled_alone() -> None:
     assert not window.find_cancellations(decode_entry(message(5_000, 20)))
 
 
+def test_all_claims_to_be_the_copy_of_a_message_are_kept() -> None:
+    """A claim that is wrong does not hide the right one, in either order."""
+    target = decode_entry(message(5_000, 3))
+    claims = [Entry(due_ms, REPLACED, 3, origin, 0) for due_ms, origin in ((4_000, 30), (5_000, 20), (5_500, 10))]
+    window = DueWindow()
+    window.restart(0, keeps_recalls=False)
+    window.add_run([one.encode() for one in claims], first_key(6_000))
+
+    assert sorted(window.find_cancellations(target)) == claims
+    window.uncancel(claims[1])
+    assert sorted(window.find_cancellations(target)) == [claims[0], claims[2]]
+
+
 def test_recall_beyond_the_window_is_known_until_it_is_read() -> None:
     """A recall that was just appended counts at once, and is in the files later, when its message is loaded."""
     window = DueWindow()

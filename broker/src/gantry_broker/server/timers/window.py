@@ -47,8 +47,8 @@ class DueWindow:
         self._fresh: list[bytes] = []
         self._recalls: dict[int, list[Entry]] = {}
         """Key hash -> recalls."""
-        self._replaced: dict[int, Entry] = {}
-        """Queue offset of a message that was stored again -> the entry that cancels it."""
+        self._replaced: dict[int, list[Entry]] = {}
+        """Queue offset of a message -> the entries of records that claim to be its copy; no more than one can be."""
         self._forget_at = RECALLS_MIN
 
     def __repr__(self) -> str:
@@ -88,22 +88,23 @@ class DueWindow:
 
     def cancel(self, entry: Entry) -> None:
         """Add a recall, or a message that was stored again, also for messages that are not in memory yet."""
-        if entry.kind == RECALL:
-            recalls = self._recalls.setdefault(entry.key_hash, [])
-            if entry not in recalls:
-                recalls.append(entry)
-        else:
-            self._replaced[entry.queue_offset] = entry
+        table, key = self._place_of(entry)
+        entries = table.setdefault(key, [])
+        if entry not in entries:
+            entries.append(entry)
 
     def uncancel(self, entry: Entry) -> None:
         """Remove a cancellation, so that its messages are delivered if nothing else cancels them."""
-        recalls = self._recalls.get(entry.key_hash, [])
-        if self._replaced.get(entry.queue_offset) == entry:
-            del self._replaced[entry.queue_offset]
-        if entry in recalls:
-            recalls.remove(entry)
-            if not recalls:
-                del self._recalls[entry.key_hash]
+        table, key = self._place_of(entry)
+        entries = table.get(key, [])
+        if entry in entries:
+            entries.remove(entry)
+            if not entries:
+                del table[key]
+
+    def _place_of(self, entry: Entry) -> tuple[dict[int, list[Entry]], int]:
+        """Return the table that a cancellation is in, and its key there."""
+        return (self._recalls, entry.key_hash) if entry.kind == RECALL else (self._replaced, entry.queue_offset)
 
     def add_run(self, entries: Iterable[bytes], covered: bytes) -> None:
         """Add loaded entries in due order, which are all from the present ``covered`` up to the new one."""
@@ -136,13 +137,9 @@ class DueWindow:
         for data in entries:
             heapq.heappush(self._fresh, data)
 
-    def is_replaced(self, entry: Entry) -> bool:
-        """Whether a message was stored again."""
-        return entry.queue_offset in self._replaced
-
     def find_cancellations(self, entry: Entry) -> list[Entry]:
-        """Return the entries that cancel a message. The log may have lost the records of some."""
-        found = [self._replaced[entry.queue_offset]] if entry.queue_offset in self._replaced else []
+        """Return the entries that may cancel a message, copies first: their records decide, if the log has them."""
+        found = list(self._replaced.get(entry.queue_offset, ()))
         if entry.key_hash != NO_KEY and entry.key_hash in self._recalls:
             found += [one for one in self._recalls[entry.key_hash] if cancels(one, entry)]
         return found
@@ -163,6 +160,11 @@ class DueWindow:
     def forget_recalls(self, due_ms: int) -> None:
         """Forget recalls of messages that are all due before ``due_ms``, so that all are delivered or passed."""
         limit = due_ms - JAVA_PRECISION_MAX_MS
-        kept = {key: [one for one in recalls if one.due_ms >= limit] for key, recalls in self._recalls.items()}
-        self._recalls = {key: recalls for key, recalls in kept.items() if recalls}
-        self._replaced = {offset: one for offset, one in self._replaced.items() if one.due_ms >= limit}
+        self._recalls = _without_old(self._recalls, limit)
+        self._replaced = _without_old(self._replaced, limit)
+
+
+def _without_old(table: dict[int, list[Entry]], limit_ms: int) -> dict[int, list[Entry]]:
+    """Return the entries of the table that are due at ``limit_ms`` or later."""
+    kept = {key: [one for one in entries if one.due_ms >= limit_ms] for key, entries in table.items()}
+    return {key: entries for key, entries in kept.items() if entries}
