@@ -162,9 +162,7 @@ class CountingEntry(Entry):
 
 
 @pytest.mark.parametrize("step_ms", [0, 1])
-def test_many_recalls_with_one_key_are_compared_a_few_times_each(
-    monkeypatch: pytest.MonkeyPatch, step_ms: int
-) -> None:
+def test_many_recalls_with_one_key_are_compared_a_few_times_each(monkeypatch: pytest.MonkeyPatch, step_ms: int) -> None:
     """Recalls of any number with one key, added twice, cost what those of different keys cost; so do their messages."""
     monkeypatch.setattr(CountingEntry, "comparisons", 0)
     window, count = DueWindow(), 4_000

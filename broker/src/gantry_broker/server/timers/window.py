@@ -8,8 +8,8 @@ the due files in runs of a bounded size, however many are due in one hour or in 
 
 Recalls are in memory for the messages that are in memory, and from their request until they are read from the log. Any
 number of them may have one key, since a producer chooses it. Of those with one time the one with the last origin
-cancels all that the others cancel; they count only if the log has lost its record. So adding a recall takes the same time,
-however many there are, and a message is compared with at most one recall for each millisecond of a second.
+cancels all that the others cancel; they count only if the log has lost its record. So adding a recall takes the same
+time, however many there are, and a message is compared with at most one recall for each millisecond of a second.
 """
 
 from __future__ import annotations
