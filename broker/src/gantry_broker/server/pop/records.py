@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from gantry_broker.server.core.broker_properties import BROKER_PROPERTIES
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_wire import properties as keys
@@ -52,10 +53,10 @@ _CODES: Final = {tag: tags_code(tag) for tag in (CHECKPOINT_TAG, ACK_TAG, BATCH_
 _PROPERTIES: Final = {tag: keys.encode_properties({keys.TAGS: tag, keys.TIMER_DELIVER_MS: "%d"}) for tag in _CODES}
 """The properties of each kind of record, to be formatted with the time."""
 
-_NOT_COPIED: Final = (
-    keys.RECORD_CRC, keys.POP_CHECKPOINT, keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID,
-    keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS,
-)  # fmt: skip
+_NOT_COPIED: Final = BROKER_PROPERTIES | {
+    keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS,
+    keys.TIMER_DELIVER_MS,
+}  # fmt: skip
 """Properties that a message has not any more when it is delivered again: it is neither delayed nor popped then."""
 
 RECONSUME_TIMES_MAX: Final = (1 << 31) - 1

@@ -10,6 +10,7 @@ failures is stored in the record, so that neither a restart nor another broker w
 Retries of a group are spread over its retry queues, since their order does not matter.
 """
 
+from gantry_broker.server.core.broker_properties import remove_broker_properties
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.send.handlers import OutgoingMessage, SendHandlers
@@ -94,8 +95,8 @@ def _make_retry(
     sends: SendHandlers, back: SendBack, group: SubscriptionGroupConfig, original: StoredMessage
 ) -> OutgoingMessage:
     """Return the message as it is stored again: with its retry or dead letter topic, queue and properties."""
-    properties = dict(original.properties)
-    for name in (keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.RECORD_CRC):
+    properties = remove_broker_properties(dict(original.properties))
+    for name in (keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID):
         properties.pop(name, None)
     properties.setdefault(keys.RETRY_TOPIC, original.topic)
     properties.setdefault(keys.ORIGIN_MESSAGE_ID, original.offset_message_id)
