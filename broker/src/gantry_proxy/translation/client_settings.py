@@ -10,6 +10,7 @@ from typing import Final
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
+from gantry_proxy.translation.checks import topic_name
 from gantry_proxy.translation.times import to_duration
 from gantry_wire.commands.admin import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
 
@@ -46,6 +47,10 @@ def check_client_settings(settings: pb.Settings) -> None:
     entries = max(len(settings.publishing.topics), len(settings.subscription.subscriptions))
     if entries > SUBSCRIPTIONS_MAX:
         raise ProxyError(pb.BAD_REQUEST, f"the settings name {entries} topics, at most {SUBSCRIPTIONS_MAX} are allowed")
+    for topic in settings.publishing.topics:
+        topic_name(topic)
+    for entry in settings.subscription.subscriptions:
+        topic_name(entry.topic)
     _check_client_properties(settings.client_properties.items())
 
 
