@@ -172,13 +172,19 @@ class Proxy:
         return metrics_text(self._metrics, [*own_gauges(self._metrics), *self._gauges()])
 
     def _gauges(self) -> list[Gauge]:
-        clients, renewals, orphans = self._clients, self._renewals, self._orphans
+        clients, renewals, orphans, port = self._clients, self._renewals, self._orphans, self.server.use
         accounts = self._broker_accounts
         return [
             Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
                   lambda: float(not self._not_ready_reason())),
             Gauge("gantry_proxy_clients", "gauge", "Connected clients.", lambda: len(clients)),
             Gauge("gantry_proxy_telemetry_streams", "gauge", "Open Telemetry streams.", lambda: clients.stream_count),
+            Gauge("gantry_proxy_connections", "gauge", "Open connections of clients.", lambda: port.connections),
+            Gauge("gantry_proxy_held_bytes", "gauge", "Bytes of incomplete requests and unread replies.",
+                  lambda: port.held_bytes),
+            Gauge("gantry_proxy_port_refusals_total", "counter",
+                  "Calls, connections and replies that were refused or ended, since their clients had too much.",
+                  lambda: port.refused),
             Gauge("gantry_proxy_messages_in_flight", "gauge", "Messages whose invisible time is renewed.",
                   lambda: renewals.message_count),
             Gauge("gantry_proxy_renewals_total", "counter", "Renewals of invisible times.", lambda: renewals.renewed),

@@ -151,7 +151,8 @@ class Channel(asyncio.Protocol):
         try:
             data = command.encode()
             if len(data) > limits.header_bytes_max:  # the header of a smaller frame is within its limit, too
-                check_frame_head(*FRAME_HEAD.unpack_from(data), limits)
+                total, type_and_header = FRAME_HEAD.unpack_from(data)
+                check_frame_head(total, type_and_header, limits)
         except ProtocolError as error:
             if command.is_reply:
                 return command.reply(ResponseCode.SYSTEM_ERROR, str(error)).encode()

@@ -20,7 +20,7 @@ from gantry_wire.frame import FrameReader
 from gantry_wire.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
 ECHO, SILENT, HANG_UP, HELD, ASK = 1, 2, 3, 4, 5
-"""What the server does with a request of this code: HELD waits for the next ECHO, and ASK for an answer of the client."""
+"""What the server does with a request of this code: HELD waits for the next ECHO, ASK for an answer."""
 
 Outcome = Command | RequestFailed
 
