@@ -87,6 +87,8 @@ class FakeBrokers:
 
     begun: list[tuple[str, Command, int, OnOutcome]] = field(default_factory=list)
     perm: int = 6
+    queues: int = 4
+    """How many queues a topic has at each broker."""
     queries: int = 0
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
@@ -96,7 +98,7 @@ class FakeBrokers:
             return None
         return TopicRoute(
             queue_datas=[
-                QueueData(broker_name=name, read_queue_nums=4, write_queue_nums=4, perm=self.perm)
+                QueueData(broker_name=name, read_queue_nums=self.queues, write_queue_nums=self.queues, perm=self.perm)
                 for name in self.masters
             ],
             broker_datas=[

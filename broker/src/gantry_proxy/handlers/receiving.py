@@ -24,7 +24,14 @@ from gantry_proxy.handlers.sessions import group_of
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RENEWED_MS, RETURN_MS
 from gantry_proxy.statuses import OK, ProxyError
-from gantry_proxy.translation.checks import check_invisible_ms, group_name, is_wanted, read_filter, topic_name
+from gantry_proxy.translation.checks import (
+    check_invisible_ms,
+    group_name,
+    is_wanted,
+    namespace_of,
+    read_filter,
+    topic_name,
+)
 from gantry_proxy.translation.client_settings import attempts_max
 from gantry_proxy.translation.handles import read_receipt, with_physical_offset
 from gantry_proxy.translation.incoming import fill_message
@@ -66,7 +73,7 @@ async def receive_message(
     core.guard.require(context, read_need(topic), consume_need(group))
     client, context = await _find_consumer(core, context, group, is_simple=not request.auto_renew)
     config = await core.topics.group(group, topic) if group != client.group else await group_of(core, client, topic)
-    wanted = read_filter(request.filter_expression)
+    wanted, namespace = read_filter(request.filter_expression), namespace_of(request.message_queue.topic)
     address, pop = await _pop_request(core, context, request, wanted, config)
     reply = await _pop(core, client, address, pop)
     if reply.status is PopStatus.FULL:
@@ -77,7 +84,7 @@ async def receive_message(
     if request.auto_renew:
         received = ((receipt, popped.message.reconsume_times) for popped, receipt in delivery.messages)
         core.renewals.add(client.client_id, topic, group, received)
-    namespace, invisible_ms, written = request.message_queue.topic.resource_namespace, pop.invisible_ms, 0
+    invisible_ms, written = pop.invisible_ms, 0
     try:
         yield pb.ReceiveMessageResponse(status=OK)
         for popped, receipt in delivery.messages:

@@ -21,6 +21,8 @@ FILTER_CHARACTERS_MAX: Final = 32_768
 """The longest filter of either kind; the limit of SQL92 filters. With every character escaped it fits a header."""
 MESSAGE_ID_CHARACTERS_MAX: Final = 255
 """The longest id of a message that a call names; those of SDKs have 34 characters."""
+NAMESPACE_CHARACTERS_MAX: Final = 255
+"""The longest namespace of a name; replies repeat it for each message and each queue."""
 NAMES_KEPT: Final = 4_096
 """How many valid names are kept, so that a name is not checked in every call."""
 
@@ -40,6 +42,17 @@ def _checked_topic(name: str) -> str:
             pb.ILLEGAL_TOPIC, f"topic {name!r} is a system topic, which clients of the proxy cannot access"
         )
     return name
+
+
+def namespace_of(resource: pb.Resource) -> str:
+    """Return the namespace of a name, which replies repeat. Raises ProxyError for one that is too long."""
+    namespace: str = resource.resource_namespace
+    if len(namespace) > NAMESPACE_CHARACTERS_MAX:
+        raise ProxyError(
+            pb.BAD_REQUEST,
+            f"the namespace has {len(namespace)} characters, at most {NAMESPACE_CHARACTERS_MAX} are allowed",
+        )
+    return namespace
 
 
 def group_name(resource: pb.Resource) -> str:
