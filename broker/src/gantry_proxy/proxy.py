@@ -178,6 +178,8 @@ class Proxy:
             Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
                   lambda: float(not self._not_ready_reason())),
             Gauge("gantry_proxy_clients", "gauge", "Connected clients.", lambda: len(clients)),
+            Gauge("gantry_proxy_client_settings_bytes", "gauge", "The size of the settings of all clients.",
+                  lambda: clients.settings_bytes),
             Gauge("gantry_proxy_telemetry_streams", "gauge", "Open Telemetry streams.", lambda: clients.stream_count),
             Gauge("gantry_proxy_connections", "gauge", "Open connections of clients.", lambda: port.connections),
             Gauge("gantry_proxy_held_bytes", "gauge", "Bytes of incomplete requests and unread replies.",

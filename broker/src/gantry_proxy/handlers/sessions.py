@@ -13,13 +13,15 @@ from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import OK, ProxyError
 from gantry_proxy.translation.checks import group_name, topic_name
-from gantry_proxy.translation.client_settings import check_client_settings, merge_settings
+from gantry_proxy.translation.client_settings import check_client_settings, kept_settings, merge_settings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 
 log = logging.getLogger(__name__)
 
 CONFIRMED_PER_TURN: Final = 200
 """How many clients are checked in one turn of the event loop: that takes less than a millisecond."""
+GROUP_TOPICS_MAX: Final = 8
+"""How many topics of a client are tried for the configuration of its group: each that does not exist costs a query."""
 _UNKNOWN_CLIENT = "the client has sent no settings: open the Telemetry stream first"
 
 
@@ -30,7 +32,7 @@ async def accept_settings(
     client_id = require_client_id(context)
     check_client_settings(settings)
     _require_permissions(core, context, settings)
-    client = core.clients.register(client_id, settings, stream, context)
+    client = core.clients.register(client_id, kept_settings(settings), stream, context)
     merged = merge_settings(settings, await group_of(core, client), core.limits)
     return pb.TelemetryCommand(status=OK, settings=merged)
 
@@ -77,7 +79,7 @@ async def group_of(core: ProxyCore, client: ProxyClient, topic: str = "") -> Sub
 
     ``topic`` is that of a call. Not every client names its topics in its settings: the SDK for Rust does not.
     """
-    subscribed = [entry.topic.name for entry in client.settings.subscription.subscriptions]
+    subscribed = [entry.topic.name for entry in client.settings.subscription.subscriptions[:GROUP_TOPICS_MAX]]
     for name in dict.fromkeys([topic, *subscribed] if topic else subscribed):
         try:
             return await core.topics.group(client.group, name)
