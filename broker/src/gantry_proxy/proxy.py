@@ -20,6 +20,7 @@ from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
 from gantry_proxy.broker_accounts import BrokerAccounts
+from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.brokers import BrokerPort, RemotingBrokers
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
@@ -76,7 +77,7 @@ class Proxy:
         self._own_account: Final = _own_account(settings)
         self._session: Final = Session(settings.name_servers, _client_settings(settings, self._own_account))
         limits = settings.limits
-        brokers = self._brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
+        brokers = self._brokers = RemotingBrokers(self._session)
         self._broker_accounts: Final = _broker_accounts(settings, brokers)
         self._topics: Final = Topics(brokers, monotonic_ms)
         self._clients: Final = ClientTable(monotonic_ms, limits.clients_max)
@@ -99,7 +100,7 @@ class Proxy:
         core = self._core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
             renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
-            monotonic_s=time.monotonic,
+            monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
         )  # fmt: skip
         self.server: Final = GrpcServer(
             MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits

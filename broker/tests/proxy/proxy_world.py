@@ -15,6 +15,7 @@ from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_client.messages import ReceivedMessage
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
@@ -254,7 +255,7 @@ class World:
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
             renewals=self.renewals, guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock,
-            monotonic_s=lambda: self.now_ms / 1000,
+            monotonic_s=lambda: self.now_ms / 1000, bodies=BodyInflater(self.limits.message_bytes_max),
         )  # fmt: skip
 
     def clock(self) -> int:

@@ -84,10 +84,10 @@ async def pull_message(
         except RemoteProtocolError as error:
             raise BadReply(f"{address} answered a pull with invalid messages: {error}") from error
         for record in records:
-            message = to_received_message(
-                record, request.message_queue.broker.name, body_bytes_max=core.limits.message_bytes_max
-            )
+            message = to_received_message(record, request.message_queue.broker.name, body_bytes_max=0)
             if is_wanted(wanted, message.tags):
+                if message.compression:
+                    message = await core.bodies.inflate(message)
                 yield pb.PullMessageResponse(message=write_message(message, namespace=namespace))
     yield pb.PullMessageResponse(next_offset=result.next_begin_offset)
 

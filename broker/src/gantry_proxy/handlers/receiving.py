@@ -88,10 +88,10 @@ async def receive_message(
     try:
         yield pb.ReceiveMessageResponse(status=OK)
         for popped, receipt in delivery.messages:
-            response = pb.ReceiveMessageResponse()
-            fill_message(
-                response.message, popped.message, namespace=namespace, receipt=receipt, invisible_ms=invisible_ms
-            )
+            message, response = popped.message, pb.ReceiveMessageResponse()
+            if message.compression:
+                message = await core.bodies.inflate(message)
+            fill_message(response.message, message, namespace=namespace, receipt=receipt, invisible_ms=invisible_ms)
             yield response
             written += 1
     finally:

@@ -44,7 +44,8 @@ def check_client_settings(settings: pb.Settings) -> None:
     size = settings.ByteSize()
     if size > SETTINGS_BYTES_MAX:
         raise ProxyError(
-            pb.BAD_REQUEST, f"the settings have {size} bytes, at most {SETTINGS_BYTES_MAX} are allowed: name fewer topics"
+            pb.BAD_REQUEST,
+            f"the settings have {size} bytes, at most {SETTINGS_BYTES_MAX} are allowed: name fewer topics",
         )
     if settings.WhichOneof("pub_sub") is None:
         raise ProxyError(pb.BAD_REQUEST, "the settings have neither publishing nor subscription")
