@@ -192,7 +192,7 @@ def to_received_message(
 
 
 def inflate_message(message: ReceivedMessage, body_bytes_max: int) -> ReceivedMessage:
-    """Return a message whose body was left compressed with the body decompressed, or with the fault that prevents it."""
+    """Return a message with the body decompressed that was left compressed, or with the fault that prevents it."""
     body, fault = _inflate(message.stored_body, message.compression, body_bytes_max)
     return replace(message, stored_body=body, body_fault=fault, compression=0)
 

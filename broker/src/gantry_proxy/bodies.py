@@ -1,7 +1,7 @@
 """Decompresses the bodies of messages for consumers, a bounded amount in each turn of the event loop.
 
-A stored body of 4 KiB may have a content of 4 MiB, which takes 30 ms: 32 of them in one step would stop all clients for a
-second. So a body is decompressed when its message is about to be sent, after the client's window has taken the one
+A stored body of 4 KiB may have a content of 4 MiB, which takes 30 ms: 32 of them in one step would stop all clients for
+a second. So a body is decompressed when its message is about to be sent, after the client's window has taken the one
 before. That also bounds the memory of a receive: one content, not 32.
 
 A body is never passed on compressed to save time: the SDKs read fewer codecs than the clients of remoting write.

@@ -39,8 +39,8 @@ open transactions at once, and repeats what was dropped: thousands of small mess
 
 
 SETTINGS_BYTES_PER_CLIENT: Final = 2 * 1024
-"""How many bytes the settings of a client have on average at most; those of most clients have less than 1 KiB. In memory
-they take several times as much, which is in the 40 KiB that are planned for a client."""
+"""How many bytes the settings of a client may have on average; those of most clients have less than 1 KiB. They take
+several times as much memory, which is in the 40 KiB that are planned for a client."""
 SETTINGS_BYTES_MIN: Final = 1024 * 1024
 """How many bytes of settings a proxy for a few clients keeps."""
 

@@ -19,8 +19,8 @@ from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
-from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.bodies import BodyInflater
+from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.brokers import BrokerPort, RemotingBrokers
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable

@@ -34,7 +34,7 @@ HEARTBEAT_ROUNDS: Final = 6
 CALLS_MAX: Final = 16
 """How many heartbeats are sent at once: those of a thousand consumers must not delay a send."""
 UNKNOWN_TOPICS_MAX: Final = 16
-"""After how many topics of a consumer that do not exist no further one is looked up: each costs a query in each round."""
+"""After how many topics of a consumer that do not exist no further one is looked up: each costs a query."""
 
 
 @final
