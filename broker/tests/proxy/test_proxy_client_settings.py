@@ -110,7 +110,7 @@ async def test_topics_that_do_not_exist_cost_few_queries(is_known: bool) -> None
 
 
 async def test_heartbeat_tries_few_topics_that_do_not_exist() -> None:
-    """A consumer is shown at the brokers of its first topics, whatever else it names."""
+    """A consumer is shown at the brokers of its first topics, also if it names a thousand others."""
     one = World()
     await join(one, settings_of("orders", *(f"missing-{number}" for number in range(200))))
     registrations = ConsumerRegistrations(one.brokers, one.topics, one.clients, one.clock, 100)

@@ -195,7 +195,7 @@ async def test_namespace_is_limited(characters: int) -> None:
         code=ResponseCode.PULL_NOT_FOUND,
         ext={"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"},
     )
-    calls = [
+    calls: list[Any] = [
         route(one, endpoints_of(), topic),
         _collect(receive_message(one.core, one.context(), receive)),
         _collect(pull_message(one.core, one.context(), pull)),
