@@ -42,6 +42,13 @@ WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 open transactions at once, and repeats what was dropped: thousands of small messages may wait, or one of the largest."""
 
 
+SETTINGS_BYTES_PER_CLIENT: Final = 2 * 1024
+"""How many bytes the settings of a client may have on average; those of most clients have less than 1 KiB. They take
+several times as much memory, which is in the 40 KiB that are planned for a client."""
+SETTINGS_BYTES_MIN: Final = 1024 * 1024
+"""How many bytes of settings a proxy for a few clients keeps."""
+
+
 class CommandStream(Protocol):
     """The writing side of one Telemetry stream."""
 
@@ -62,6 +69,8 @@ class ProxyClient:
     """The settings that the client has sent last, without those of the server."""
 
     last_seen_ms: int
+    settings_bytes: int = 0
+    """The size of the settings."""
     stream: CommandStream | None = None
     waiting_bytes: int = 0
     """The size of the commands that the client has not read."""
@@ -135,6 +144,9 @@ class ClientTable:
         self._now_ms: Final = now_ms
         self._clients_max: Final = clients_max
         self._per_account_max: Final = clients_per_account_max
+        self._settings_bytes_max: Final = max(SETTINGS_BYTES_MIN, clients_max * SETTINGS_BYTES_PER_CLIENT)
+        self.settings_bytes = 0
+        """The size of the settings of all clients."""
         self._clients: Final[dict[str, ProxyClient]] = {}
         self._producers: Final[dict[str, dict[str, ProxyClient]]] = {}
         """The producers of each topic, by client id."""
@@ -159,8 +171,20 @@ class ClientTable:
     def register(
         self, client_id: str, settings: pb.Settings, stream: CommandStream, context: CallContext | None = None
     ) -> ProxyClient:
-        """Add a client, or replace its settings and stream. Raises ProxyError when there are too many clients."""
-        client = self._clients.get(client_id) or self._add(client_id, settings, context)
+        """Add a client, or replace its settings and stream.
+
+        Raises ProxyError when there are too many clients, or when their settings are too large together.
+        """
+        size, known = settings.ByteSize(), self._clients.get(client_id)
+        total = self.settings_bytes + size - (0 if known is None else known.settings_bytes)
+        if total > self._settings_bytes_max:
+            raise ProxyError(
+                pb.TOO_MANY_REQUESTS,
+                f"the settings of all clients would have {total} bytes, at most {self._settings_bytes_max} are kept: "
+                "name fewer topics, or connect to another proxy",
+            )
+        client = known or self._add(client_id, settings, context)
+        self.settings_bytes, client.settings_bytes = total, size
         self._leave_topics(client)
         self._count(client, -1)
         client.settings, client.context, client.last_seen_ms = settings, context, self._now_ms()
@@ -261,6 +285,7 @@ class ClientTable:
     def _forget(self, client_id: str) -> ProxyClient | None:
         client = self._clients.pop(client_id, None)
         if client is not None:
+            self.settings_bytes -= client.settings_bytes
             self._leave_topics(client)
             self._count(client, -1)
         return client

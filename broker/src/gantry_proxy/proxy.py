@@ -19,6 +19,7 @@ from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.brokers import BrokerPort, RemotingBrokers
 from gantry_proxy.client_requests import ClientRequests
@@ -75,7 +76,7 @@ class Proxy:
         self._own_account: Final = _own_account(settings)
         self._session: Final = Session(settings.name_servers, _client_settings(settings, self._own_account))
         limits = settings.limits
-        brokers = self._brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
+        brokers = self._brokers = RemotingBrokers(self._session)
         self._broker_accounts: Final = _broker_accounts(settings, brokers)
         self._topics: Final = Topics(brokers, monotonic_ms)
         self._clients: Final = ClientTable(monotonic_ms, limits.clients_max, limits.clients_per_account_max)
@@ -98,7 +99,7 @@ class Proxy:
         core = self._core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
             renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
-            monotonic_s=time.monotonic,
+            monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
         )  # fmt: skip
         self.server: Final = GrpcServer(
             MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits
@@ -171,13 +172,21 @@ class Proxy:
         return metrics_text(self._metrics, [*own_gauges(self._metrics), *self._gauges()])
 
     def _gauges(self) -> list[Gauge]:
-        clients, renewals, orphans = self._clients, self._renewals, self._orphans
+        clients, renewals, orphans, port = self._clients, self._renewals, self._orphans, self.server.use
         accounts = self._broker_accounts
         return [
             Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
                   lambda: float(not self._not_ready_reason())),
             Gauge("gantry_proxy_clients", "gauge", "Connected clients.", lambda: len(clients)),
+            Gauge("gantry_proxy_client_settings_bytes", "gauge", "The size of the settings of all clients.",
+                  lambda: clients.settings_bytes),
             Gauge("gantry_proxy_telemetry_streams", "gauge", "Open Telemetry streams.", lambda: clients.stream_count),
+            Gauge("gantry_proxy_connections", "gauge", "Open connections of clients.", lambda: port.connections),
+            Gauge("gantry_proxy_held_bytes", "gauge", "Bytes of incomplete requests and unread replies.",
+                  lambda: port.held_bytes),
+            Gauge("gantry_proxy_port_refusals_total", "counter",
+                  "Calls, connections and replies that were refused or ended, since their clients had too much.",
+                  lambda: port.refused),
             Gauge("gantry_proxy_messages_in_flight", "gauge", "Messages whose invisible time is renewed.",
                   lambda: renewals.message_count),
             Gauge("gantry_proxy_renewals_total", "counter", "Renewals of invisible times.", lambda: renewals.renewed),

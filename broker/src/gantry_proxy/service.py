@@ -109,7 +109,7 @@ class MessagingService:
             kind, handle = self._handler(method.name, reply)
             begin = self._begin(method.name, reply) if method.name in BEGIN else None
             methods[f"/{SERVICE}/{method.name}"] = Method(
-                kind, handle, request.FromString, reply.SerializeToString, begin
+                kind, handle, request.FromString, reply.SerializeToString, begin, is_endless=method.name == TELEMETRY
             )
         return methods
 

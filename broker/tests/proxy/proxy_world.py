@@ -15,6 +15,7 @@ from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_client.messages import ReceivedMessage
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
@@ -94,6 +95,8 @@ class FakeBrokers:
 
     begun: list[tuple[str, Command, int, OnOutcome]] = field(default_factory=list)
     perm: int = 6
+    queues: int = 4
+    """How many queues a topic has at each broker."""
     queries: int = 0
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
@@ -103,7 +106,7 @@ class FakeBrokers:
             return None
         return TopicRoute(
             queue_datas=[
-                QueueData(broker_name=name, read_queue_nums=4, write_queue_nums=4, perm=self.perm)
+                QueueData(broker_name=name, read_queue_nums=self.queues, write_queue_nums=self.queues, perm=self.perm)
                 for name in self.masters
             ],
             broker_datas=[
@@ -270,7 +273,7 @@ class World:
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
             renewals=self.renewals, guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock,
-            monotonic_s=lambda: self.now_ms / 1000,
+            monotonic_s=lambda: self.now_ms / 1000, bodies=BodyInflater(self.limits.message_bytes_max),
         )  # fmt: skip
 
     def clock(self) -> int:

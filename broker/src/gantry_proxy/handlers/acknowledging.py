@@ -11,7 +11,7 @@ from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import OK, ProxyError, joint_status, status_of
-from gantry_proxy.translation.checks import check_invisible_ms, group_name, topic_name
+from gantry_proxy.translation.checks import check_invisible_ms, check_message_id, group_name, topic_name
 from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_physical_offset
 from gantry_proxy.translation.times import duration_ms
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -153,11 +153,12 @@ async def forward_to_dead_letters(
     client_id = require_client_id(context)
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
+    message_id = check_message_id(request.message_id)
     core.clients.touch(context)
     async with core.renewals.settling(client_id, request.receipt_handle) as text:
         receipt = read_receipt(text, core.wall_ms())
         await _require_same_message(core, topic, group, receipt)
-        await send_to_dead_letters(core, topic, group, request.message_id, receipt)
+        await send_to_dead_letters(core, topic, group, message_id, receipt)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
 

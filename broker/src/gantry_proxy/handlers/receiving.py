@@ -24,7 +24,14 @@ from gantry_proxy.handlers.sessions import group_of, require_owner
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RENEWED_MS, RETURN_MS
 from gantry_proxy.statuses import OK, ProxyError
-from gantry_proxy.translation.checks import check_invisible_ms, group_name, is_wanted, read_filter, topic_name
+from gantry_proxy.translation.checks import (
+    check_invisible_ms,
+    group_name,
+    is_wanted,
+    namespace_of,
+    read_filter,
+    topic_name,
+)
 from gantry_proxy.translation.client_settings import attempts_max
 from gantry_proxy.translation.handles import read_receipt, with_physical_offset
 from gantry_proxy.translation.incoming import fill_message
@@ -63,16 +70,17 @@ async def receive_message(
 
     What was not read when the iterator is closed returns to the group.
     """
+    namespace, written = namespace_of(request.message_queue.topic), 0
     client, delivery = await _receive(core, context, request)
-    namespace, written = request.message_queue.topic.resource_namespace, 0
     try:
         yield pb.ReceiveMessageResponse(status=OK)
         for popped, receipt in delivery.messages:
-            response = pb.ReceiveMessageResponse()
+            message, response = popped.message, pb.ReceiveMessageResponse()
+            if message.compression:
+                message = await core.bodies.inflate(message)
             fill_message(
-                response.message, popped.message, namespace=namespace, receipt=receipt,
-                invisible_ms=delivery.invisible_ms,
-            )  # fmt: skip
+                response.message, message, namespace=namespace, receipt=receipt, invisible_ms=delivery.invisible_ms
+            )
             yield response
             written += 1
     finally:

@@ -13,13 +13,15 @@ from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import OK, ProxyError
 from gantry_proxy.translation.checks import group_name, topic_name
-from gantry_proxy.translation.client_settings import check_client_settings, merge_settings
+from gantry_proxy.translation.client_settings import check_client_settings, kept_settings, merge_settings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 
 log = logging.getLogger(__name__)
 
 CONFIRMED_PER_TURN: Final = 200
 """How many clients are checked in one turn of the event loop: that takes less than a millisecond."""
+GROUP_TOPICS_MAX: Final = 8
+"""How many topics of a client are tried for the configuration of its group: each that does not exist costs a query."""
 _UNKNOWN_CLIENT = "the client has sent no settings: open the Telemetry stream first"
 
 
@@ -43,7 +45,7 @@ async def accept_settings(
         require_owner(core, context, known)
     if failure is not None and (known is None or known.stream is not stream):
         raise failure  # SDKs read only once whether messages have an order
-    core.clients.register(client_id, settings, stream, context)
+    core.clients.register(client_id, kept_settings(settings), stream, context)
     if failure is not None:
         return None
     return pb.TelemetryCommand(status=OK, settings=merge_settings(settings, config, core.limits))
@@ -116,7 +118,7 @@ async def group_of(core: ProxyCore, settings: pb.Settings, topic: str = "") -> S
     Rust does not.
     """
     group = settings.subscription.group.name
-    subscribed = [entry.topic.name for entry in settings.subscription.subscriptions]
+    subscribed = [entry.topic.name for entry in settings.subscription.subscriptions[:GROUP_TOPICS_MAX]]
     failure: ClientError | None = None
     for name in dict.fromkeys([topic, *subscribed] if topic else subscribed):
         try:
