@@ -260,7 +260,8 @@ class QueueRepair:
             return
         for number in unexplained:
             rebuilt += self._mark_lost(queue, number, found)
-        for count, number in enumerate([offset, *empty], start=1):
+        expired = [offset] if found.damaged else [offset, *empty]  # A damaged record may be that of an empty unit.
+        for count, number in enumerate(expired, start=1):
             rebuilt += self._fill_expired(queue, number)
             if count % SLICE_UNITS == 0:
                 yield
