@@ -214,9 +214,8 @@ class Call:
             self.task = self._owner.loop.create_task(self._wait_for_reader(), name="gantry-proxy-call")
 
     def hold_headers(self, block_bytes: int) -> None:
-        """Count the headers of the call if they are unusually large, and end a call for which there is no room."""
-        if block_bytes > UNCOUNTED_HEADER_BYTES or len(self.headers) > UNCOUNTED_FIELDS:
-            self._has_room(2 * block_bytes + FIELD_BYTES * len(self.headers))  # a text is longer than its Huffman code
+        """Count unusually large headers of the call, and end a call for which there is no room."""
+        self._has_room(2 * block_bytes + FIELD_BYTES * len(self.headers))  # a text is longer than its Huffman code
 
     # ------- Receiver
 

@@ -17,7 +17,7 @@ from gantry_proxy.http2.connection import Http2Connection, Http2Limits
 from gantry_proxy.http2.frames import ErrorCode, Http2Error
 from gantry_proxy.http2.hpack import Field
 from gantry_proxy.http2.streams import IGNORED, Receiver, Stream
-from gantry_proxy.rpc.call import TOO_MANY_BYTES, Call
+from gantry_proxy.rpc.call import TOO_MANY_BYTES, UNCOUNTED_FIELDS, UNCOUNTED_HEADER_BYTES, Call
 from gantry_proxy.rpc.compression import Decompressor
 from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
 from gantry_proxy.rpc.shares import ConnectionShare, PortUse
@@ -137,12 +137,14 @@ class RpcServer:
 
     def begin(self, call: Call) -> None:
         self.calls.add(call)
-        call.share.begin_call()
+        self.use.calls += 1
+        call.share.address.calls += 1
 
     def end(self, call: Call) -> None:
         if call in self.calls:
             self.calls.remove(call)
-            call.share.end_call()
+            self.use.calls -= 1
+            call.share.address.calls -= 1
             self._notify()
 
     # ------- what connections call
@@ -418,7 +420,8 @@ class RpcConnection(asyncio.Protocol):
             server.use.refuse(self._peer, "calls")
             return _refused(stream, failure_headers(StatusCode.RESOURCE_EXHAUSTED, "too many calls are running"))
         call = Call(server, stream, method, headers, share)
-        call.hold_headers(size)
+        if size > UNCOUNTED_HEADER_BYTES or len(headers) > UNCOUNTED_FIELDS:
+            call.hold_headers(size)
         return call
 
 

@@ -58,6 +58,7 @@ class PortUse:
         self.held_bytes = 0
         """Bytes of incomplete requests, large headers, unread messages, and replies that clients have not read."""
         self.calls = 0
+        """The open calls. The port counts them here and for their addresses."""
         self.connections = 0
         self.refused = 0
         """How many calls, connections and replies were refused or ended, since their clients had too much."""
@@ -143,16 +144,6 @@ class ConnectionShare:
             return True
         port.refuse(self.peer, "bytes")
         return False
-
-    def begin_call(self) -> None:
-        """Count a call that begins."""
-        self._port.calls += 1
-        self.address.calls += 1
-
-    def end_call(self) -> None:
-        """Count a call that has ended."""
-        self._port.calls -= 1
-        self.address.calls -= 1
 
 
 def _network(peer: str) -> str:
