@@ -34,7 +34,7 @@ from gantry_wire.commands.clients import HeartbeatData, MessageQueue
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.fields import Fields
 from gantry_wire.commands.nameserver import BrokerData, ClusterInfo, QueueData, TopicRoute
-from gantry_wire.message import encode_host, offset_message_id
+from gantry_wire.message import StoredMessage, encode_host, offset_message_id
 from gantry_wire.pop_receipts import parse_receipt
 from gantry_wire.properties import parse_properties
 
@@ -346,6 +346,14 @@ def receipt_of(number: int = 1, *, pop_time_ms: int = NOW_MS, invisible_ms: int 
     """Return the receipt that a client gets for ``popped(number)``."""
     return f"{number} {pop_time_ms} {invisible_ms} 3 0 {broker} 1 {number} {1000 + number}"
 
+
+_HOST = encode_host("10.0.0.1", 10911)
+STORED = StoredMessage(
+    topic="orders", queue_id=1, body=b"body", queue_offset=1, physical_offset=1001, flag=0, sys_flag=0,
+    born_timestamp_ms=1, born_host=_HOST, store_timestamp_ms=1, store_host=_HOST, reconsume_times=0, prepared_offset=0,
+    properties_bytes=b"",
+)  # fmt: skip
+"""The message of ``receipt_of(1)``, as its broker stores it."""
 
 REFUSED = BrokerRefused(ResponseCode.SYSTEM_ERROR, "no", ADDRESS)
 UNAVAILABLE = Unavailable("no broker")

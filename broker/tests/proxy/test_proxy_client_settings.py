@@ -103,7 +103,7 @@ async def test_topics_that_do_not_exist_cost_few_queries(is_known: bool) -> None
     one.brokers.queries = 0
     one.now_ms += 5_000
 
-    config = await group_of(one.core, client, "orders" if is_known else "")
+    config = await group_of(one.core, client.settings, "orders" if is_known else "")
 
     assert config == (BILLING if is_known else None)
     assert one.brokers.queries == (1 if is_known else GROUP_TOPICS_MAX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from proxy_world import ADDRESS, FakeBrokers, World, receipt_of
+from proxy_world import ADDRESS, STORED, FakeBrokers, World, receipt_of
 
 from gantry_client.errors import BadReply, BrokerRefused
 from gantry_proxy.handlers.acknowledging import forward_to_dead_letters
@@ -13,18 +13,10 @@ from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import ProxyError
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
-from gantry_wire.message import StoredMessage, encode_host, encode_record
+from gantry_wire.message import StoredMessage, encode_record
 
 ORDERS, BILLING = pb.Resource(name="orders"), pb.Resource(name="billing")
 VIEW, SEND_BACK = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK
-HOST = encode_host("10.0.0.1", 10911)
-STORED = StoredMessage(
-    topic="orders", queue_id=1, body=b"body", queue_offset=1, physical_offset=1001, flag=0, sys_flag=0,
-    born_timestamp_ms=1, born_host=HOST, store_timestamp_ms=1, store_host=HOST, reconsume_times=0, prepared_offset=0,
-    properties_bytes=b"",
-)  # fmt: skip
-"""The message of ``receipt_of(1)``, as its broker stores it."""
-
 
 def world(stored: StoredMessage = STORED) -> World:
     """Return a proxy whose broker has one message, at any offset for which it is asked."""

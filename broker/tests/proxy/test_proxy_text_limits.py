@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from proxy_world import BROKER, FakeBrokers, FakeStream, World, consumer_settings, popped, receipt_of
+from proxy_world import BROKER, STORED, FakeBrokers, FakeStream, World, consumer_settings, popped, receipt_of
 
 from gantry_proxy.handlers.acknowledging import forward_to_dead_letters
 from gantry_proxy.handlers.offsets import pull_message
@@ -25,6 +25,7 @@ from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.limits import HEADER_BYTES_MAX
+from gantry_wire.message import encode_record
 
 ORDERS, BILLING = pb.Resource(name="orders"), pb.Resource(name="billing")
 QUEUE = pb.MessageQueue(topic=ORDERS, id=0, broker=pb.Broker(name=BROKER))
@@ -98,12 +99,16 @@ async def test_text_beyond_its_limit_reaches_no_server(
 async def test_longest_texts_are_served() -> None:
     """What the limits allow reaches the broker, and fits a header also if every character is escaped."""
     one = world()
+    one.brokers.answers[RequestCode.VIEW_MESSAGE_BY_ID] = Command(
+        code=ResponseCode.SUCCESS, body=encode_record(STORED)
+    )
     await dead_letter(one, "\x01" * MESSAGE_ID_CHARACTERS_MAX)
     one.brokers.popped = [popped(1, TAGS="x" * FILTER_CHARACTERS_MAX)]
     await receive(one, "x" * FILTER_CHARACTERS_MAX)
 
-    [request] = one.brokers.requests
-    assert (request.code, len(one.brokers.pops)) == (RequestCode.CONSUMER_SEND_MSG_BACK, 1)
+    codes = [request.code for request in one.brokers.requests]
+    assert codes == [RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK]
+    assert len(one.brokers.pops) == 1
     assert FILTER_CHARACTERS_MAX * len("\\ud83d\\ude00") < HEADER_BYTES_MAX
 
 
