@@ -39,7 +39,9 @@ def children(names: Iterable[str], directory: str) -> list[str]:
     """Return the paths directly in ``directory``."""
     prefix = directory.rstrip("/") + "/"
     length = len(prefix)
-    return [path for path in names if path.startswith(prefix) and path.find("/", length) < 0 and len(path) > length]
+    return [
+        path for path in tuple(names) if path.startswith(prefix) and path.find("/", length) < 0 and len(path) > length
+    ]
 
 
 @final

@@ -325,6 +325,21 @@ async def test_ordered_pop_blocks_its_queue(tmp_path: Path) -> None:
         assert (await ack(peer, illegal)).code == ResponseCode.MESSAGE_ILLEGAL
 
 
+@pytest.mark.parametrize(("offset", "code"), [(3, ResponseCode.MESSAGE_ILLEGAL), (40, 0)], ids=["not popped", "none"])
+async def test_illegal_offset_in_an_ordered_batch_leaves_the_others(tmp_path: Path, offset: int, code: int) -> None:
+    """What a batch acks besides a message that was not popped, or that the queue lacks, is not popped again."""
+    order = {"order": "true", "queueId": 0, "maxMsgNums": 2}
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"0", b"1", b"2", b"3")
+        popped = await pop(peer, **order)
+        texts = [one.text for one in (*popped.receipts, popped.receipts[0]._replace(queue_offset=offset))]
+        body = write_document(make_batch_ack(TOPIC, GROUP, texts))
+
+        assert (await peer.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)).code == code
+
+        assert (await pop(peer, **order)).bodies == [b"2", b"3"]
+
+
 async def test_late_ack_after_a_crash_skips_no_ordered_message(tmp_path: Path) -> None:
     """The table of ordered pops is lost: an ack of the second message has no effect, one of the first counts."""
     order = {"order": "true", "queueId": 0}

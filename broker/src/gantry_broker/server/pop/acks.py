@@ -100,7 +100,7 @@ class PopAcks:
             acked: list[tuple[Checkpoint, int]] = []
             for ack in acks:
                 if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
-                    refusal = self._ack_ordered(self._queue_of(ack), _ordered_offsets(ack), ack.pop_time, None)
+                    refusal = self._ack_ordered(self._queue_of(ack), self._ordered_offsets(ack), ack.pop_time, None)
                     if refusal is not None:
                         answer.reply.code, answer.reply.remark = refusal.code, refusal.remark
                 else:
@@ -135,6 +135,13 @@ class PopAcks:
             found = state.queue(topic, group, queue_id)
         return found
 
+    def _ordered_offsets(self, ack: BatchAck) -> list[int]:
+        """Return the offsets of an ordered ack that the queue has; RocketMQ ignores the others, too."""
+        wanted = int.from_bytes(ack.bit_set[: ORDERED_BITS_MAX // 8], "little")
+        first, end = self._core.readable_range(queue_topic(ack.topic, ack.consumer_group, ack.retry), ack.queue_id)
+        offsets = (ack.start_offset + distance for distance in range(ORDERED_BITS_MAX) if wanted >> distance & 1)
+        return [offset for offset in offsets if first <= offset <= end]
+
     def _find(self, topic: str, group: str, queue_id: int, receipt: Receipt) -> Checkpoint | None:
         """Return the open checkpoint of a receipt, if it is from this broker."""
         if receipt.broker_name != self._core.settings.broker_name:
@@ -146,11 +153,14 @@ class PopAcks:
     def _ack_ordered(
         self, queue: PopQueue | None, offsets: Iterable[int], pop_time_ms: int, answer: Answer | None
     ) -> Command | None:
-        """Ack messages of an ordered group, and move its offset. Return the answer if it is a refusal, or at once."""
+        """Ack messages of an ordered group, and move its offset. Return the answer if it is a refusal, or at once.
+
+        An offset that was not popped refuses the request, but the others are acked, as in RocketMQ.
+        """
         if queue is None:
             return None if answer is None else answer.reply
         ordered, writer = self._pops.ordered, self._pops.writer
-        key, next_offset = f"{queue.topic}{SEPARATOR}{queue.group}", -1
+        key, next_offset, refusal = f"{queue.topic}{SEPARATOR}{queue.group}", -1, None
         committed = self._core.offsets.find(queue.group, queue.topic, queue.queue_id) or 0
         for offset in offsets:
             start = max(queue.next_offset or 0, committed, next_offset)
@@ -160,15 +170,15 @@ class PopAcks:
                 continue
             moved = ordered.ack(key, queue.queue_id, offset, pop_time_ms, next_offset=start)
             if moved == ILLEGAL:
-                return _illegal(queue, offset, answer)
+                refusal = _illegal(queue, offset, answer)
             next_offset = max(next_offset, moved)
         if next_offset > (queue.next_offset or 0):
             writer.set_position(queue, next_offset, is_void=False)
             self._pops.journal.note_progress(queue, next_offset)
         self._pops.wake_if_free(queue)
-        if answer is not None:
+        if answer is not None and refusal is None:
             writer.add_acks([], answer)
-        return None
+        return refusal
 
     def _may_be_popped(self, queue: PopQueue, offset: int, pop_time_ms: int) -> bool:
         """Whether a pop at this time may have returned the message, since it was stored before."""
@@ -239,14 +249,6 @@ def _check_batch_ack(ack: BatchAck) -> None:
     if len(ack.bit_set) > BITS_BYTES_MAX:
         text = f"the bits of an ack have {len(ack.bit_set)} bytes, but at most {BITS_BYTES_MAX}"
         raise Refused(ResponseCode.INVALID_PARAMETER, text)
-
-
-def _ordered_offsets(ack: BatchAck) -> list[int]:
-    wanted, offsets = int.from_bytes(ack.bit_set[: ORDERED_BITS_MAX // 8], "little"), []
-    for distance in range(ORDERED_BITS_MAX):
-        if wanted >> distance & 1:
-            offsets.append(ack.start_offset + distance)
-    return offsets
 
 
 def _illegal(queue: PopQueue, offset: int, answer: Answer | None) -> Command:
