@@ -18,6 +18,7 @@ from gantry_wire.message import StoredMessage, encode_record
 ORDERS, BILLING = pb.Resource(name="orders"), pb.Resource(name="billing")
 VIEW, SEND_BACK = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK
 
+
 def world(stored: StoredMessage = STORED) -> World:
     """Return a proxy whose broker has one message, at any offset for which it is asked."""
     one = World(FakeBrokers())

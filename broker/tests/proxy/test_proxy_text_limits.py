@@ -99,9 +99,7 @@ async def test_text_beyond_its_limit_reaches_no_server(
 async def test_longest_texts_are_served() -> None:
     """What the limits allow reaches the broker, and fits a header also if every character is escaped."""
     one = world()
-    one.brokers.answers[RequestCode.VIEW_MESSAGE_BY_ID] = Command(
-        code=ResponseCode.SUCCESS, body=encode_record(STORED)
-    )
+    one.brokers.answers[RequestCode.VIEW_MESSAGE_BY_ID] = Command(code=ResponseCode.SUCCESS, body=encode_record(STORED))
     await dead_letter(one, "\x01" * MESSAGE_ID_CHARACTERS_MAX)
     one.brokers.popped = [popped(1, TAGS="x" * FILTER_CHARACTERS_MAX)]
     await receive(one, "x" * FILTER_CHARACTERS_MAX)
