@@ -6,7 +6,8 @@
     every queue    dense offsets; one producer's messages in the order of their sending
     every epoch    no older master acknowledges a send that starts after its first acknowledgement
     shown          stored in the end, and no message after the first one that the consumer received was skipped
-    committed      no consumer's offset is beyond the end of its queue
+    read           a master shows every message that it acknowledged before the request, if the mode has this guarantee
+    committed      a master returns the offset that it confirmed last; no offset is beyond the end of its queue
     every member   the same bytes up to the confirmed position
 
 With ``Loss.SUFFIX`` a failover may lose the end of the old master's log, from the start of the new epoch, and no more.
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from gantry_histories.events import History
 from gantry_histories.final import Final, Piece
 from gantry_histories.findings import Finding, Kind, Mode
+from gantry_histories.sessions import find_forgotten_offsets, find_outdated_reads
 from gantry_histories.shown import (
     find_invalid_deliveries,
     find_offsets_beyond_end,
@@ -43,6 +45,9 @@ def _findings(history: History, final: Final, mode: Mode) -> Iterator[Finding]:
     yield from find_invalid_deliveries(history)
     yield from find_vanished_deliveries(history, final, mode, terms)
     yield from find_skipped_messages(history, final, mode, terms)
+    if mode.shows_acknowledged:
+        yield from find_outdated_reads(history, terms)
+    yield from find_forgotten_offsets(history, terms)
     yield from find_offsets_beyond_end(final)
     yield from find_diverged_logs(final)
 

@@ -25,6 +25,7 @@ class TermIndex:
     """The terms of a run, by broker."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
+        self._all = terms
         self._by_broker: dict[str, list[Term]] = defaultdict(list)
         for term in sorted(terms, key=lambda one: one.at):
             self._by_broker[term.broker].append(term)
@@ -38,6 +39,16 @@ class TermIndex:
         """
         epochs = [term.epoch for term in self._by_broker[broker] if term.at <= at]
         return max(epochs, default=self.oldest)
+
+    def start_if_current(self, broker: str, at: int) -> int | None:
+        """Return when the newest term of a time was recorded, if it is a term of this broker, and None otherwise.
+
+        Without any term every broker is a master, and has been one since the time 0.
+        """
+        if not self._all:
+            return 0
+        newest = max((term.epoch for term in self._all if term.at <= at), default=None)
+        return next((term.at for term in self._by_broker[broker] if term.epoch == newest), None)
 
     def epoch_of(self, answer: Answered) -> int:
         """Return the epoch of the master that answered."""
