@@ -16,8 +16,8 @@ from gantry_histories.consumer import queue_end, read_queue
 from gantry_histories.events import Queue
 from gantry_histories.final import EpochStart, LogSums, Piece, Stored
 from gantry_histories.final import Final as End
-from gantry_histories.findings import Finding, Mode
-from gantry_histories.judges import end_and_judge, find_porcupine
+from gantry_histories.findings import Mode
+from gantry_histories.judges import Judgement, end_and_judge, find_porcupine
 from gantry_histories.load import Load
 from gantry_histories.recording import Recording
 from replication.group import QUEUES, TOPIC, Group
@@ -30,7 +30,7 @@ PIECE_BYTES: Final = 64 << 10
 
 async def stop_and_check(
     group: Group, supervisor: Supervisor, load: Load, mode: Mode, patience_s: float = PATIENCE_S
-) -> list[Finding]:
+) -> Judgement:
     """Stop the members, and return what both judges find in the history and in their files.
 
     Raises TimeoutError if a member does not catch up with the master, and nothing else is wrong.
@@ -62,10 +62,9 @@ async def stop_and_check(
     load.journal.flush()
     recording = Recording(load.journal.history, end, mode)
     judgement = await asyncio.to_thread(end_and_judge, load.journal.path, recording, find_porcupine())
-    print(f"  {judgement}")
     if late is not None and not judgement.findings:
         raise late
-    return list(judgement.findings)
+    return judgement
 
 
 def stored_in(store: Path) -> dict[Queue, list[Stored]]:

@@ -206,7 +206,6 @@ class History:
     answered: dict[str, Answered] = field(default_factory=dict)
     shown: list[Shown] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    committed: list[Committed] = field(default_factory=list)
     offsets: list[Committed | CommitAnswered | OffsetRead] = field(default_factory=list)
     """Everything about the offsets of groups, in the order in which it was recorded."""
 
@@ -229,13 +228,15 @@ class History:
                 self.shown.append(event)
             case Read():
                 self.reads.append(event)
-            case Committed():
-                self.committed.append(event)
-                self.offsets.append(event)
-            case CommitAnswered() | OffsetRead():
+            case Committed() | CommitAnswered() | OffsetRead():
                 self.offsets.append(event)
             case Term():
                 self.terms.append(event)
+
+    @property
+    def committed(self) -> list[Committed]:
+        """The requests of commits."""
+        return [event for event in self.offsets if isinstance(event, Committed)]
 
     def acknowledged_sends(self) -> Iterable[tuple[Sent, Answered]]:
         """Yield the sends that were acknowledged with code 0."""

@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// An OffsetState is a state of the offset of one group in one queue.
+// An OffsetState is a state of one consumer in one queue: where it reads, and what is stored as the offset of its group.
 type OffsetState struct {
 	offset     int64
 	connection Connection // of the last reply with this offset
 	highest    int64      // the highest offset that was ever committed
+	position   int64      // the highest offset at which the consumer has continued; -1 before its first read
 	pending    []int64    // offsets whose commit was not confirmed, sorted
 }
 
@@ -26,11 +27,31 @@ type OffsetOperation interface {
 	String() string
 }
 
+// Continued is the reply to a pull, as a move of the consumer.
+type Continued struct {
+	Begin int64
+	Next  int64
+}
+
+// Step moves the consumer. It may go back, but never skip messages: after its first read it begins where it has been.
+func (read Continued) Step(state OffsetState) (OffsetState, bool) {
+	isLegal := state.position < 0 || read.Begin <= state.position
+	state.position = max(state.position, read.Next)
+	return state, isLegal
+}
+
+func (read Continued) String() string {
+	return fmt.Sprintf("read at %d, continue at %d", read.Begin, read.Next)
+}
+
 // CommitBegun is the request of a commit. It takes effect at any later time, or never.
 type CommitBegun struct{ Offset int64 }
 
-// Step adds the offset to those that may be stored.
+// Step adds the offset to those that may be stored. A consumer commits nothing that it has not read.
 func (commit CommitBegun) Step(state OffsetState) (OffsetState, bool) {
+	if commit.Offset > max(state.position, 0) {
+		return state, false
+	}
 	state.pending = with(state.pending, commit.Offset)
 	state.highest = max(state.highest, commit.Offset)
 	return state, true
@@ -99,11 +120,11 @@ func (last OffsetAtEnd) String() string {
 // Equal compares all fields.
 func (state OffsetState) Equal(other OffsetState) bool {
 	return state.offset == other.offset && state.connection == other.connection &&
-		state.highest == other.highest && slices.Equal(state.pending, other.pending)
+		state.highest == other.highest && state.position == other.position && slices.Equal(state.pending, other.pending)
 }
 
 func (state OffsetState) String() string {
-	return fmt.Sprintf("offset %d, not confirmed %v", state.offset, state.pending)
+	return fmt.Sprintf("offset %d, not confirmed %v, consumer at %d", state.offset, state.pending, state.position)
 }
 
 // with returns a sorted copy of the offsets with one more.

@@ -8,14 +8,20 @@ type offsetHistory struct {
 	begun      int64 // when the last commit was requested: a client has one at a time
 }
 
-func (translation *Translation) addOffsetEvent(event *Event) {
-	key := groupQueue{event.Client, event.Queue}
+// offsetsOf returns the history of a group in a queue, which is new if the group is.
+func (translation *Translation) offsetsOf(client string, queue Queue) *offsetHistory {
+	key := groupQueue{client, queue}
 	history := translation.offsets[key]
 	if history == nil {
 		history = &offsetHistory{}
 		translation.offsets[key] = history
 		translation.groups = append(translation.groups, key)
 	}
+	return history
+}
+
+func (translation *Translation) addOffsetEvent(event *Event) {
+	history := translation.offsetsOf(event.Client, event.Queue)
 	connection := Connection{event.Broker, event.Connected}
 	switch event.Kind {
 	case "committed":
@@ -36,18 +42,14 @@ func (history *offsetHistory) add(operation OffsetOperation, called, returned in
 // offsetPartitions returns the histories of all groups with their model.
 func (translation *Translation) offsetPartitions() []Partition {
 	for _, committed := range translation.recording.Ended.Committed {
-		key := groupQueue{committed.Client, committed.Queue}
-		if translation.offsets[key] == nil {
-			translation.offsets[key] = &offsetHistory{}
-			translation.groups = append(translation.groups, key)
-		}
 		end := translation.queue(committed.Queue).contents.End
-		translation.offsets[key].add(OffsetAtEnd{committed.Offset, end}, translation.afterEnd(1), translation.afterEnd(2))
+		history := translation.offsetsOf(committed.Client, committed.Queue)
+		history.add(OffsetAtEnd{committed.Offset, end}, translation.afterEnd(1), translation.afterEnd(2))
 	}
 	var partitions []Partition
 	for _, key := range translation.groups {
 		partitions = append(partitions, Partition{
-			"offset of " + key.Client + " in " + key.Queue.String(), offsetModel(), translation.offsets[key].operations,
+			"group " + key.Client + " in " + key.Queue.String(), offsetModel(), translation.offsets[key].operations,
 		})
 	}
 	return partitions
@@ -55,7 +57,7 @@ func (translation *Translation) offsetPartitions() []Partition {
 
 func offsetModel() porcupine.Model {
 	return porcupine.Model{
-		Init: func() any { return OffsetState{offset: -1, highest: -1} },
+		Init: func() any { return OffsetState{offset: -1, highest: -1, position: -1} },
 		Step: func(state, input, _ any) (bool, any) {
 			next, isLegal := input.(OffsetOperation).Step(state.(OffsetState))
 			return isLegal, next

@@ -154,7 +154,7 @@ func (translation *Translation) addAcknowledged(sent, answer *Event, after map[l
 	history := translation.queue(sent.Queue)
 	send := Append{
 		Key: *sent.Key, Message: Identity{sent.Digest, answer.PhysicalOffset}, Offset: answer.QueueOffset, After: -1,
-		Epochs: translation.epochsOf(sent, answer), SentAt: sent.At, Broker: answer.Broker,
+		Epochs: translation.withRestarts(translation.epochsOf(sent, answer)), SentAt: sent.At, Broker: answer.Broker,
 	}
 	if _, isStored := history.stored[*sent.Key]; isStored {
 		key := lane{sent.Client, sent.Stream, sent.Queue}
@@ -169,15 +169,15 @@ func (translation *Translation) addAcknowledged(sent, answer *Event, after map[l
 	history.add(send, sent.At, answer.At)
 }
 
-// epochsOf returns the epochs in which an acknowledged message may have been appended. The epochs that a master began at
-// a restart have no term; the broker was the master of the term before them.
+// epochsOf returns the epochs of terms in which an acknowledged message may have been appended.
 func (translation *Translation) epochsOf(sent, answer *Event) []int64 {
 	if answer.Epoch >= 0 {
 		return []int64{answer.Epoch}
 	}
 	first := translation.terms.EpochAt(answer.Broker, sent.At)
 	last := translation.terms.EpochAt(answer.Broker, answer.At)
-	return translation.withRestarts(translation.terms.EpochsBetween(answer.Broker, first, last))
+	epochs := translation.terms.EpochsBetween(answer.Broker, first, last)
+	return append(epochs, translation.terms.Renewed(answer.Broker, first)...)
 }
 
 // addUnknown adds a send without a certain outcome. If its message was seen, it has taken effect; else this is open.
@@ -222,6 +222,8 @@ func (translation *Translation) addReads() {
 				messages := []Identity{{shown.Digest, shown.PhysicalOffset}}
 				read := Read{Begin: shown.QueueOffset, Messages: messages, Broker: shown.Broker, Epoch: -1, End: -1}
 				history.add(read, shown.At, shown.At)
+				moved := Continued{shown.QueueOffset, shown.QueueOffset + 1}
+				translation.offsetsOf(shown.Client, shown.Queue).add(moved, shown.At, shown.At)
 			}
 		}
 	}
@@ -233,6 +235,7 @@ func (translation *Translation) addRead(event *Event) {
 	unread := history.unread[event.Client]
 	shown := unread[len(unread)-event.Count:]
 	history.unread[event.Client] = unread[:len(unread)-event.Count]
+	translation.offsetsOf(event.Client, event.Queue).add(Continued{event.Begin, event.Next}, event.Called, event.At)
 	read := Read{Broker: event.Broker, Epoch: -1, End: -1}
 	if term, isCurrent := translation.terms.Current(event.Broker, event.At); isCurrent && event.End >= 0 &&
 		translation.recording.Ended.ShowsAcknowledged {

@@ -42,7 +42,7 @@ func (translation *Translation) acknowledgements() []acknowledgement {
 		_, isStored := translation.queues[sent.Queue].stored[key]
 		found = append(found, acknowledgement{
 			epoch, sent.At, answer.At, answer.PhysicalOffset,
-			translation.terms.EpochAt(answer.Broker, sent.At) == epoch, isStored,
+			len(translation.epochsOf(sent, answer)) == 1, isStored,
 		})
 	}
 	return found
@@ -124,7 +124,8 @@ func (bounds Bounds) earliest(
 	return at
 }
 
-// withRestarts returns the epochs together with those that the last of them began by itself, at a restart.
+// withRestarts returns the epochs together with those that the master of the last one began by itself, at a restart.
+// Such an epoch has no term.
 func (translation *Translation) withRestarts(epochs []int64) []int64 {
 	if !translation.isLossy {
 		return epochs

@@ -1,6 +1,9 @@
 package main
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // A Term is the time from which a broker may be the master of an epoch.
 type Term struct {
@@ -53,6 +56,25 @@ func (terms Terms) EpochsBetween(broker string, first, last int64) []int64 {
 		epochs = append(epochs, last)
 	}
 	return epochs
+}
+
+// Renewed returns the epochs that this master had directly before one of its epochs. A term is recorded before the order,
+// so when a master gets a new epoch, what it acknowledges soon after that may belong to the epoch before.
+func (terms Terms) Renewed(broker string, epoch int64) []int64 {
+	var renewed []int64
+	for {
+		before := int64(math.MinInt64)
+		for _, term := range terms {
+			if term.Epoch < epoch {
+				before = max(before, term.Epoch)
+			}
+		}
+		if !slices.ContainsFunc(terms, func(term Term) bool { return term.Epoch == before && term.Broker == broker }) {
+			return renewed
+		}
+		renewed = append(renewed, before)
+		epoch = before
+	}
 }
 
 // Current returns the newest term of a time, if it is one of this broker.
