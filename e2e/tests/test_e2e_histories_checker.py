@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from gantry_histories.bodies import digest_of, make_body, read_key
 from gantry_histories.check import check
-from gantry_histories.events import Answered, Event, Journal, Outcome, Sent, outcome_of
-from gantry_histories.final import Final, Stored
+from gantry_histories.events import Event, Journal, Outcome, outcome_of
+from gantry_histories.final import Final
 from gantry_histories.findings import Kind, Loss, Mode
 from gantry_histories.hand_made import ASYNC, BROKEN, OTHER, SYNC, Case, Q, lose_and_give_the_place_away
 from gantry_histories.ideal import IdealGroup
-from gantry_histories.recording import Recording, IncompleteRecording, load_history, load_recording, write_recording
+from gantry_histories.recording import IncompleteRecording, Recording, load_history, load_recording, write_recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -203,7 +203,9 @@ def test_recording_is_read_back_as_written(tmp_path: Path) -> None:
     assert read.history.shown == recording.history.shown
     assert read.history.offsets == recording.history.offsets
     assert read.final == replace(
-        recording.final, queues=dict(recording.final.queues), ends={queue: recording.final.end(queue) for queue in recording.final.queues}
+        recording.final,
+        queues=dict(recording.final.queues),
+        ends={queue: recording.final.end(queue) for queue in recording.final.queues},
     )
     assert check(*read) == []
     path.write_bytes(path.read_bytes().rpartition(b'{"event":"ended"')[0])

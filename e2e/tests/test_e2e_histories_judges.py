@@ -1,10 +1,9 @@
-"""Both judges of histories: Porcupine calls a history illegal exactly if ours has findings, and differences are found."""
+"""Both judges of histories: Porcupine calls a history illegal exactly if ours has findings; differences are found."""
 
 from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -291,15 +290,13 @@ def test_incomplete_file_is_refused(program: Path, tmp_path: Path) -> None:
         judges.ask_porcupine(program, path)
 
 
+@pytest.mark.needs_go
 @pytest.mark.needs_porcupine
 def test_tests_of_the_program_pass() -> None:
     """The program has tests in its own language."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("not run here: no go on PATH")
     environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
     result = subprocess.run(
-        [go, "test", "./..."], cwd=MODULE, env=environment, capture_output=True, text=True, timeout=TEST_TIMEOUT_S,
+        ["go", "test", "./..."], cwd=MODULE, env=environment, capture_output=True, text=True, timeout=TEST_TIMEOUT_S,
         check=False,
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ class RunResult:
     """The result of one seeded run."""
 
     plan: Plan
-    judgement: Judgement = Judgement((), None)
+    judgement: Judgement
     answers: Counter[str] = field(default_factory=Counter)
     """Number of sends by their outcome."""
 
@@ -42,7 +42,7 @@ class RunResult:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """What the judges found."""
+        """Return the violations that the judges found."""
         return self.judgement.findings
 
     def __str__(self) -> str:

@@ -235,7 +235,7 @@ class History:
 
     @property
     def committed(self) -> list[Committed]:
-        """The requests of commits."""
+        """Return the requests of commits, without their replies."""
         return [event for event in self.offsets if isinstance(event, Committed)]
 
     def acknowledged_sends(self) -> Iterable[tuple[Sent, Answered]]:
@@ -269,4 +269,3 @@ class Journal:
         self.history.add(event)
         if self._file is not None:
             self._file.write(_encode(event) + b"\n")
-

@@ -1,7 +1,7 @@
 """Histories that are made by hand: a valid one, and for each rule one that breaks it and no other.
 
-    case = Case()               valid: five acknowledged messages, a promotion after the third, one consumer
-    BROKEN[Kind.LOST][0](case)  the last message is lost
+case = Case()               valid: five acknowledged messages, a promotion after the third, one consumer
+BROKEN[Kind.LOST][0](case)  the last message is lost
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from gantry_histories.events import (
 from gantry_histories.final import EpochStart, Final, LogSums, Piece, Stored
 from gantry_histories.findings import Kind, Loss, Mode
 from gantry_histories.recording import Recording
-
 
 SYNC: Constant = Mode(Loss.NOTHING)
 ASYNC: Constant = Mode(Loss.SUFFIX)

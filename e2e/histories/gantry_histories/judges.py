@@ -1,8 +1,8 @@
 """Both judges of a history: `check`, and Porcupine with the model in `e2e/histories/porcupine`.
 
-They share the file of the run (`recording`) and no code. Each says whether the history keeps the guarantees of the
-group's mode, and they must agree: a difference is a finding of its own, since one of the two is wrong. Only the bytes of
-the members' logs (``Kind.DIVERGED``) are not part of Porcupine's model.
+They share the file of the run (`recording`) and no code. Each decides whether the history keeps the guarantees of the
+group's mode, and they must agree: a difference is a finding of its own, since one of the two is wrong. Only the bytes
+of the members' logs (``Kind.DIVERGED``) are not part of Porcupine's model.
 
     python -m gantry_histories.judges FILE          judge the file of an earlier run again
 """
@@ -34,7 +34,7 @@ OWN_ONLY: Final = frozenset({Kind.DIVERGED})
 
 
 class Verdict(StrEnum):
-    """The result of Porcupine."""
+    """What Porcupine has decided about all partitions of a history."""
 
     LINEARIZABLE = "Ok"
     NOT_LINEARIZABLE = "Illegal"
@@ -106,7 +106,7 @@ def find_porcupine() -> Path | None:
 def ask_porcupine(program: Path, path: Path, timeout_s: int = DECISION_S) -> SecondOpinion:
     """Let Porcupine judge a file. The picture of a history that is not linearizable is next to it. Raises
     ``PorcupineFailed``."""
-    command = [program, "-timeout", f"{timeout_s}s", "-picture", path.with_suffix(".html"), path]
+    command = [str(program), "-timeout", f"{timeout_s}s", "-picture", str(path.with_suffix(".html")), str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise PorcupineFailed(result.stderr.strip())

@@ -57,7 +57,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", tag_field="e
 
 
 class Recording(NamedTuple):
-    """A complete file."""
+    """The content of the file of a run that completed."""
 
     history: History
     final: Final

@@ -4,7 +4,7 @@ A reply is compared only with earlier replies of the same process in the same te
 the process, which has run since the connection was opened; the term is the newest one when the reply arrives. A slave,
 an older master and a restarted master may lag, so nothing is expected from the ends and offsets that they return.
 
-    connection opened, or term recorded ---- a send starts -- is acknowledged ---- pull ---- reply: must show the message
+    connection opened, or term recorded ---- a send starts -- is acknowledged ---- pull ---- reply: shows the message
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def _find_outdated(reads: Iterator[Read], sends: list[tuple[Sent, Answered]]) ->
             done += 1
         if newest is not None and newest[1].queue_offset >= read.end:
             sent, answer = newest
+            late_ms = (read.called - answer.at) / 1e6
             yield Finding(
                 Kind.OUTDATED,
-                f"{read.client} got the end {read.end} of {read.queue} from {read.broker}, "
-                f"{(read.called - answer.at) / 1e6:.3f} ms after it had acknowledged {sent.key} as {answer.queue_offset}",
+                f"{read.client} got the end {read.end} of {read.queue} from {read.broker}, {late_ms:.3f} ms after it "
+                f"had acknowledged {sent.key} as {answer.queue_offset}",
             )
 
 
@@ -58,7 +59,13 @@ class GroupOffset:
     """What is known of the offset of a consumer's group in a queue."""
 
     last: CommitAnswered | OffsetRead | None = None
-    """The last reply with this offset."""
+    """The last reply with this offset; None if it is not known what is stored."""
+
+    reader: tuple[str, int] = "", 0
+    """The broker and the connection of the last pull."""
+
+    end: int = 0
+    """The highest end of the queue that this connection has returned."""
 
     pending: set[int] = field(default_factory=set)
     """Committed offsets that were never confirmed: each may take effect at any later time, or not at all."""
@@ -69,32 +76,49 @@ class GroupOffset:
 
 def find_forgotten_offsets(history: History, terms: TermIndex) -> Iterator[Finding]:
     """Find offsets that a broker returned although it had confirmed another one, or although no one had committed so
-    high an offset."""
+    high an offset.
+
+    A broker may lower a commit that is beyond the end of its queue, so what it stores is known only if it has shown the
+    queue up to this offset. Without an offset it may store one by itself, when it refuses a pull beyond that end.
+    """
     known: dict[tuple[str, Queue], GroupOffset] = defaultdict(GroupOffset)
-    for event in history.offsets:
+    for event in sorted([*history.reads, *history.offsets], key=lambda one: one.at):
         state = known[event.client, event.queue]
-        if isinstance(event, Committed):
-            state.pending.add(event.offset)
-            state.highest = max(state.highest, event.offset)
-            continue
-        if isinstance(event, CommitAnswered):
-            state.pending.discard(event.offset)
-        elif _is_same_process(state.last, event, terms):
-            if event.offset != state.last.offset and event.offset not in state.pending:
-                yield _forgotten(event, f"{state.last.offset}, as it had confirmed on this connection")
-        elif event.offset > state.highest:
-            yield _forgotten(event, f"at most {state.highest}, the highest offset that was committed")
-        state.last = event
+        match event:
+            case Read():
+                end = state.end if state.reader == _connection(event) else 0
+                state.reader, state.end = _connection(event), max(end, event.end)
+            case Committed():
+                state.pending.add(event.offset)
+                state.highest = max(state.highest, event.offset)
+            case CommitAnswered():
+                state.pending.discard(event.offset)
+                is_stored = state.reader == _connection(event) and event.offset <= state.end
+                state.last = event if is_stored else None
+            case OffsetRead():
+                yield from _find_forgotten(state, event, terms)
+                state.last = event if event.offset >= 0 else None
+
+
+def _find_forgotten(state: GroupOffset, event: OffsetRead, terms: TermIndex) -> Iterator[Finding]:
+    expected = ""
+    if _is_same_process(state.last, event, terms):
+        if event.offset != state.last.offset and event.offset not in state.pending:
+            expected = f"{state.last.offset}, as it had confirmed on this connection"
+    elif event.offset > state.highest:
+        expected = f"at most {state.highest}, the highest offset that was committed"
+    if expected:
+        evidence = f"{event.broker} returned {event.offset} for {event.client} in {event.queue}, expected {expected}"
+        yield Finding(Kind.FORGOTTEN, evidence)
 
 
 def _is_same_process(
     last: CommitAnswered | OffsetRead | None, event: OffsetRead, terms: TermIndex
 ) -> TypeGuard[CommitAnswered | OffsetRead]:
-    if last is None or (last.broker, last.connected) != (event.broker, event.connected):
+    if last is None or _connection(last) != _connection(event):
         return False
     return terms.start_if_current(event.broker, event.at) is not None
 
 
-def _forgotten(event: OffsetRead, expected: str) -> Finding:
-    evidence = f"{event.broker} returned {event.offset} for {event.client} in {event.queue}, expected {expected}"
-    return Finding(Kind.FORGOTTEN, evidence)
+def _connection(event: Read | CommitAnswered | OffsetRead) -> tuple[str, int]:
+    return event.broker, event.connected

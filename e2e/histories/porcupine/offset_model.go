@@ -2,13 +2,16 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 )
 
 // An OffsetState is a state of one consumer in one queue: where it reads, and what is stored as the offset of its group.
 type OffsetState struct {
 	offset     int64
-	connection Connection // of the last reply with this offset
+	connection Connection // of the last reply with this offset; none if it is not known what is stored
+	reader     Connection // of the last pull
+	end        int64      // the highest end of the queue that the reader was shown
 	highest    int64      // the highest offset that was ever committed
 	position   int64      // the highest offset at which the consumer has continued; -1 before its first read
 	pending    []int64    // offsets whose commit was not confirmed, sorted
@@ -29,14 +32,20 @@ type OffsetOperation interface {
 
 // Continued is the reply to a pull, as a move of the consumer.
 type Continued struct {
-	Begin int64
-	Next  int64
+	Begin      int64
+	Next       int64
+	End        int64 // of the queue, in the reply
+	Connection Connection
 }
 
 // Step moves the consumer. It may go back, but never skip messages: after its first read it begins where it has been.
 func (read Continued) Step(state OffsetState) (OffsetState, bool) {
 	isLegal := state.position < 0 || read.Begin <= state.position
 	state.position = max(state.position, read.Next)
+	if state.reader != read.Connection {
+		state.reader, state.end = read.Connection, 0
+	}
+	state.end = max(state.end, read.End)
 	return state, isLegal
 }
 
@@ -65,12 +74,16 @@ type CommitDone struct {
 	Connection Connection
 }
 
-// Step stores the offset.
+// Step stores the offset. A broker may lower one that is beyond the end of its queue, so what is stored is known only if
+// the broker has shown the queue up to this offset.
 func (commit CommitDone) Step(state OffsetState) (OffsetState, bool) {
 	if !slices.Contains(state.pending, commit.Offset) {
 		return state, false
 	}
 	state.offset, state.connection = commit.Offset, commit.Connection
+	if state.reader != commit.Connection || state.end < commit.Offset {
+		state.offset, state.connection = -1, Connection{}
+	}
 	state.pending = without(state.pending, commit.Offset)
 	return state, true
 }
@@ -95,6 +108,9 @@ func (reply OffsetReturned) Step(state OffsetState) (OffsetState, bool) {
 		return state, false
 	}
 	state.offset, state.connection = reply.Offset, reply.Connection
+	if reply.Offset < 0 { // the broker may store an offset by itself, when it refuses a pull beyond the end
+		state.connection = Connection{}
+	}
 	return state, true
 }
 
@@ -119,8 +135,9 @@ func (last OffsetAtEnd) String() string {
 
 // Equal compares all fields.
 func (state OffsetState) Equal(other OffsetState) bool {
-	return state.offset == other.offset && state.connection == other.connection &&
-		state.highest == other.highest && state.position == other.position && slices.Equal(state.pending, other.pending)
+	pending, others := state.pending, other.pending
+	state.pending, other.pending = nil, nil
+	return reflect.DeepEqual(state, other) && slices.Equal(pending, others)
 }
 
 func (state OffsetState) String() string {

@@ -222,7 +222,7 @@ func (translation *Translation) addReads() {
 				messages := []Identity{{shown.Digest, shown.PhysicalOffset}}
 				read := Read{Begin: shown.QueueOffset, Messages: messages, Broker: shown.Broker, Epoch: -1, End: -1}
 				history.add(read, shown.At, shown.At)
-				moved := Continued{shown.QueueOffset, shown.QueueOffset + 1}
+				moved := Continued{shown.QueueOffset, shown.QueueOffset + 1, 0, Connection{shown.Broker, shown.At}}
 				translation.offsetsOf(shown.Client, shown.Queue).add(moved, shown.At, shown.At)
 			}
 		}
@@ -235,7 +235,8 @@ func (translation *Translation) addRead(event *Event) {
 	unread := history.unread[event.Client]
 	shown := unread[len(unread)-event.Count:]
 	history.unread[event.Client] = unread[:len(unread)-event.Count]
-	translation.offsetsOf(event.Client, event.Queue).add(Continued{event.Begin, event.Next}, event.Called, event.At)
+	moved := Continued{event.Begin, event.Next, event.End, Connection{event.Broker, event.Connected}}
+	translation.offsetsOf(event.Client, event.Queue).add(moved, event.Called, event.At)
 	read := Read{Broker: event.Broker, Epoch: -1, End: -1}
 	if term, isCurrent := translation.terms.Current(event.Broker, event.At); isCurrent && event.End >= 0 &&
 		translation.recording.Ended.ShowsAcknowledged {
