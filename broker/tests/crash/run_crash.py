@@ -18,7 +18,8 @@ from types import FrameType
 
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
 
 from crash.cells import CELLS
 from crash.checker import check
