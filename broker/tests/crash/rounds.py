@@ -21,7 +21,7 @@ from typing import Final, final
 
 from crash.broker_runs import BrokerRuns
 from crash.cells import COMMIT_WINDOW_S, Cell
-from crash.checker import Fault, check, lost_messages, stored_marks
+from crash.checker import check, lost_messages, stored_marks
 from crash.history import History, Outcome, Sent
 from crash.load_consumer import LoadConsumer
 from crash.log_walk import Queue, log_files, messages_by_queue, walk_log
@@ -91,8 +91,8 @@ class CrashRun:
         settings = SETTINGS | cell.settings(pool_path, seed) | sabotage.settings
         self._broker_runs = BrokerRuns(directory, settings, self.verdict, without=sabotage.guard)
         self._recording = JobRecording(self._history, self._broker_runs.address)
-        self._pulled_faults: list[Fault] = []
-        """What the checker found in the last readback."""
+        self._readback_faults: list[str] = []
+        """What was found in the last readback, compared with the history and with what a consumer has read."""
 
         self._settled_end = -1
         """The physical offset of the last message that was stored when the history was settled last."""
@@ -156,7 +156,9 @@ class CrashRun:
         is_undisturbed = not chosen.start_crashes and not chosen.recovery_kills
         replayed = self._compare_restart(in_files, walked, may_count=is_undisturbed)
         self.verdict.consumed += sum(len(messages) for messages in consumer.consumed.values())
-        self.verdict.faults += [f"SHOWN, and gone: {text}" for text in consumer.missing(walked)]
+        missing = [f"SHOWN, and gone: {text}" for text in consumer.missing(walked)]
+        self.verdict.faults += missing
+        self._readback_faults += missing
         lost = self._settle(walked)
         self._walked = walked
         self.verdict.rounds += 1
@@ -222,7 +224,7 @@ class CrashRun:
         missing = await not_found_by_key(channel, sample)
         await channel.close()
         self.verdict.faults += [f"NOT FOUND BY KEY: {text}" for text in missing]
-        self._pulled_faults = self._judge("pulled", pulled, may_lose_tail=self._cell.may_lose_tail)
+        self._readback_faults = self._judge("pulled", pulled, may_lose_tail=self._cell.may_lose_tail)
         walked = self._in_files()
         if pulled != walked:
             self._judge("files after the restart", walked, may_lose_tail=self._cell.may_lose_tail)
@@ -231,16 +233,17 @@ class CrashRun:
         self.verdict.log_files = len(log_files(self._store))
         return walked
 
-    def _judge(self, where: str, queues: Queues, *, may_lose_tail: bool) -> list[Fault]:
+    def _judge(self, where: str, queues: Queues, *, may_lose_tail: bool) -> list[str]:
         """Check these queues against the history, and add what is wrong to the faults, with where it was found."""
         found = check(self._history, queues, may_lose_tail=may_lose_tail)
-        self.verdict.faults += [f"{where}: {fault}" for fault in found]
-        return found
+        faults = [f"{where}: {fault}" for fault in found]
+        self.verdict.faults += faults
+        return faults
 
     def _ask_second_judge(self) -> None:
         """Let Porcupine judge the history of the whole job, and add its findings to the faults."""
         judgement = self._recording.judge(
-            self._directory / "judged.jsonl", self._pulled_faults,
+            self._directory / "judged.jsonl", self._readback_faults,
             may_lose_tail=self._cell.may_lose_tail, shows_acknowledged=self._cell.shows_acknowledged,
         )  # fmt: skip
         self.verdict.faults += [f"judges: {finding}" for finding in judgement.findings]

@@ -1,4 +1,4 @@
-"""The crash run: repeated `kill -9` of a broker under load, in every mode, with an independent checker.
+"""The crash run: repeated `kill -9` of a broker under load, in every mode, with independent checkers.
 
 Exit code 0 when a cell (a flush mode and a medium of the write buffer) ran, every message was kept that its mode
 promises to keep, and a run of `ROUNDS_DEMANDED` rounds or more proves that messages were at risk; otherwise 1, also if
@@ -18,8 +18,8 @@ from types import FrameType
 
 import click
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[3] / "e2e/histories"))
 
 from crash.cells import CELLS
 from crash.checker import check

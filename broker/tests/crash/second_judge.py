@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from crash.checker import Fault
 from crash.history import History, Outcome, Sent
 from crash.load_consumer import ReadRecord
 from crash.log_walk import Queue
@@ -92,22 +91,21 @@ class JobRecording:
             if sent.outcome is Outcome.GONE and not sent.answered_ns and mark not in self._gone:
                 self._gone[mark] = time.monotonic_ns()
 
-    def judge(self, path: Path, pulled: Sequence[Fault], *, may_lose_tail: bool, shows_acknowledged: bool) -> Judgement:
+    def judge(self, path: Path, own: Sequence[str], *, may_lose_tail: bool, shows_acknowledged: bool) -> Judgement:
         """Write the recording to ``path``, and return the results of its judges.
 
-        ``pulled`` are the faults that the crash checker found in the last readback; Porcupine must agree with it, too.
+        ``own`` are the faults that the crash checker found in the last readback; Porcupine must agree with it, too.
         """
-        mode = Mode(Loss.SUFFIX if may_lose_tail else Loss.NOTHING, shows_acknowledged)
+        mode = Mode(Loss.SUFFIX if may_lose_tail else Loss.NOTHING, shows_acknowledged, keeps_shown=True)
         recording = Recording(self._events(), self._end(), mode)
         with path.open("wb") as file:
             write_recording(file, recording)
         judgement = judge(path, recording, find_porcupine())
         if judgement.second is None or judgement.second.verdict is Verdict.UNDECIDED:
             return judgement
-        if bool(pulled) == (judgement.second.verdict is Verdict.NOT_LINEARIZABLE):
+        if bool(own) == (judgement.second.verdict is Verdict.NOT_LINEARIZABLE):
             return judgement
-        names = ", ".join(sorted({fault.kind.name for fault in pulled})) or "nothing"
-        evidence = f"the crash checker found {names}; Porcupine: {judgement.second}"
+        evidence = f"the crash checker found {own[0] if own else 'nothing'}; Porcupine: {judgement.second}"
         return Judgement([*judgement.findings, Finding(Kind.DISAGREEMENT, evidence)], judgement.second)
 
     # -- the events ----------------------------------------------------------------------------------------------------

@@ -58,3 +58,7 @@ class Mode(NamedTuple):
     shows_acknowledged: bool = True
     """Whether a master shows a message as soon as it has acknowledged it: not with a buffer in anonymous memory, which
     is shown only when it is committed."""
+
+    keeps_shown: bool = False
+    """Whether no message is lost that a consumer has received, even if acknowledged messages may be: with one broker,
+    whose consumers see only what survives its process."""

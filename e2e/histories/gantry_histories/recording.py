@@ -45,8 +45,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", tag_field="e
     """What the mode may lose."""
 
     shows_acknowledged: bool
-    """See ``Mode``."""
+    """See ``Mode``, also for the next."""
 
+    keeps_shown: bool
     epochs: Sequence[EpochStart]
     begin: int
     """The first offset of the log."""
@@ -90,7 +91,8 @@ def write_end(file: IO[bytes], final: Final, mode: Mode) -> None:
         messages = final.queues.get(queue, ())
         file.write(_encode(Contents(queue=queue, messages=messages, end=final.end(queue))) + b"\n")
     ended = Ended(
-        loss=mode.loss, shows_acknowledged=mode.shows_acknowledged, epochs=final.epochs, begin=final.begin,
+        loss=mode.loss, shows_acknowledged=mode.shows_acknowledged, keeps_shown=mode.keeps_shown,
+        epochs=final.epochs, begin=final.begin,
         committed=[CommittedOffset(client, queue, offset) for (client, queue), offset in final.committed.items()],
         logs=[(log.member, log.pieces) for log in final.logs],
     )  # fmt: skip
@@ -116,7 +118,7 @@ def load_recording(path: Path) -> Recording:
         begin=ended.begin,
         ends={one.queue: one.end for one in contents},
     )
-    return Recording(history, final, Mode(ended.loss, ended.shows_acknowledged))
+    return Recording(history, final, Mode(ended.loss, ended.shows_acknowledged, ended.keeps_shown))
 
 
 def _load(path: Path) -> tuple[History, list[Contents], Ended | None]:

@@ -2,7 +2,7 @@
 
 A consumer continues after the last message that it received. So a received message must be stored in the end, at the
 same offset, or new messages at that offset are skipped for ever. Where the mode may lose the end of a log, only that
-part may vanish, and a consumer may skip the messages that replace it.
+part may vanish, and a consumer may skip the messages that replace it; not even that if the mode keeps what was shown.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _is_stored(shown: Shown, places: dict[tuple[Queue, int], Stored]) -> bool:
 
 
 def _may_be_lost(shown: Shown, final: Final, mode: Mode, terms: TermIndex) -> bool:
-    if mode.loss is not Loss.SUFFIX:
+    if mode.loss is not Loss.SUFFIX or mode.keeps_shown:
         return False
     return is_in_lost_tail(final, terms.epoch_at(shown.broker, shown.at), shown.physical_offset)
 

@@ -41,7 +41,8 @@
 //
 // The log of a term begins with the log of the term before. In an asynchronous group a promotion may cut the end off; in
 // all other modes that is illegal. The last master's log has the start of every term that still has a part in it, so the
-// length of the queue at the start is known, and only messages after it may be cut. A term that was lost altogether has
+// length of the queue at the start is known, and only messages after it may be cut. A single broker that may lose the end
+// of its log shows only what it cannot lose, so there a promotion cuts nothing that was shown. A term that was lost altogether has
 // no such record, and its first message shows where it began. The logs of older terms are kept in the state, because
 // slaves and deposed masters may still show them.
 //

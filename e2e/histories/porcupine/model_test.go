@@ -48,7 +48,9 @@ func TestOpenSendIsReplacedWhenItIsSeen(t *testing.T) {
 	}
 }
 
-func start(length int64) QueueState { return QueueState{terms: []TermLog{{1, logOf(length), fixed}}} }
+func start(length int64) QueueState {
+	return QueueState{terms: []TermLog{{1, logOf(length), fixed, 0}}}
+}
 
 func TestAcknowledgementNeedsTheTermOfItsMaster(t *testing.T) {
 	facts := &QueueFacts{}
@@ -77,6 +79,14 @@ func TestPromotionCutsOnlyInALossyMode(t *testing.T) {
 	state, isLegal := promotion.Step(&QueueFacts{isLossy: true}, start(4))
 	if !isLegal || state.top().log.length != 2 || state.terms[0].log.length != 4 {
 		t.Fatal("expected the old log, and the new one without its end")
+	}
+	read := Read{Begin: 2, Messages: []Identity{message(2)}, Epoch: -1}
+	for keepsShown, expected := range map[bool]bool{true: false, false: true} {
+		facts := &QueueFacts{isLossy: true, keepsShown: keepsShown}
+		shown, _ := read.Step(facts, start(4))
+		if _, isLegal := promotion.Step(facts, shown); isLegal != expected {
+			t.Fatalf("expected %t with keepsShown=%t", expected, keepsShown)
+		}
 	}
 	promotion.Start = 300 // the message at offset 2 is before the start of the new term
 	if _, isLegal := promotion.Step(&QueueFacts{isLossy: true}, start(4)); isLegal {

@@ -89,7 +89,9 @@ func (translation *Translation) queue(queue Queue) *queueHistory {
 		history = &queueHistory{
 			contents: Event{Queue: queue}, shown: map[string][]*Event{}, stored: map[string]Message{},
 			unread: map[string][]*Event{},
-			facts:  QueueFacts{isLossy: translation.isLossy, known: map[int64][]int64{}},
+			facts: QueueFacts{
+				isLossy: translation.isLossy, keepsShown: translation.recording.Ended.KeepsShown, known: map[int64][]int64{},
+			},
 		}
 		translation.queues[queue] = history
 		translation.order = append(translation.order, queue)
@@ -290,7 +292,7 @@ func (history *queueHistory) partition(queue Queue, oldest int64) Partition {
 	facts := &history.facts
 	slices.SortStableFunc(history.operations, func(one, two porcupine.Operation) int { return int(one.Call - two.Call) })
 	return Partition{queue.String(), porcupine.Model{
-		Init: func() any { return QueueState{terms: []TermLog{{oldest, NewLog(), fixed}}} },
+		Init: func() any { return QueueState{terms: []TermLog{{oldest, NewLog(), fixed, 0}}} },
 		Step: func(state, input, _ any) (bool, any) {
 			next, isLegal := input.(QueueOperation).Step(facts, state.(QueueState))
 			return isLegal, next

@@ -23,6 +23,8 @@ type TermLog struct {
 	// Where the promotion has cut the log is not known yet: at this length or after it. The first message of the term
 	// shows it. -1 if it is known.
 	floor int64
+
+	shown int64 // the length up to which consumers have received messages
 }
 
 // fixed is the floor of a log whose start in the term is known.
@@ -40,7 +42,7 @@ func (state QueueState) with(place int, log *Node, floor int64) QueueState {
 // Equal compares the contents of both states, by the hashes of their logs.
 func (state QueueState) Equal(other QueueState) bool {
 	return state.open == other.open && slices.EqualFunc(state.terms, other.terms, func(one, two TermLog) bool {
-		return one.epoch == two.epoch && one.floor == two.floor && one.log.length == two.log.length &&
+		return one.epoch == two.epoch && one.floor == two.floor && one.shown == two.shown && one.log.length == two.log.length &&
 			one.log.hash == two.log.hash
 	})
 }
@@ -49,7 +51,7 @@ func (state QueueState) Equal(other QueueState) bool {
 func (state QueueState) Hash() uint64 {
 	value := hash(uint64(state.open), "")
 	for _, term := range state.terms {
-		value = hash(value, "", term.epoch, term.floor, term.log.length, int64(term.log.hash))
+		value = hash(value, "", term.epoch, term.floor, term.shown, term.log.length, int64(term.log.hash))
 	}
 	return value
 }
@@ -64,8 +66,9 @@ func (state QueueState) String() string {
 
 // QueueFacts are what is known of a queue from the whole file.
 type QueueFacts struct {
-	isLossy bool  // a promotion may cut the end of the log
-	expired int64 // messages before this offset are gone at the end, because they have expired
+	isLossy    bool  // a promotion may cut the end of the log
+	keepsShown bool  // but no message that a consumer has received
+	expired    int64 // messages before this offset are gone at the end, because they have expired
 
 	// The epochs in which a message is known to have been appended at an offset. An open send cannot be there.
 	known map[int64][]int64
@@ -191,7 +194,7 @@ func (promotion Promote) Step(facts *QueueFacts, state QueueState) (QueueState, 
 			floor = 0
 		}
 	}
-	if top.log.length < length {
+	if top.log.length < length || (facts.keepsShown && length < top.shown) {
 		return state, false
 	}
 	for node := top.log; node.length > length; node = node.before {
@@ -200,7 +203,7 @@ func (promotion Promote) Step(facts *QueueFacts, state QueueState) (QueueState, 
 			return state, false
 		}
 	}
-	state.terms = append(slices.Clone(state.terms), TermLog{promotion.Epoch, top.log.Cut(length), floor})
+	state.terms = append(slices.Clone(state.terms), TermLog{promotion.Epoch, top.log.Cut(length), floor, 0})
 	return state, true
 }
 
@@ -244,9 +247,7 @@ func (read Read) Step(facts *QueueFacts, state QueueState) (QueueState, bool) {
 	for place := last; place >= 0; place-- {
 		term := state.terms[place]
 		if term.log.Has(read.Begin, read.Messages) {
-			if term.floor != fixed && len(read.Messages) > 0 {
-				state = state.with(place, term.log, max(term.floor, read.Begin+int64(len(read.Messages))))
-			}
+			state = read.show(facts, state, place)
 			return state, !isCurrent || read.IsWhole || read.isComplete(term.log)
 		}
 		if isCurrent || read.IsWhole {
@@ -254,6 +255,23 @@ func (read Read) Step(facts *QueueFacts, state QueueState) (QueueState, bool) {
 		}
 	}
 	return state, false
+}
+
+// show records how far consumers have received messages, where that limits what may be lost later.
+func (read Read) show(facts *QueueFacts, state QueueState, place int) QueueState {
+	term, end := state.terms[place], read.Begin+int64(len(read.Messages))
+	if len(read.Messages) == 0 || (term.floor == fixed && !facts.keepsShown) {
+		return state
+	}
+	if term.floor != fixed {
+		term.floor = max(term.floor, end)
+	}
+	if facts.keepsShown {
+		term.shown = max(term.shown, end)
+	}
+	state.terms = slices.Clone(state.terms)
+	state.terms[place] = term
+	return state
 }
 
 // isComplete returns whether no acknowledged message of this process is beyond the end in the reply.

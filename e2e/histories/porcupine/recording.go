@@ -82,6 +82,7 @@ type Event struct {
 	Messages          []Message
 	Loss              string
 	ShowsAcknowledged bool `json:"shows_acknowledged"`
+	KeepsShown        bool `json:"keeps_shown"`
 	Epochs            []EpochStart
 	Committed         []CommittedOffset
 }
