@@ -16,7 +16,7 @@ from gantry_histories.findings import Finding, Kind, Loss, Mode
 from gantry_histories.hand_made import ASYNC, BROKEN, OTHER, SYNC, Case, Q, lose_and_give_the_place_away
 from gantry_histories.ideal import IdealGroup
 from gantry_histories.judges import OWN_ONLY, Judgement, PorcupineFailed, SecondOpinion, Verdict, build_porcupine
-from gantry_histories.recording import Recording, write_recording
+from gantry_histories.recording import Recording, pack_recording, write_recording
 
 MODULE = judges.SCRIPT.parent.parent / "e2e/histories/porcupine"
 TEST_TIMEOUT_S = 300
@@ -278,6 +278,23 @@ def test_missing_program_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setenv("GANTRY_REQUIRE", "root,porcupine")
     with pytest.raises(PorcupineFailed):
         judges.find_porcupine()
+
+
+@pytest.mark.needs_porcupine
+def test_packed_recording_is_kept_only_if_the_judges_disagree(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load in a pod sends its recording as a text. The finding names the file."""
+    text = pack_recording(Case().recording())
+
+    assert judges.judge_packed(text, tmp_path / "kept") == []
+    assert list((tmp_path / "kept").iterdir()) == []
+
+    monkeypatch.setattr(judges, "check", lambda *recording: [Finding(Kind.LOST, "m1")])
+    [finding] = judges.judge_packed(text, tmp_path / "kept")
+    [folder] = (tmp_path / "kept").iterdir()
+    assert finding.kind is Kind.DISAGREEMENT
+    assert str(folder / "history.jsonl") in finding.evidence
 
 
 @pytest.mark.needs_porcupine

@@ -103,7 +103,7 @@ def test_lost_end_of_the_log_is_legal_only_with_an_anonymous_buffer(tmp_path: Pa
 
 @pytest.mark.needs_porcupine
 def test_message_that_was_shown_may_not_be_lost(tmp_path: Path) -> None:
-    """Even with an anonymous buffer; the crash checker compares that elsewhere, so its faults are passed to the judges."""
+    """Even with an anonymous buffer. The crash checker compares that elsewhere; its faults are passed to the judges."""
     job = SmallJob()
     job.consume(2)
     job.recording.record_end()

@@ -15,13 +15,15 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Final, NamedTuple
 
 import msgspec
 
 from gantry_histories.check import check
 from gantry_histories.findings import Finding, Kind
-from gantry_histories.recording import Recording, load_recording, write_end
+from gantry_histories.recording import Recording, load_recording, unpack_recording, write_end
 
 SCRIPT: Final = Path(__file__).resolve().parents[3] / "scripts/porcupine"
 """Builds the program of Porcupine once, and prints its path."""
@@ -138,6 +140,21 @@ def end_and_judge(path: Path, recording: Recording, program: Path | None) -> Jud
     with path.open("ab") as file:
         write_end(file, recording.final, recording.mode)
     return judge(path, recording, program)
+
+
+def judge_packed(text: str, folder: Path) -> list[Finding]:
+    """Return how Porcupine differs from our judge about a packed recording. Its file is kept in the folder only if it
+    does. Raises ``PorcupineFailed``."""
+    program = find_porcupine()
+    if program is None:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    path = Path(mkdtemp(dir=folder)) / "history.jsonl"
+    recording = unpack_recording(text, path)
+    found = compare(check(*recording), ask_porcupine(program, path))
+    if not found:
+        rmtree(path.parent)
+    return [finding._replace(evidence=f"{finding.evidence}; the history is {path}") for finding in found]
 
 
 def main() -> None:

@@ -10,7 +10,10 @@ A file without the line ``ended`` is that of a run that did not complete. Its ev
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -98,6 +101,19 @@ def write_end(file: IO[bytes], final: Final, mode: Mode) -> None:
     )  # fmt: skip
     file.write(_encode(ended) + b"\n")
     file.flush()
+
+
+def pack_recording(recording: Recording) -> str:
+    """Return a complete file as a short text, for the output of a program."""
+    file = BytesIO()
+    write_recording(file, recording)
+    return b64encode(zlib.compress(file.getvalue())).decode()
+
+
+def unpack_recording(text: str, path: Path) -> Recording:
+    """Write the file that was packed into a text, and read it."""
+    path.write_bytes(zlib.decompress(b64decode(text)))
+    return load_recording(path)
 
 
 def load_history(path: Path) -> History:
