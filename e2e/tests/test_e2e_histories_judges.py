@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from gantry_histories import judges
-from gantry_histories.events import Answered, Outcome
+from gantry_histories.events import Answered, Outcome, Shown, Term
+from gantry_histories.final import EpochStart
 from gantry_histories.findings import Finding, Kind, Loss, Mode
 from gantry_histories.hand_made import ASYNC, BROKEN, OTHER, SYNC, Case, Q, lose_and_give_the_place_away
 from gantry_histories.ideal import IdealGroup
@@ -148,6 +149,37 @@ def test_slave_may_lag_and_a_master_may_not(program: Path, tmp_path: Path) -> No
         case.read(3, 3, 3, at=850, broker=broker)
 
         assert verdict(case.recording(), program, tmp_path) is expected
+
+
+@pytest.mark.needs_porcupine
+def test_master_that_gets_a_new_epoch_may_still_acknowledge_in_the_old_one(program: Path, tmp_path: Path) -> None:
+    """A term is recorded before the order. What the same master appends in between belongs to the older term."""
+    case = Case()
+    case.epochs.append(EpochStart(3, 600))
+    case.term(3, "b", 1_000)
+    for number in (5, 6):
+        case.send(f"m{number}", 1_000 + 10 * number, stream=2)
+        case.ok(f"m{number}", number, 1_005 + 10 * number, "b")
+        case.store(f"m{number}", number)
+
+    assert verdict(case.recording(), program, tmp_path) is Verdict.LINEARIZABLE
+
+
+@pytest.mark.needs_porcupine
+@pytest.mark.parametrize("is_estimated", [True, False])
+def test_estimated_term_may_begin_before_its_first_acknowledgement(
+    is_estimated: bool, program: Path, tmp_path: Path
+) -> None:
+    """In a cluster the begin of a term is not recorded: its first acknowledgement shows that it had begun."""
+    case = Case()
+    case.history.terms[1] = Term(epoch=2, broker="b", at=115, is_estimated=is_estimated)
+    case.add(Shown(client="d", queue=Q, queue_offset=3, physical_offset=300, key="m3", digest="#m3", broker="b",
+                   at=112))  # fmt: skip
+
+    second = judge(case.recording(), program, tmp_path).second
+
+    assert second is not None
+    assert second.verdict is (Verdict.LINEARIZABLE if is_estimated else Verdict.NOT_LINEARIZABLE)
 
 
 @pytest.mark.needs_porcupine

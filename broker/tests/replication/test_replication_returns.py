@@ -80,7 +80,8 @@ async def test_master_restores_its_lost_tail_before_serving(
         await load.wait_acknowledged(SOME_MESSAGES, PATIENCE_S)
         await load.stop()
 
-        mode = Plan(seed=1, is_sync=True, settings={}, faults=()).mode
+        # A buffer in anonymous memory shows messages only when they are committed, which is rare here.
+        mode = Mode(Loss.NOTHING, shows_acknowledged=is_power_lost)
         assert list((await stop_and_check(group, supervisor, load, mode)).findings) == []
 
 

@@ -191,6 +191,9 @@ class Term(msgspec.Struct, frozen=True, kw_only=True, tag="term", tag_field="eve
     at: int
     """When it was recorded, before the order to promote."""
 
+    is_estimated: bool = False
+    """Whether ``at`` is only the first acknowledgement in this term that is known, so that the term began earlier."""
+
 
 Event = Sent | Answered | Shown | Read | Committed | CommitAnswered | OffsetRead | Term
 

@@ -103,7 +103,7 @@ def terms_of(history: History, end: End) -> list[Term]:
     for epoch, start in sorted(end.epochs):
         first = min((answer.at for offset, answer in kept if offset >= start), default=None)
         if first is not None:
-            found += [Term(epoch=epoch, broker=broker, at=first) for broker in sorted(brokers)]
+            found += [Term(epoch=epoch, broker=broker, at=first, is_estimated=True) for broker in sorted(brokers)]
     return found
 
 

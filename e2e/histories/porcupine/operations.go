@@ -115,7 +115,7 @@ func (translation *Translation) index() {
 				history.shown[*event.Key] = append(history.shown[*event.Key], event)
 			}
 		case "term":
-			translation.terms = append(translation.terms, Term{event.Epoch, event.Broker, event.At})
+			translation.terms = append(translation.terms, Term{event.Epoch, event.Broker, event.At, event.IsEstimated})
 		}
 	}
 	for _, history := range translation.queues {
@@ -179,7 +179,8 @@ func (translation *Translation) epochsOf(sent, answer *Event) []int64 {
 	first := translation.terms.EpochAt(answer.Broker, sent.At)
 	last := translation.terms.EpochAt(answer.Broker, answer.At)
 	epochs := translation.terms.EpochsBetween(answer.Broker, first, last)
-	return append(epochs, translation.terms.Renewed(answer.Broker, first)...)
+	epochs = append(epochs, translation.terms.Renewed(answer.Broker, first)...)
+	return translation.inLog(epochs, *sent.Key, sent.Queue, answer.PhysicalOffset)
 }
 
 // addUnknown adds a send without a certain outcome. If its message was seen, it has taken effect; else this is open.
@@ -199,7 +200,7 @@ func (translation *Translation) addUnknown(sent *Event) {
 	send.IsStray = true
 	for _, shown := range history.shown[*sent.Key] {
 		send.Message, send.Offset = Identity{sent.Digest, shown.PhysicalOffset}, shown.QueueOffset
-		send.EpochMax = max(send.EpochMax, translation.terms.EpochAt(shown.Broker, shown.At))
+		send.EpochMax = max(send.EpochMax, translation.terms.NewestAt(shown.Broker, shown.At))
 	}
 	history.add(send, sent.At, translation.never())
 }

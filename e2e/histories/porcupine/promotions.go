@@ -35,14 +35,10 @@ func (translation *Translation) acknowledgements() []acknowledgement {
 			continue
 		}
 		sent := translation.sent[key]
-		epoch := answer.Epoch
-		if epoch < 0 {
-			epoch = translation.terms.EpochAt(answer.Broker, answer.At)
-		}
+		epochs := translation.epochsOf(sent, answer)
 		_, isStored := translation.queues[sent.Queue].stored[key]
 		found = append(found, acknowledgement{
-			epoch, sent.At, answer.At, answer.PhysicalOffset,
-			len(translation.epochsOf(sent, answer)) == 1, isStored,
+			slices.Max(epochs), sent.At, answer.At, answer.PhysicalOffset, len(epochs) == 1, isStored,
 		})
 	}
 	return found
@@ -60,8 +56,8 @@ func (translation *Translation) findBounds() Bounds {
 	}
 	called := map[int64]int64{}
 	for _, term := range translation.terms {
-		if at, isFound := called[term.Epoch]; !isFound || term.At < at {
-			called[term.Epoch] = term.At
+		if at, isFound := called[term.Epoch]; !isFound || term.orderedAt() < at {
+			called[term.Epoch] = term.orderedAt()
 		}
 	}
 	starts := map[int64]int64{}
@@ -169,6 +165,23 @@ func (translation *Translation) lengthAt(history *queueHistory, start int64) int
 		}
 	}
 	return history.contents.End
+}
+
+// inLog returns those of several epochs in which the last master's log allows a message at this physical offset: if it is
+// stored, the epoch of this part of the log; if it is lost, an older one. If it allows none, a judge must find out why.
+func (translation *Translation) inLog(epochs []int64, key string, queue Queue, physicalOffset int64) []int64 {
+	if len(epochs) == 1 || len(translation.recording.Ended.Epochs) == 0 {
+		return epochs
+	}
+	inLog := translation.epochInLog(physicalOffset)
+	_, isStored := translation.queues[queue].stored[key]
+	possible := slices.DeleteFunc(slices.Clone(epochs), func(epoch int64) bool {
+		return isStored && epoch != inLog || !isStored && epoch >= inLog
+	})
+	if len(possible) == 0 {
+		return epochs
+	}
+	return possible
 }
 
 // epochInLog returns the epoch of what the last master's log has at an offset.

@@ -68,6 +68,7 @@ type Event struct {
 	Outcome        string
 	Broker         string
 	Epoch          int64
+	IsEstimated    bool  `json:"is_estimated"`
 	QueueOffset    int64 `json:"queue_offset"`
 	PhysicalOffset int64 `json:"physical_offset"`
 	Offset         int64

@@ -10,6 +10,17 @@ type Term struct {
 	Epoch  int64
 	Broker string
 	At     int64
+
+	// At is only the first acknowledgement that is known to be of this term, which began earlier.
+	IsEstimated bool
+}
+
+// orderedAt returns a time before which the term did not begin.
+func (term Term) orderedAt() int64 {
+	if term.IsEstimated {
+		return 0
+	}
+	return term.At
 }
 
 // Terms are all terms of a run, in the order in which they were recorded.
@@ -42,6 +53,17 @@ func (terms Terms) EpochAt(broker string, at int64) int64 {
 		return terms.Oldest()
 	}
 	return epoch
+}
+
+// NewestAt returns the newest epoch that a broker may have had at a time.
+func (terms Terms) NewestAt(broker string, at int64) int64 {
+	newest := terms.EpochAt(broker, at)
+	for _, term := range terms {
+		if term.Broker == broker && term.IsEstimated {
+			newest = max(newest, term.Epoch)
+		}
+	}
+	return newest
 }
 
 // EpochsBetween returns the epochs of a broker from one of its epochs to another.
