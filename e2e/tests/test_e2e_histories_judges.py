@@ -246,10 +246,10 @@ def test_long_history_of_one_queue_is_decided(program: Path, tmp_path: Path) -> 
     assert verdict(recording, program, tmp_path) is Verdict.NOT_LINEARIZABLE
 
 
-def long_history() -> Recording:
+def long_history(messages: int = 6_000) -> Recording:
     """Return the history of one queue with many sends that overlap, and a consumer that follows."""
     case = Case()
-    for number in range(5, 6_000):
+    for number in range(5, messages):
         case.send(f"m{number}", 1_000 + 10 * number)
         case.ok(f"m{number}", number, 1_000 + 10 * number + 95, "b")
         case.store(f"m{number}", number)

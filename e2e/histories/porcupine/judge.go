@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -29,13 +31,14 @@ func Judge(partitions []Partition, timeout time.Duration, picture string) (Verdi
 	var err error
 	for _, partition := range partitions {
 		rest := max(timeout-time.Since(began), time.Millisecond)
-		result := porcupine.CheckOperationsTimeout(partition.Model, partition.Operations, rest)
+		attempt := newAttempt(partition)
+		result := porcupine.CheckOperationsTimeout(attempt.model, attempt.operations, rest)
 		if result == porcupine.Ok {
 			continue
 		}
 		verdict.Verdict, verdict.Partition = result, partition.Name
 		if result == porcupine.Illegal {
-			verdict.Evidence, err = explain(partition, timeout, picture)
+			verdict.Evidence, err = attempt.explain(picture)
 			if picture != "" && err == nil {
 				verdict.Picture = picture
 			}
@@ -49,81 +52,129 @@ func Judge(partitions []Partition, timeout time.Duration, picture string) (Verdi
 // shown is the number of operations in a picture before the one that has no place.
 const shown = 200
 
-// explain returns the first operation that is in no longest legal order, and draws those around it.
-func explain(partition Partition, timeout time.Duration, picture string) (string, error) {
-	_, information := porcupine.CheckOperationsVerbose(partition.Model, partition.Operations, timeout)
-	longest, state := longestOrder(partition, information)
-	isPlaced := make([]bool, len(partition.Operations))
-	for _, place := range longest {
-		isPlaced[place] = true
+// explanation is the time to order the operations of a picture again.
+const explanation = 10 * time.Second
+
+// An attempt is the check of one partition. It remembers the longest legal order that Porcupine has tried, since what
+// has no place in it is the evidence.
+type attempt struct {
+	partition  Partition
+	model      porcupine.Model
+	operations []porcupine.Operation
+	wasLegal   []bool // whether each operation had a place in any order
+	longest    *step
+}
+
+// A step is a state with the order of operations that leads to it. Steps with equal states are equal.
+type step struct {
+	state  any
+	before *step
+	place  int // of the operation, in the partition
+	length int // of the order
+}
+
+// newAttempt returns the partition with the place of each operation as its input.
+func newAttempt(partition Partition) *attempt {
+	model, initial := partition.Model, &step{state: partition.Model.Init()}
+	attempt := &attempt{
+		partition: partition, model: model, wasLegal: make([]bool, len(partition.Operations)), longest: initial,
 	}
-	var failed *porcupine.Operation
-	for place := range partition.Operations {
-		one := &partition.Operations[place]
-		if !isPlaced[place] && (failed == nil || one.Return < failed.Return) {
-			failed = one
-		}
+	for place, one := range partition.Operations {
+		one.Input = place
+		attempt.operations = append(attempt.operations, one)
 	}
-	if failed == nil {
-		return "", nil
+	attempt.model.Init = func() any { return initial }
+	attempt.model.Step = func(state, input, _ any) (bool, any) { return attempt.take(state.(*step), input.(int)) }
+	attempt.model.Equal = func(one, two any) bool { return model.Equal(one.(*step).state, two.(*step).state) }
+	if model.Hash != nil {
+		attempt.model.Hash = func(state any) uint64 { return model.Hash(state.(*step).state) }
 	}
-	evidence := partition.Model.DescribeOperation(failed.Input, nil) + ", after " + partition.Model.DescribeState(state)
+	attempt.model.DescribeState = func(state any) string { return model.DescribeState(state.(*step).state) }
+	attempt.model.DescribeOperation = func(input, output any) string {
+		return model.DescribeOperation(partition.Operations[input.(int)].Input, output)
+	}
+	return attempt
+}
+
+// take returns whether an operation is legal after a step, and the next step.
+func (attempt *attempt) take(before *step, place int) (bool, any) {
+	isLegal, state := attempt.partition.Model.Step(before.state, attempt.partition.Operations[place].Input, nil)
+	if !isLegal {
+		return false, before
+	}
+	next := &step{state, before, place, before.length + 1}
+	attempt.wasLegal[place] = true
+	if next.length > attempt.longest.length {
+		attempt.longest = next
+	}
+	return true, next
+}
+
+// explain returns the first operation that has no place, and draws it with those before it in the longest order.
+func (attempt *attempt) explain(picture string) (string, error) {
+	isPlaced := make([]bool, len(attempt.operations))
+	for step := attempt.longest; step.before != nil; step = step.before {
+		isPlaced[step.place] = true
+	}
+	failed := attempt.first(func(place int) bool { return !attempt.wasLegal[place] })
+	if failed < 0 { // each had a place in some order, but not all in one
+		failed = attempt.first(func(place int) bool { return !isPlaced[place] })
+	}
+	end := attempt.longest
+	for end.before != nil && attempt.operations[end.place].Call > attempt.operations[failed].Return {
+		end = end.before
+	}
+	evidence := attempt.model.DescribeOperation(failed, nil) + ", after " + attempt.model.DescribeState(end)
 	if picture == "" {
 		return evidence, nil
 	}
-	return evidence, draw(partition, longest, isPlaced, failed, picture)
+	return evidence, attempt.draw(end, failed, picture)
 }
 
-// longestOrder returns the longest legal order, and the state after it.
-func longestOrder(partition Partition, information porcupine.LinearizationInfo) ([]int, any) {
-	var longest []int
-	for _, order := range information.PartialLinearizations()[0] {
-		if len(order) > len(longest) {
-			longest = order
+// first returns the place of the operation that has returned first, of those that meet a condition; -1 if none does.
+func (attempt *attempt) first(isMet func(place int) bool) int {
+	found := -1
+	for place, one := range attempt.operations {
+		if isMet(place) && (found < 0 || one.Return < attempt.operations[found].Return) {
+			found = place
 		}
 	}
-	return longest, replay(partition, longest)
+	return found
 }
 
-func replay(partition Partition, order []int) any {
-	state := partition.Model.Init()
-	for _, place := range order {
-		_, state = partition.Model.Step(state, partition.Operations[place].Input, nil)
+// draw writes the picture of the failed operation and of the last ones before a step. It begins with the state after
+// all earlier ones.
+func (attempt *attempt) draw(end *step, failed int, path string) error {
+	operations := []porcupine.Operation{attempt.operations[failed]}
+	for end.before != nil && len(operations) <= shown {
+		operations = append(operations, attempt.operations[end.place])
+		end = end.before
 	}
-	return state
-}
-
-// draw writes the picture of the failed operation with those that were called until it returned. If there are many, the
-// picture begins with the state after all but the last of them.
-func draw(partition Partition, longest []int, isPlaced []bool, failed *porcupine.Operation, path string) error {
-	model, skipped := partition.Model, max(0, len(longest)-shown)
-	begin := replay(partition, longest[:skipped])
-	model.Init = func() any { return begin }
-	isSkipped := make([]bool, len(partition.Operations))
-	for _, place := range longest[:skipped] {
-		isSkipped[place] = true
-	}
-	var operations []porcupine.Operation
-	var lanes []int64 // the time at which each line of the picture is free
-	for place, one := range partition.Operations {
-		if isSkipped[place] || (!isPlaced[place] && one.Call > failed.Return) {
-			continue
-		}
-		one.ClientId = 0
-		for one.ClientId < len(lanes) && lanes[one.ClientId] >= one.Call {
-			one.ClientId++
-		}
-		if one.ClientId == len(lanes) {
-			lanes = append(lanes, 0)
-		}
-		lanes[one.ClientId] = one.Return
-		operations = append(operations, one)
-	}
-	_, information := porcupine.CheckOperationsVerbose(model, operations, 10*time.Second)
+	model := attempt.model
+	model.Init = func() any { return end }
+	setLanes(operations)
+	_, information := porcupine.CheckOperationsVerbose(model, operations, explanation)
 	file, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	return porcupine.Visualize(model, information, file)
+}
+
+// setLanes gives each operation a line of the picture in which no other one is at that time.
+func setLanes(operations []porcupine.Operation) {
+	slices.SortStableFunc(operations, func(one, two porcupine.Operation) int { return cmp.Compare(one.Call, two.Call) })
+	var free []int64 // the time from which each line is free
+	for place := range operations {
+		one := &operations[place]
+		one.ClientId = 0
+		for one.ClientId < len(free) && free[one.ClientId] >= one.Call {
+			one.ClientId++
+		}
+		if one.ClientId == len(free) {
+			free = append(free, 0)
+		}
+		free[one.ClientId] = one.Return
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// An OffsetState is a state of one consumer in one queue: where it reads, and what is stored as the offset of its group.
+// An OffsetState is a state of one consumer in one queue: where it reads, and what is stored as its group's offset.
 type OffsetState struct {
 	offset     int64
 	connection Connection // of the last reply with this offset; none if it is not known what is stored
@@ -74,8 +74,8 @@ type CommitDone struct {
 	Connection Connection
 }
 
-// Step stores the offset. A broker may lower one that is beyond the end of its queue, so what is stored is known only if
-// the broker has shown the queue up to this offset.
+// Step stores the offset. A broker may lower one that is beyond the end of its queue, so what is stored is known only
+// if the broker has shown the queue up to this offset.
 func (commit CommitDone) Step(state OffsetState) (OffsetState, bool) {
 	if !slices.Contains(state.pending, commit.Offset) {
 		return state, false
@@ -97,8 +97,8 @@ type OffsetReturned struct {
 	IsCurrent  bool // the term of the broker was the newest when the reply arrived
 }
 
-// Step compares the offset. The same process of a master returns what it has confirmed. Another broker may have an older
-// offset, because offsets are replicated later; but never one that is higher than every commit.
+// Step compares the offset. The same process of a master returns what it has confirmed. Another broker may have an
+// older offset, because offsets are replicated later; but never one that is higher than every commit.
 func (reply OffsetReturned) Step(state OffsetState) (OffsetState, bool) {
 	if reply.IsCurrent && state.connection == reply.Connection {
 		if reply.Offset != state.offset && !slices.Contains(state.pending, reply.Offset) {

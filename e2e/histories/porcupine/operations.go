@@ -269,7 +269,9 @@ func (translation *Translation) addRead(event *Event) {
 
 // addContents adds the reading of the whole queue after the end.
 func (translation *Translation) addContents(history *queueHistory) {
-	read := Read{Begin: history.facts.expired, Broker: "the last master", Epoch: -1, End: history.contents.End, IsWhole: true}
+	read := Read{
+		Begin: history.facts.expired, End: history.contents.End, Broker: "the last master", Epoch: -1, IsWhole: true,
+	}
 	for place, message := range history.contents.Messages {
 		identity := Identity{message.Digest, message.PhysicalOffset}
 		if message.Key == nil || message.Offset != read.Begin+int64(place) {

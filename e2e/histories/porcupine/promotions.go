@@ -167,8 +167,9 @@ func (translation *Translation) lengthAt(history *queueHistory, start int64) int
 	return history.contents.End
 }
 
-// inLog returns those of several epochs in which the last master's log allows a message at this physical offset: if it is
-// stored, the epoch of this part of the log; if it is lost, an older one. If it allows none, a judge must find out why.
+// inLog returns those of several epochs in which the last master's log allows a message at this physical offset: if it
+// is stored, the epoch of this part of the log; if it is lost, an older one. If it allows none, the order of the
+// operations must show why.
 func (translation *Translation) inLog(epochs []int64, key string, queue Queue, physicalOffset int64) []int64 {
 	if len(epochs) == 1 || len(translation.recording.Ended.Epochs) == 0 {
 		return epochs

@@ -42,8 +42,8 @@ func (state QueueState) with(place int, log *Node, floor int64) QueueState {
 // Equal compares the contents of both states, by the hashes of their logs.
 func (state QueueState) Equal(other QueueState) bool {
 	return state.open == other.open && slices.EqualFunc(state.terms, other.terms, func(one, two TermLog) bool {
-		return one.epoch == two.epoch && one.floor == two.floor && one.shown == two.shown && one.log.length == two.log.length &&
-			one.log.hash == two.log.hash
+		return one.epoch == two.epoch && one.floor == two.floor && one.shown == two.shown &&
+			one.log.length == two.log.length && one.log.hash == two.log.hash
 	})
 }
 

@@ -80,8 +80,8 @@ func (terms Terms) EpochsBetween(broker string, first, last int64) []int64 {
 	return epochs
 }
 
-// Renewed returns the epochs that this master had directly before one of its epochs. A term is recorded before the order,
-// so when a master gets a new epoch, what it acknowledges soon after that may belong to the epoch before.
+// Renewed returns the epochs that this master had directly before one of its epochs. A term is recorded before the
+// order, so when a master gets a new epoch, what it acknowledges soon after that may belong to the epoch before.
 func (terms Terms) Renewed(broker string, epoch int64) []int64 {
 	var renewed []int64
 	for {
