@@ -33,6 +33,7 @@ from crash.readback import UnexpectedReply, create_topics, not_found_by_key, pul
 from crash.sabotage import Sabotage, damage_log
 from crash.second_judge import JobRecording
 from crash.verdict import Verdict
+from gantry_histories.judges import PorcupineFailed
 
 from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
@@ -117,7 +118,7 @@ class CrashRun:
             else:
                 await self._last_stop()
             await asyncio.to_thread(self._ask_second_judge)
-        except (ServerFailed, UnexpectedReply, RemotingError) as error:
+        except (ServerFailed, UnexpectedReply, RemotingError, PorcupineFailed) as error:
             self.verdict.faults.append(f"{type(error).__name__}: {error}")
         finally:
             await self._broker_runs.end()

@@ -24,7 +24,7 @@ import click
 TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
 
-from gantry_histories.judges import find_porcupine  # noqa: E402 - found by the line above
+from gantry_histories.judges import PorcupineFailed, find_porcupine  # noqa: E402 - found by the line above
 from replication import network  # noqa: E402
 from replication.plans import Fault, plan_for  # noqa: E402
 from replication.run_without_guards import GUARDS  # noqa: E402
@@ -69,7 +69,10 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
         if "root" in os.environ.get("GANTRY_REQUIRE", "").split(","):
             click.echo("GANTRY_REQUIRE promises root")
             sys.exit(1)
-    find_porcupine()  # built now, or reported as missing; without it a run has one judge
+    try:
+        find_porcupine()  # built now, or reported as missing; without it a run has one judge
+    except PorcupineFailed as error:
+        raise click.ClickException(f"GANTRY_REQUIRE promises Porcupine, but: {error}") from error
     first = random.randrange(1 << 32) if seed is None else seed
     RUNS.mkdir(exist_ok=True)
     began_at, bad, faults, answers = time.monotonic(), 0, Counter[Fault](), Counter[str]()
