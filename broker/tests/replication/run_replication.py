@@ -76,6 +76,7 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
     first = random.randrange(1 << 32) if seed is None else seed
     RUNS.mkdir(exist_ok=True)
     began_at, bad, faults, answers = time.monotonic(), 0, Counter[Fault](), Counter[str]()
+    verdicts = Counter[str]()
     for number in range(first, first + runs):
         result = run_one(number, is_root=reason is None, without=without, keep=keep)
         if result is None or result.findings:
@@ -83,11 +84,13 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
         if result is not None:
             faults.update(result.plan.faults)
             answers += result.answers
+            verdicts[str(result.judgement.second.verdict if result.judgement.second else "not run")] += 1
     for fault in Fault:
         click.echo(f"  {fault:<16} {faults[fault]:>5}")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(answers.items()))
-    click.echo(f"seed {first}: {runs - bad} of {runs} runs kept every promise; {counts}; "
-               f"{time.monotonic() - began_at:.0f} s")  # fmt: skip
+    second = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    click.echo(f"seed {first}: {runs - bad} of {runs} runs kept every promise; Porcupine: {second or 'not run'}; "
+               f"{counts}; {time.monotonic() - began_at:.0f} s")  # fmt: skip
     sys.exit(1 if bad else 0)
 
 
