@@ -40,7 +40,7 @@ def test_broken_guarantee_is_found_by_its_kind(kind: Kind, spoil: Callable[[Case
     case = Case()
     spoil(case)
 
-    assert kinds(case) == [kind]
+    assert set(kinds(case)) == {kind}
 
 
 def test_reassigned_offset_of_a_lost_message_is_found() -> None:
@@ -95,6 +95,7 @@ def test_late_answer_of_an_earlier_term_begins_no_epoch() -> None:
     one.
     """
     case = Case()
+    case.other_start = 200
     case.send("x", 50, queue=OTHER)
     case.term(3, "a", 130)
     case.ok("x", 0, 131, "a")

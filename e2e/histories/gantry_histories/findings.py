@@ -20,6 +20,7 @@ class Kind(Enum):
     GAP = "the offsets of a queue are not dense"
     DISORDER = "messages of one producer are not in the order of their sending"
     STALE = "an older master acknowledged what was sent after its successor's first acknowledgement"
+    FOREIGN = "a message is in another master's part of the log than that of the one that acknowledged it"
     SKIPPED = "a consumer skipped a message"
     VANISHED = "a message that a consumer received is gone"
     FALSE = "a consumer received a message that was not sent to this queue, or a corrupt body"

@@ -44,6 +44,9 @@ class Case:
         self.epochs = [EpochStart(1, 0), EpochStart(2, 300)]
         self.logs = [LogSums(member, [Piece(0, 100, 7), Piece(100, 200, 8)]) for member in "ab"]
         self.committed: dict[tuple[str, Queue], int] = {}
+        self.other_start = 0
+        """The physical offset of the first message in the queue OTHER."""
+
         self.term(1, "a", 0)
         for number in range(3):
             self.message(f"m{number}", number, 10 + number * 10, "a")
@@ -67,11 +70,15 @@ class Case:
     def ok(self, key: str, offset: int, at: int, broker: str) -> None:
         """Add an acknowledgement with the queue offset of the message."""
         self.add(Answered(key=key, outcome=Outcome.OK, broker=broker, at=at, queue_offset=offset,
-                          physical_offset=offset * 100))  # fmt: skip
+                          physical_offset=self.place(self.history.sent[key].queue, offset)))  # fmt: skip
+
+    def place(self, queue: Queue, offset: int) -> int:
+        """Return the physical offset of a message."""
+        return offset * 100 + (self.other_start if queue == OTHER else 0)
 
     def store(self, key: str, offset: int, queue: Queue = Q) -> None:
         """Put a message into a queue of the final log."""
-        self.queues[queue].append(Stored(key, f"#{key}", offset, offset * 100))
+        self.queues[queue].append(Stored(key, f"#{key}", offset, self.place(queue, offset)))
 
     def show(self, key: str, offset: int, at: int = 800, broker: str = "b") -> None:
         """Add the receipt of a message by the consumer."""
@@ -161,6 +168,7 @@ def leave_a_gap(case: Case) -> None:
 
 
 def acknowledge_in_another_order(case: Case, stream: int = 5) -> None:
+    case.other_start = 1_000
     case.send("x", 700, queue=OTHER, stream=stream)
     case.send("y", 701, queue=OTHER, stream=stream)
     for key, offset in (("y", 0), ("x", 1)):
@@ -169,6 +177,7 @@ def acknowledge_in_another_order(case: Case, stream: int = 5) -> None:
 
 
 def reorder_over_connections(case: Case) -> None:
+    case.other_start = 1_000
     case.send("x", 700, queue=OTHER, stream=7)
     case.ok("x", 1, 710, "b")
     case.send("y", 720, queue=OTHER, stream=8)
@@ -181,6 +190,10 @@ def acknowledge_as_an_old_master(case: Case) -> None:
     case.send("x", 116, queue=OTHER)
     case.ok("x", 0, 130, "a")
     case.store("x", 0, OTHER)
+
+
+def store_in_the_term_of_another_master(case: Case) -> None:
+    case.epochs[1] = EpochStart(2, 400)
 
 
 def pass_over_a_message(case: Case) -> None:
@@ -199,12 +212,12 @@ def commit_too_much(case: Case) -> None:
 
 def take_back_what_was_shown(case: Case) -> None:
     case.send("x", 700)
-    case.show("x", 5)
+    case.show("x", 5, 850)
 
 
 def show_nonsense(case: Case) -> None:
     case.add(Shown(client="c", queue=Q, queue_offset=4, physical_offset=400, key="m4", digest="#m3", broker="b",
-                   at=800))  # fmt: skip
+                   at=850))  # fmt: skip
 
 
 def show_an_old_end(case: Case) -> None:
@@ -242,6 +255,7 @@ BROKEN: Constant[dict[Kind, list[Callable[[Case], None]]]] = {
     Kind.GAP: [leave_a_gap],
     Kind.DISORDER: [acknowledge_in_another_order, reorder_over_connections],
     Kind.STALE: [acknowledge_as_an_old_master],
+    Kind.FOREIGN: [store_in_the_term_of_another_master],
     Kind.SKIPPED: [pass_over_a_message, continue_behind_a_message, commit_too_much],
     Kind.VANISHED: [take_back_what_was_shown],
     Kind.FALSE: [show_nonsense],

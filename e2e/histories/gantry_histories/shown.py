@@ -66,6 +66,23 @@ def find_skipped_messages(history: History, final: Final, mode: Mode, terms: Ter
                 yield Finding(Kind.SKIPPED, f"{reader[0]} is at {end} and never received {message.key} in {place}")
 
 
+def find_skipping_replies(history: History, final: Final) -> Iterator[Finding]:
+    """Find replies to pulls after which a consumer continues behind messages that have not expired, and that the reply
+    does not have."""
+    offsets: dict[tuple[str, Queue, int], list[int]] = defaultdict(list)
+    for shown in history.shown:
+        offsets[shown.client, shown.queue, shown.at].append(shown.queue_offset)
+    for read in history.reads:
+        found = offsets[read.client, read.queue, read.at][-read.count :] if read.count else []
+        first = found[0] if found else read.next
+        messages = final.queues.get(read.queue, ())
+        expired = messages[0].queue_offset if messages else final.end(read.queue)
+        if (first > max(read.begin, expired)) or (found and read.next > found[-1] + 1):
+            place = f"{read.begin} in {read.queue}"
+            yield Finding(Kind.SKIPPED, f"{read.client} asked {read.broker} for {place}, got {found}, and continued at "
+                                        f"{read.next}")  # fmt: skip
+
+
 def find_offsets_beyond_end(final: Final) -> Iterator[Finding]:
     """Find consumers whose offset is beyond the end of the queue, so that they would skip the next messages."""
     for (client, queue), offset in final.committed.items():

@@ -16,9 +16,12 @@ type Node struct {
 	hash   uint64
 
 	message Identity
-	sentAt  int64  // when the send began, if it was acknowledged; else -1
-	broker  string // that acknowledged it
-	epoch   int64  // of the term in which it was appended
+	epoch   int64 // of the term in which it was appended
+
+	// Of a message that was acknowledged: when its send began, and when a broker answered. Otherwise -1.
+	sentAt     int64
+	answeredAt int64
+	broker     string
 }
 
 // An Identity is what must be equal in every observation of a message. Without a digest it is an open send, of which

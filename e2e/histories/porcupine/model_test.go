@@ -11,7 +11,7 @@ func message(number int64) Identity { return Identity{strconv.FormatInt(number, 
 func logOf(length int64) *Node {
 	log := NewLog()
 	for number := int64(0); number < length; number++ {
-		log = log.Push(Node{message: message(number), sentAt: number, broker: "a", epoch: 1})
+		log = log.Push(Node{message: message(number), sentAt: number, answeredAt: number + 10, broker: "a", epoch: 1})
 	}
 	return log
 }
@@ -114,15 +114,16 @@ func TestOpenSendFillsOnlyUnknownOffsets(t *testing.T) {
 
 func TestMasterShowsWhatItsProcessHasAcknowledged(t *testing.T) {
 	facts := &QueueFacts{}
-	read := Read{Begin: 1, Messages: []Identity{message(1)}, Broker: "a", Epoch: 1, End: 2, Since: 2}
+	read := Read{Begin: 1, Messages: []Identity{message(1)}, Broker: "a", Epoch: 1, End: 2, Since: 2, Called: 20}
 	for _, one := range []struct {
 		change  func(*Read)
 		isLegal bool
 	}{
 		{func(*Read) {}, false},
 		{func(read *Read) { read.End = 3 }, true},
-		{func(read *Read) { read.Since = 3 }, true},  // the process is younger than the message
-		{func(read *Read) { read.Epoch = -1 }, true}, // the broker is not the master
+		{func(read *Read) { read.Called = 12 }, true}, // the message was acknowledged later
+		{func(read *Read) { read.Since = 3 }, true},   // the process is younger than the message
+		{func(read *Read) { read.Epoch = -1 }, true},  // the broker is not the master
 		{func(read *Read) { read.Broker = "b" }, true},
 		{func(read *Read) { read.Begin, read.End = 2, 3 }, false}, // another message
 	} {

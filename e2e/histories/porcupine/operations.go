@@ -90,7 +90,8 @@ func (translation *Translation) queue(queue Queue) *queueHistory {
 			contents: Event{Queue: queue}, shown: map[string][]*Event{}, stored: map[string]Message{},
 			unread: map[string][]*Event{},
 			facts: QueueFacts{
-				isLossy: translation.isLossy, keepsShown: translation.recording.Ended.KeepsShown, known: map[int64][]int64{},
+				isLossy: translation.isLossy, keepsShown: translation.recording.Ended.KeepsShown,
+				begin: translation.recording.Ended.Begin, known: map[int64][]int64{},
 			},
 		}
 		translation.queues[queue] = history
@@ -156,7 +157,8 @@ func (translation *Translation) addAcknowledged(sent, answer *Event, after map[l
 	history := translation.queue(sent.Queue)
 	send := Append{
 		Key: *sent.Key, Message: Identity{sent.Digest, answer.PhysicalOffset}, Offset: answer.QueueOffset, After: -1,
-		Epochs: translation.withRestarts(translation.epochsOf(sent, answer)), SentAt: sent.At, Broker: answer.Broker,
+		Epochs: translation.withRestarts(translation.epochsOf(sent, answer)), SentAt: sent.At, Answered: answer.At,
+		Broker: answer.Broker,
 	}
 	if _, isStored := history.stored[*sent.Key]; isStored {
 		key := lane{sent.Client, sent.Stream, sent.Queue}
@@ -244,6 +246,7 @@ func (translation *Translation) addRead(event *Event) {
 	if term, isCurrent := translation.terms.Current(event.Broker, event.At); isCurrent && event.End >= 0 &&
 		translation.recording.Ended.ShowsAcknowledged {
 		read.Epoch, read.End, read.Since = term.Epoch, event.End, max(event.Connected, term.At)
+		read.Called = event.Called
 	}
 	begin := event.Begin
 	if len(shown) > 0 {

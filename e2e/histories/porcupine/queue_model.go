@@ -68,6 +68,7 @@ func (state QueueState) String() string {
 type QueueFacts struct {
 	isLossy    bool  // a promotion may cut the end of the log
 	keepsShown bool  // but no message that a consumer has received
+	begin      int64 // the physical offset at which the log begins in the end; what is before it has expired
 	expired    int64 // messages before this offset are gone at the end, because they have expired
 
 	// The epochs in which a message is known to have been appended at an offset. An open send cannot be there.
@@ -127,6 +128,7 @@ type Append struct {
 	After    int64   // the offset of the message that was sent before on the same connection, or -1
 	Epochs   []int64 // in which it was acknowledged; nil if it was not
 	SentAt   int64
+	Answered int64  // when it was acknowledged
 	Broker   string // that acknowledged it
 	IsStray  bool   // it was shown, is not stored at the end, and was not acknowledged
 	EpochMax int64  // of a broker that showed a stray message
@@ -161,7 +163,7 @@ func (send Append) Step(facts *QueueFacts, state QueueState) (QueueState, bool) 
 func (send Append) node(epoch int64) Node {
 	node := Node{message: send.Message, sentAt: -1, epoch: epoch}
 	if send.Epochs != nil {
-		node.sentAt, node.broker = send.SentAt, send.Broker
+		node.sentAt, node.answeredAt, node.broker = send.SentAt, send.Answered, send.Broker
 	}
 	return node
 }
@@ -221,10 +223,12 @@ type Read struct {
 	Broker   string
 
 	// For a master whose term was the newest when the reply arrived: its epoch and the end of the queue in its reply.
-	// The reply must have what this process acknowledged before, of sends that began after `Since`. Otherwise -1.
-	Epoch int64
-	End   int64
-	Since int64
+	// The reply must have what this process acknowledged before the request, of sends that began after `Since`.
+	// Otherwise the epoch is -1.
+	Epoch  int64
+	End    int64
+	Since  int64
+	Called int64
 
 	IsWhole bool // the end is exact
 	IsSkip  bool // the reply has no messages, and the consumer continues at End: what is between has expired
@@ -242,6 +246,9 @@ func (read Read) Step(facts *QueueFacts, state QueueState) (QueueState, bool) {
 			return state, false
 		}
 		state = filled
+		if !read.isBegin(facts, filled.top().log) {
+			return state, false
+		}
 	}
 	isCurrent := read.Epoch == state.top().epoch
 	for place := last; place >= 0; place-- {
@@ -274,10 +281,21 @@ func (read Read) show(facts *QueueFacts, state QueueState, place int) QueueState
 	return state
 }
 
+// isBegin returns whether all messages before the first one that is stored in the end have expired.
+func (read Read) isBegin(facts *QueueFacts, log *Node) bool {
+	for node := log.Cut(read.Begin); node.length > 0; node = node.before {
+		if node.message.Digest != "" {
+			return node.message.PhysicalOffset < facts.begin
+		}
+	}
+	return true
+}
+
 // isComplete returns whether no acknowledged message of this process is beyond the end in the reply.
 func (read Read) isComplete(log *Node) bool {
 	for node := log; node.length > read.End; node = node.before {
-		if node.sentAt >= read.Since && node.epoch == read.Epoch && node.broker == read.Broker {
+		isKnown := node.sentAt >= read.Since && node.answeredAt < read.Called
+		if isKnown && node.epoch == read.Epoch && node.broker == read.Broker {
 			return false
 		}
 	}
