@@ -9,7 +9,7 @@ an older master and a restarted master may lag, so nothing is expected from the 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -67,8 +67,8 @@ class GroupOffset:
     end: int = 0
     """The highest end of the queue that this connection has returned."""
 
-    pending: set[int] = field(default_factory=set)
-    """Committed offsets that were never confirmed: each may take effect at any later time, or not at all."""
+    pending: Counter[int] = field(default_factory=Counter)
+    """How many commits of each offset were never confirmed: each may take effect at any later time, or not at all."""
 
     highest: int = -1
     """The highest offset that was ever committed."""
@@ -89,10 +89,10 @@ def find_forgotten_offsets(history: History, terms: TermIndex) -> Iterator[Findi
                 end = state.end if state.reader == _connection(event) else 0
                 state.reader, state.end = _connection(event), max(end, event.end)
             case Committed():
-                state.pending.add(event.offset)
+                state.pending[event.offset] += 1
                 state.highest = max(state.highest, event.offset)
             case CommitAnswered():
-                state.pending.discard(event.offset)
+                state.pending[event.offset] -= 1
                 is_stored = state.reader == _connection(event) and event.offset <= state.end
                 state.last = event if is_stored else None
             case OffsetRead():
@@ -103,7 +103,7 @@ def find_forgotten_offsets(history: History, terms: TermIndex) -> Iterator[Findi
 def _find_forgotten(state: GroupOffset, event: OffsetRead, terms: TermIndex) -> Iterator[Finding]:
     expected = ""
     if _is_same_process(state.last, event, terms):
-        if event.offset != state.last.offset and event.offset not in state.pending:
+        if event.offset != state.last.offset and not state.pending[event.offset]:
             expected = f"{state.last.offset}, as it had confirmed on this connection"
     elif event.offset > state.highest:
         expected = f"at most {state.highest}, the highest offset that was committed"
