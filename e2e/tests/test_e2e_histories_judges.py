@@ -246,7 +246,7 @@ def test_long_history_of_one_queue_is_decided(program: Path, tmp_path: Path) -> 
     assert verdict(recording, program, tmp_path) is Verdict.NOT_LINEARIZABLE
 
 
-def long_history(messages: int = 6_000) -> Recording:
+def long_history(messages: int = 5_200) -> Recording:
     """Return the history of one queue with many sends that overlap, and a consumer that follows."""
     case = Case()
     for number in range(5, messages):
