@@ -47,7 +47,7 @@ CLIENT = "client"
 """The name of the pod in which clients of a group run."""
 
 SDK_PACKAGES = ("grpc", "typing_extensions")
-"""What an application needs that uses proxies as SDKs do. The image does not have it: the proxy has a port of its own."""
+"""What an application needs that uses proxies as SDKs do. Images lack it, since the proxy has a port of its own."""
 
 UNPACK = """
 import base64, io, sys, tarfile
