@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ interop: ## Run Apache's Java clients of RocketMQ 4 and 5 against our processes 
 
 interop-admin: ## Run the commands of Apache's mqadmin against Apache's servers and ours, and compare (needs Java and Maven).
 	@scripts/interop-admin $(INTEROP_ADMIN)
+
+museum: ## Run reported failures of other systems on Apache RocketMQ and on Gantry, and compare with docs/museum.md (needs Java and root).
+	@scripts/museum $(MUSEUM)
 
 interop-bench: ## Run Apache's own benchmark Producer and Consumer against our processes (needs Java and Maven).
 	@scripts/interop-bench

@@ -54,10 +54,14 @@ class Member:
 
 @final
 class BrokerGroup:
-    """A name server and members 1 to ``count``."""
+    """A name server and members 1 to ``count``, with a Python program of Gantry's broker."""
 
-    def __init__(self, nursery: Nursery, directory: Path, count: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, nursery: Nursery, directory: Path, count: int, settings: Mapping[str, str],
+        program: Sequence[str] = ("-m", "gantry_broker"),
+    ) -> None:  # fmt: skip
         self._nursery = nursery
+        self._program = program
         self._directory = directory
         self.address = f"127.0.0.1:{free_port()}"
         self.members = [self._member(number, settings) for number in range(1, count + 1)]
@@ -100,7 +104,7 @@ class BrokerGroup:
     def start_member(self, member: Member) -> None:
         """Start a member and wait until it accepts orders."""
         member.control.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "gantry_broker", "-c", str(member.conf)]
+        command = [sys.executable, *self._program, "-c", str(member.conf)]
         member.child = self._nursery.start(f"broker-{member.number}", command, os.environ)
         wait_until("the control socket", member.control.is_socket, READY_SECONDS_MAX, member.child)
 

@@ -176,7 +176,7 @@ class Caller:
         )  # fmt: skip
         try:
             request = pb.SendMessageRequest(messages=[message])
-            reply = self._send(request, metadata=_headers(account), timeout=CALL_SECONDS_MAX)
+            reply = self._send(request, metadata=signed_headers(account), timeout=CALL_SECONDS_MAX)
         except grpc.RpcError as error:
             code = error.code()
             return (
@@ -187,7 +187,8 @@ class Caller:
         return REFUSED if reply.status.code in _REFUSALS else f"{reply.status.code} {reply.status.message}"
 
 
-def _headers(account: Credentials) -> tuple[tuple[str, str], ...]:
+def signed_headers(account: Credentials) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call that an account signs now."""
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     signed = f"{SCHEME} Credential={account.access_key}, SignedHeaders=x-mq-date-time, Signature="
     return (

@@ -372,7 +372,9 @@ class ModelCluster:
         return claim
 
     def _delete_pod(self, pod: Object, grace_s: int | None) -> bool:
-        """Delete a pod; return whether it is gone at once. A forced deletion is immediate."""
+        """Delete a pod; return whether it is gone at once. So is a forced deletion, and that of an unscheduled pod."""
+        if "nodeName" not in pod["spec"]:
+            return True
         if grace_s != 0:
             self.terminate(pod)
             return False

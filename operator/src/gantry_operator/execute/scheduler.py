@@ -70,9 +70,10 @@ class ActionScheduler:
 
     def start(self, actions: Sequence[act.Action], group: BrokerGroup, token: str) -> None:
         """Start the actions whose target has none under way."""
+        restarted = restarted_targets(actions)
         for action in actions:
             target = target_of(action)
-            if target is None or target in self._running:
+            if target is None or target in self._running or (isinstance(action, act.Start) and target in restarted):
                 continue
             name = f"gantry-{'/'.join(self._objects.key)}-{target[0]}-{target[1]}"
             task = asyncio.create_task(self._run(target, action, group, token), name=name)
@@ -190,6 +191,15 @@ class ClusterEnvironment:
         if document is None:
             raise Conflict(name, "the group does not exist any more")
         self._objects.cache.put(await patch_requests(self._api, document, change(annotations_of(document))))
+
+
+def restarted_targets(actions: Sequence[act.Action]) -> set[Target | None]:
+    """Return the targets that are restarted, which replaces their start.
+
+    A pod may be pending with a template that no machine can take. To start it means to wait for it, which would never
+    end; its restart creates it from the present template.
+    """
+    return {target_of(action) for action in actions if isinstance(action, act.Restart)}
 
 
 def target_of(action: act.Action) -> Target | None:
