@@ -52,7 +52,7 @@ SDK_PACKAGES = ("grpc", "typing_extensions")
 UNPACK = """
 import base64, io, sys, tarfile
 packed = base64.b64decode(sys.stdin.read())
-tarfile.open(fileobj=io.BytesIO(packed)).extractall("/packages", filter="data")
+tarfile.open(fileobj=io.BytesIO(packed)).extractall("/packages")
 """
 """The program that unpacks packages in the pod of the clients."""
 
