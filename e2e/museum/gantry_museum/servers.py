@@ -58,6 +58,10 @@ class BrokerPlan:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def replication_address(self) -> str:
+        return f"127.0.0.1:{self.port + 1}"
+
     def start(self) -> Child:
         """Start the broker, and wait until it is registered, or listens if it is no master."""
         child = self.launch()
