@@ -8,6 +8,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
+from gantry_broker.server.pop import service
 from gantry_broker.server.pop.journal import PopJournal
 from gantry_broker.server.pop.writer import PopWriter
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
@@ -86,6 +87,7 @@ async def test_change_that_waits_is_made_before_any_pop(tmp_path: Path, monkeypa
         with monkeypatch.context() as patch:
             await begin_unread_reset(broker, peer, monkeypatch)
             patch.setattr(PopWriter, "append", refuse)
+            patch.setattr(service, "READY_TIMEOUT_S", 0.1)
             for _ in range(2):
                 reply = await peer.ask(RequestCode.POP_MESSAGE, pop_ext(queueId=0))
                 assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
