@@ -22,6 +22,7 @@ from gantry_histories.connector import ClientConnector
 from gantry_histories.events import Answered, History, Journal, Outcome, Queue, Sent
 from gantry_histories.findings import Mode
 from gantry_histories.in_pod import LoadSession, count_failures, longest_pause
+from gantry_histories.judges import judge_packed
 
 from gantry_access import read_credentials
 from gantry_client import Admin, ClientSettings, ClientTlsSettings
@@ -36,6 +37,8 @@ TOPIC = "load"
 QUEUES = 2
 SECOND = 1_000_000_000
 DENIED = 16
+LINE_BYTES_MAX = 1 << 26
+"""The longest line of a load, which has a whole history."""
 
 
 def history(*times: float, code: int = 0) -> History:
@@ -99,7 +102,11 @@ async def running_load(address: str, *more: str) -> AsyncIterator[LoadProcess]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "e2e" / "histories")}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gantry_histories.in_pod", *words), stdin=pipe, stdout=pipe, env=environment
+        *(sys.executable, "-m", "gantry_histories.in_pod", *words),
+        stdin=pipe,
+        stdout=pipe,
+        env=environment,
+        limit=LINE_BYTES_MAX,
     )
     try:
         yield LoadProcess(process)
@@ -137,6 +144,7 @@ async def test_load_reports_the_interruption_of_its_clients(tmp_path: Path) -> N
     assert report["acknowledged"] >= marked["acknowledged"] + 50
     assert report.keys() == {"mark", "acknowledged", "seconds", "pause"}
     assert verdict["findings"] == [] and verdict["acknowledged"] >= report["acknowledged"]
+    assert judge_packed(verdict["recording"], tmp_path / "kept") == []
 
 
 async def test_missing_messages_are_found(tmp_path: Path) -> None:
@@ -148,6 +156,7 @@ async def test_missing_messages_are_found(tmp_path: Path) -> None:
         verdict = await process.request(finish=[])
 
     assert any(finding.startswith(("LOST", "MOVED", "DISPLACED")) for finding in verdict["findings"])
+    assert judge_packed(verdict["recording"], tmp_path / "kept") == []
 
 
 class EndingMaster:

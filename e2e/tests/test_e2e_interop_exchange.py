@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,9 @@ def test_store_written_by_one_is_read_and_continued_by_the_other(
 
         again = peers.start(first, nursery, layout)
         newest_key = f"{more[-1]}#key-{COUNT - 1}"
-        is_cut = end == "crash" and first == "apache"
-        assert_same(take_snapshot(again, topics + more), continued, newest_key, may_lack_hits=is_cut)
+        # Ours may find again what Apache's broker lacked meanwhile.
+        expected = dataclasses.replace(continued, hits=continued.hits | written.hits)
+        assert_same(take_snapshot(again, topics + more), expected, newest_key, may_lack_hits=end == "crash")
         again.stop()
 
     assert written.messages == 2 * COUNT

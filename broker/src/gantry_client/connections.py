@@ -12,10 +12,16 @@ from functools import partial
 from typing import Final, final
 
 from gantry_access import signer
-from gantry_client.errors import ClientClosed, RequestFailed, RequestTimeout, Unavailable
+from gantry_client.errors import ClientClosed, InvalidMessage, RequestFailed, RequestTimeout, Unavailable
 from gantry_client.settings import ClientSettings
 from gantry_remoting.client import Channel
-from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
+from gantry_remoting.errors import (
+    CannotConnect,
+    ConnectionClosed,
+    RemotingError,
+    RemotingTimeout,
+    RequestTooLarge,
+)
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command
@@ -62,22 +68,31 @@ class ConnectionPool:
         return {address for address, channel in self._channels.items() if channel.is_open}
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """Return the reply of `address`, with any response code. Raises Unavailable, RequestTimeout or ClientClosed."""
+        """Return the reply of `address`, with any response code.
+
+        Raises Unavailable, RequestTimeout or ClientClosed, and InvalidMessage for a request that exceeds a frame.
+        """
         channel = await self._channel(address, timeout_ms)
         try:
             return await channel.request(command, timeout_ms)
+        except RequestTooLarge as error:
+            raise InvalidMessage(str(error)) from error
         except RemotingError as error:
             raise self._failure(channel, error) from error
 
     def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
         """Send a request without waiting; later, ``on_outcome`` is called once.
 
-        Return False, and send nothing, if no connection to ``address`` is open: ``request`` opens one.
+        Return False, and send nothing, if no connection to ``address`` is open, which ``request`` opens, or if the
+        request exceeds a frame, for which ``request`` has the error.
         """
         channel = self._channels.get(address)
         if channel is None or not channel.is_open or self._is_closed:
             return False
-        channel.begin_request(command, timeout_ms, partial(self._pass_outcome, channel, on_outcome))
+        try:
+            channel.begin_request(command, timeout_ms, partial(self._pass_outcome, channel, on_outcome))
+        except RequestTooLarge:
+            return False
         return True
 
     async def send_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
@@ -91,6 +106,8 @@ class ConnectionPool:
             raise RequestTimeout(f"{address} did not read from its connection for {timeout_ms} ms") from error
         except ConnectionClosed as error:
             raise Unavailable(str(error)) from error
+        except RequestTooLarge as error:
+            raise InvalidMessage(str(error)) from error
 
     async def close(self) -> None:
         """Close every connection. Afterwards every request raises ClientClosed."""

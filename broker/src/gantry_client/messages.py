@@ -1,7 +1,7 @@
 """The messages of applications: what they send, the receipt of the broker, and what they receive."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final
@@ -14,7 +14,7 @@ from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.compress import inflate_body
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX
-from gantry_wire.message import StoredMessage, decode_host
+from gantry_wire.message import FLAG_COMPRESSED, StoredMessage, decode_host
 from gantry_wire.names import RETRY_PREFIX
 
 HOSTS_KEPT: Final = 4_096
@@ -119,6 +119,8 @@ class ReceivedMessage(TaggedMessage):
     """The decompressed body, or the stored bytes if `body_fault` is set."""
     body_fault: str | None = None
     """Why the body could not be decompressed; None if it was."""
+    compression: int = 0
+    """The flags of a body that `inflate_message` has yet to decompress; 0 for every other body."""
     properties: dict[str, str] = field(repr=False)
     flag: int = 0
     reconsume_times: int = 0
@@ -158,23 +160,25 @@ def to_received_message(
 ) -> ReceivedMessage:  # fmt: skip
     """Build the received message from a record that `broker_name` returned.
 
-    ``topic``, ``properties`` and ``reconsume_times`` replace those of the record.
+    ``topic``, ``properties`` and ``reconsume_times`` replace those of the record. With a ``body_bytes_max`` of 0 a
+    compressed body is left for `inflate_message`.
     """
     if properties is None:
         properties = dict(record.properties)
     if topic is None:
         is_retry = record.topic.startswith(RETRY_PREFIX)
         topic = properties.get(property_names.RETRY_TOPIC, record.topic) if is_retry else record.topic
-    try:
-        body, fault = inflate_body(record.body, record.sys_flag, body_bytes_max), None
-    except RemoteProtocolError as error:
-        body, fault = record.body, str(error)
+    is_deferred = body_bytes_max == 0 and bool(record.sys_flag & FLAG_COMPRESSED)
+    body, fault = record.body, "the body is not decompressed yet" if is_deferred else None
+    if not is_deferred:
+        body, fault = _inflate(record.body, record.sys_flag, body_bytes_max)
     return ReceivedMessage(
         topic=topic,
         queue=MessageQueue(topic=record.topic, broker_name=broker_name, queue_id=record.queue_id),
         queue_offset=record.queue_offset,
         stored_body=body,
         body_fault=fault,
+        compression=record.sys_flag if is_deferred else 0,
         properties=properties,
         flag=record.flag,
         reconsume_times=record.reconsume_times if reconsume_times is None else reconsume_times,
@@ -185,6 +189,20 @@ def to_received_message(
         physical_offset=record.physical_offset,
         offset_message_id=record.offset_message_id,
     )
+
+
+def inflate_message(message: ReceivedMessage, body_bytes_max: int) -> ReceivedMessage:
+    """Return a message with the body decompressed that was left compressed, or with the fault that prevents it."""
+    body, fault = _inflate(message.stored_body, message.compression, body_bytes_max)
+    return replace(message, stored_body=body, body_fault=fault, compression=0)
+
+
+def _inflate(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, str | None]:
+    """Return the body decompressed, and None; or as it is, and why it cannot be decompressed."""
+    try:
+        return inflate_body(body, sys_flag, bytes_max), None
+    except RemoteProtocolError as error:
+        return body, str(error)
 
 
 @lru_cache(HOSTS_KEPT)

@@ -118,7 +118,10 @@ class PopClient:
     """Requests of pop consumption to brokers. Belongs to the event loop of its session."""
 
     def __init__(self, session: Session, *, body_bytes_max: int | None = None) -> None:
-        """A body that is larger than ``body_bytes_max`` after decompression is returned as it is stored."""
+        """A body that is larger than ``body_bytes_max`` after decompression is returned as it is stored.
+
+        With 0, compressed bodies are left for `inflate_message`.
+        """
         self._session: Final = session
         self._decode_options: Final = {} if body_bytes_max is None else {"body_bytes_max": body_bytes_max}
 

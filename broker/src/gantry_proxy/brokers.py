@@ -82,10 +82,9 @@ class BrokerPort(Protocol):
 class RemotingBrokers:
     """The servers of one cluster. Belongs to the event loop of its session."""
 
-    def __init__(self, session: Session, *, body_bytes_max: int) -> None:
-        """Compressed bodies whose content is larger than ``body_bytes_max`` are returned as they are stored."""
+    def __init__(self, session: Session) -> None:
         self._session: Final = session
-        self._pop: Final = PopClient(session, body_bytes_max=body_bytes_max)
+        self._pop: Final = PopClient(session, body_bytes_max=0)  # `BodyInflater` decompresses them
         self._slots: Final[list[ConnectionPool]] = []
         """The connections on which consumers are registered, by their numbers."""
         self._answer_for_client: RequestHandler = _answer_nothing

@@ -7,11 +7,15 @@
     NotifyClientTermination          -> it is gone at once, and ends its stream itself within `LEAVING_MS`
 
 When a client is gone, its messages in flight return to the group, and brokers do not ask it about transactions.
+
+The caller chooses the id of a client, so an id belongs to the account that has registered it. Calls of other accounts
+with it are no sign of life, and `handlers/sessions.py` decides which of them may act for the client.
 """
 
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
@@ -38,6 +42,13 @@ WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 open transactions at once, and repeats what was dropped: thousands of small messages may wait, or one of the largest."""
 
 
+SETTINGS_BYTES_PER_CLIENT: Final = 2 * 1024
+"""How many bytes the settings of a client may have on average; those of most clients have less than 1 KiB. They take
+several times as much memory, which is in the 40 KiB that are planned for a client."""
+SETTINGS_BYTES_MIN: Final = 1024 * 1024
+"""How many bytes of settings a proxy for a few clients keeps."""
+
+
 class CommandStream(Protocol):
     """The writing side of one Telemetry stream."""
 
@@ -58,12 +69,14 @@ class ProxyClient:
     """The settings that the client has sent last, without those of the server."""
 
     last_seen_ms: int
+    settings_bytes: int = 0
+    """The size of the settings."""
     stream: CommandStream | None = None
     waiting_bytes: int = 0
     """The size of the commands that the client has not read."""
 
     context: CallContext | None = None
-    """The call that has sent the settings, with the account; None in tests without one."""
+    """The call that has registered it, with the account; None in tests without one."""
 
     pops: int = 0
     """How many of its receives are waiting at brokers."""
@@ -72,6 +85,11 @@ class ProxyClient:
 
     def __repr__(self) -> str:
         return f"<ProxyClient {self.client_id} {'connected' if self.stream is not None else 'disconnected'}>"
+
+    @property
+    def account_key(self) -> str:
+        """The access key of its account; empty without access control."""
+        return "" if self.context is None else self.context.account_key
 
     @property
     def is_producer(self) -> bool:
@@ -121,13 +139,19 @@ class ProxyClient:
 class ClientTable:
     """All clients of this replica. Owned by one event loop."""
 
-    def __init__(self, now_ms: Callable[[], int], clients_max: int) -> None:
-        """``now_ms`` is a monotonic clock."""
+    def __init__(self, now_ms: Callable[[], int], clients_max: int, clients_per_account_max: int = 0) -> None:
+        """``now_ms`` is a monotonic clock. A limit of 0 for each account means that there is none."""
         self._now_ms: Final = now_ms
         self._clients_max: Final = clients_max
+        self._per_account_max: Final = clients_per_account_max
+        self._settings_bytes_max: Final = max(SETTINGS_BYTES_MIN, clients_max * SETTINGS_BYTES_PER_CLIENT)
+        self.settings_bytes = 0
+        """The size of the settings of all clients."""
         self._clients: Final[dict[str, ProxyClient]] = {}
         self._producers: Final[dict[str, dict[str, ProxyClient]]] = {}
         """The producers of each topic, by client id."""
+        self._of_accounts: Final[Counter[str]] = Counter()
+        """The number of clients of each account."""
         self._waiting: Final[dict[str, set[asyncio.Future[None]]]] = {}
         """The receives of unknown clients, by client id."""
         self._leaving: Final[dict[CommandStream, int]] = {}
@@ -147,10 +171,24 @@ class ClientTable:
     def register(
         self, client_id: str, settings: pb.Settings, stream: CommandStream, context: CallContext | None = None
     ) -> ProxyClient:
-        """Add a client, or replace its settings and stream. Raises ProxyError when there are too many clients."""
-        client = self._clients.get(client_id) or self._add(client_id, settings)
+        """Add a client, or replace its settings and stream.
+
+        Raises ProxyError when there are too many clients, or when their settings are too large together.
+        """
+        size, known = settings.ByteSize(), self._clients.get(client_id)
+        total = self.settings_bytes + size - (0 if known is None else known.settings_bytes)
+        if total > self._settings_bytes_max:
+            raise ProxyError(
+                pb.TOO_MANY_REQUESTS,
+                f"the settings of all clients would have {total} bytes, at most {self._settings_bytes_max} are kept: "
+                "name fewer topics, or connect to another proxy",
+            )
+        client = known or self._add(client_id, settings, context)
+        self.settings_bytes, client.settings_bytes = total, size
         self._leave_topics(client)
+        self._count(client, -1)
         client.settings, client.context, client.last_seen_ms = settings, context, self._now_ms()
+        self._count(client, 1)
         for topic in client.topics:
             self._producers.setdefault(topic, {})[client_id] = client
         if client.stream is not stream:
@@ -166,7 +204,7 @@ class ClientTable:
     async def wait_for(self, client_id: str, timeout_s: float) -> ProxyClient | None:
         """Return a client that has sent its settings, or sends them within this time; None otherwise."""
         if client_id in self._clients or timeout_s <= 0:
-            return self.touch(client_id)
+            return self._clients.get(client_id)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(client_id, set())
         waiting.add(future)
@@ -179,32 +217,46 @@ class ClientTable:
             waiting.discard(future)
             if not waiting:
                 self._waiting.pop(client_id, None)
-        return self.touch(client_id)
+        return self._clients.get(client_id)
 
-    def restore_consumer(self, client_id: str, group: str) -> ProxyClient:
+    def restore_consumer(self, client_id: str, group: str, context: CallContext | None = None) -> ProxyClient:
         """Add a simple consumer that receives without having sent settings. Raises ProxyError for too many clients.
 
         It sent them to a proxy that was restarted, or to another replica. The SDK for Rust sends them only once.
         """
         subscription = pb.Subscription(group=pb.Resource(name=group))
-        return self._add(client_id, pb.Settings(client_type=pb.SIMPLE_CONSUMER, subscription=subscription))
+        return self._add(client_id, pb.Settings(client_type=pb.SIMPLE_CONSUMER, subscription=subscription), context)
 
-    def _add(self, client_id: str, settings: pb.Settings) -> ProxyClient:
+    def _add(self, client_id: str, settings: pb.Settings, context: CallContext | None) -> ProxyClient:
         if len(self._clients) >= self._clients_max:
             raise ProxyError(pb.TOO_MANY_REQUESTS, f"the proxy has {self._clients_max} clients: connect to another one")
-        client = self._clients[client_id] = ProxyClient(client_id, settings, self._now_ms())
+        client = ProxyClient(client_id, settings, self._now_ms(), context=context)
+        if client.account_key and 0 < self._per_account_max <= self._of_accounts[client.account_key]:
+            raise ProxyError(
+                pb.TOO_MANY_REQUESTS, f"the account has {self._per_account_max} clients: connect to another proxy"
+            )
+        self._clients[client_id] = client
+        self._count(client, 1)
         return client
+
+    def _count(self, client: ProxyClient, change: int) -> None:
+        self._of_accounts[client.account_key] += change
+        if not self._of_accounts[client.account_key]:
+            del self._of_accounts[client.account_key]
 
     def find(self, client_id: str) -> ProxyClient | None:
         """Return a client that is known; None otherwise."""
         return self._clients.get(client_id)
 
-    def touch(self, client_id: str) -> ProxyClient | None:
-        """Record a sign of life of a client; None if it is unknown."""
-        client = self._clients.get(client_id)
-        if client is not None:
+    def touch(self, context: CallContext) -> None:
+        """Record a sign of life of the client that calls, unless the call is of another account."""
+        client = self._clients.get(context.client_id)
+        if client is not None and client.account_key == context.account_key:
             client.last_seen_ms = self._now_ms()
-        return client
+
+    def record_life(self, client: ProxyClient) -> None:
+        """Record a sign of life of a client."""
+        client.last_seen_ms = self._now_ms()
 
     def disconnect(self, client_id: str, stream: CommandStream) -> None:
         """Record that a stream has ended."""
@@ -233,7 +285,9 @@ class ClientTable:
     def _forget(self, client_id: str) -> ProxyClient | None:
         client = self._clients.pop(client_id, None)
         if client is not None:
+            self.settings_bytes -= client.settings_bytes
             self._leave_topics(client)
+            self._count(client, -1)
         return client
 
     def producer_of(self, topic: str) -> ProxyClient | None:
@@ -262,6 +316,7 @@ class ClientTable:
             client
             for client in self._clients.values()
             if now_ms - client.last_seen_ms > (SILENT_MS if client.stream is not None else DISCONNECTED_MS)
+            and not client.pops  # a long poll may be longer than that, and its messages are for a known client
         ]
         for client in gone:
             log.info("client is gone", extra={"client": client.client_id, "group": client.group})

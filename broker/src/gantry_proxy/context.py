@@ -39,6 +39,11 @@ class CallContext:
     """The account of the client; None without access control."""
 
     @property
+    def account_key(self) -> str:
+        """The access key of the account; empty without access control, and for a trusted address."""
+        return "" if self.account is None else self.account.access_key
+
+    @property
     def language(self) -> str:
         return self.headers.get(LANGUAGE, "")
 

@@ -6,6 +6,7 @@ from typing import final
 
 from gantry_client.background import BackgroundTasks
 from gantry_proxy.access import ProxyGuard
+from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.brokers import BrokerPort
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
@@ -26,6 +27,7 @@ class ProxyCore:
     renewals: Renewals
     guard: ProxyGuard
     limits: ProxyLimits
+    bodies: BodyInflater
     tasks: BackgroundTasks
     """Work that outlives the call that began it."""
 

@@ -9,6 +9,7 @@ from typing import Final, final
 
 from gantry_proxy.rpc.health import NOT_SERVING, SERVING, Health
 from gantry_proxy.rpc.server import RpcLimits, RpcServer
+from gantry_proxy.rpc.shares import PortUse
 from gantry_proxy.service import SERVICE, MessagingService
 from gantry_proxy.settings import ProxyLimits, ProxyTlsSettings
 from gantry_remoting.addresses import join_address, split_address
@@ -48,6 +49,11 @@ class GrpcServer:
 
     def __repr__(self) -> str:
         return f"<GrpcServer {join_address(self._host, self.port)} {self._server!r}>"
+
+    @property
+    def use(self) -> PortUse:
+        """What the clients of the port have now."""
+        return self._server.use
 
     async def start(self) -> None:
         """Listen, and report that clients are served. Raises OSError."""

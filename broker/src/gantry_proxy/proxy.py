@@ -19,6 +19,7 @@ from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.brokers import BrokerPort, RemotingBrokers
 from gantry_proxy.client_requests import ClientRequests
@@ -30,11 +31,10 @@ from gantry_proxy.http_endpoint import HttpEndpoint
 from gantry_proxy.metrics import Gauge, ProxyMetrics, metrics_text, own_gauges
 from gantry_proxy.orphans import OrphanedTransactions
 from gantry_proxy.registrations import ConsumerRegistrations
-from gantry_proxy.renewal import InFlight, Renewals
+from gantry_proxy.renewal import Renewals
 from gantry_proxy.service import MessagingService
 from gantry_proxy.settings import BROKERS, ProxySettings
 from gantry_proxy.topics import Topics
-from gantry_proxy.translation.client_settings import retry_delay_ms
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_remoting.settings import ClientTlsSettings
 
@@ -76,12 +76,13 @@ class Proxy:
         self._own_account: Final = _own_account(settings)
         self._session: Final = Session(settings.name_servers, _client_settings(settings, self._own_account))
         limits = settings.limits
-        brokers = self._brokers = RemotingBrokers(self._session, body_bytes_max=limits.message_bytes_max)
+        brokers = self._brokers = RemotingBrokers(self._session)
         self._broker_accounts: Final = _broker_accounts(settings, brokers)
         self._topics: Final = Topics(brokers, monotonic_ms)
-        self._clients: Final = ClientTable(monotonic_ms, limits.clients_max)
+        self._clients: Final = ClientTable(monotonic_ms, limits.clients_max, limits.clients_per_account_max)
+        self._tasks: Final = BackgroundTasks("proxy")
         self._renewals: Final = Renewals(
-            brokers, self._topics, monotonic_ms, limits.in_flight_messages_per_client_max, self._retry_delay
+            brokers, self._topics, monotonic_ms, limits.in_flight_messages_per_client_max, self._tasks
         )
         self._orphans: Final = OrphanedTransactions(brokers, self._topics, self._clients, limits.message_bytes_max)
         brokers.on_transaction_check(self._orphans.on_check)
@@ -90,7 +91,6 @@ class Proxy:
         self._registrations: Final = ConsumerRegistrations(
             brokers, self._topics, self._clients, wall_ms, limits.visible_consumers_max
         )
-        self._tasks: Final = BackgroundTasks("proxy")
         self._metrics: Final = ProxyMetrics()
         source: ClientAccounts | None = self._broker_accounts
         if self._accounts is not None:
@@ -99,7 +99,7 @@ class Proxy:
         core = self._core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
             renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
-            monotonic_s=time.monotonic,
+            monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
         )  # fmt: skip
         self.server: Final = GrpcServer(
             MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits
@@ -127,7 +127,7 @@ class Proxy:
             self._tasks.start(self._accounts.watch(), "accounts")
         if self._own_account is not None:
             self._tasks.repeat(OWN_ACCOUNT_INTERVAL_MS, self._own_account.refresh, "own-account")
-        self._tasks.repeat(RENEW_INTERVAL_MS, self._renewals.renew_due, "renewals")
+        self._tasks.repeat(RENEW_INTERVAL_MS, self._renew, "renewals")
         self._tasks.repeat(REGISTER_INTERVAL_MS, self._orphans.register, "producers")
         self._tasks.repeat(SHOW_INTERVAL_MS, self._registrations.register, "consumers")
         self._tasks.repeat(CONFIRM_INTERVAL_MS, lambda: disconnect_revoked(self._core), "revocations")
@@ -172,13 +172,21 @@ class Proxy:
         return metrics_text(self._metrics, [*own_gauges(self._metrics), *self._gauges()])
 
     def _gauges(self) -> list[Gauge]:
-        clients, renewals, orphans = self._clients, self._renewals, self._orphans
+        clients, renewals, orphans, port = self._clients, self._renewals, self._orphans, self.server.use
         accounts = self._broker_accounts
         return [
             Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
                   lambda: float(not self._not_ready_reason())),
             Gauge("gantry_proxy_clients", "gauge", "Connected clients.", lambda: len(clients)),
+            Gauge("gantry_proxy_client_settings_bytes", "gauge", "The size of the settings of all clients.",
+                  lambda: clients.settings_bytes),
             Gauge("gantry_proxy_telemetry_streams", "gauge", "Open Telemetry streams.", lambda: clients.stream_count),
+            Gauge("gantry_proxy_connections", "gauge", "Open connections of clients.", lambda: port.connections),
+            Gauge("gantry_proxy_held_bytes", "gauge", "Bytes of incomplete requests and unread replies.",
+                  lambda: port.held_bytes),
+            Gauge("gantry_proxy_port_refusals_total", "counter",
+                  "Calls, connections and replies that were refused or ended, since their clients had too much.",
+                  lambda: port.refused),
             Gauge("gantry_proxy_messages_in_flight", "gauge", "Messages whose invisible time is renewed.",
                   lambda: renewals.message_count),
             Gauge("gantry_proxy_renewals_total", "counter", "Renewals of invisible times.", lambda: renewals.renewed),
@@ -199,12 +207,15 @@ class Proxy:
             return "the proxy is stopping"
         return "" if self._has_route else "no name server has answered yet"
 
+    async def _renew(self) -> None:
+        self._renewals.renew_due()
+
     async def _clean(self) -> None:
         self._topics.forget_unused()
         if self._broker_accounts is not None:
             self._broker_accounts.forget_unused()
-        for client in self._clients.remove_silent():
-            await self._renewals.return_messages(client.client_id)
+        self._clients.remove_silent()
+        self._renewals.return_of_unknown(lambda client_id: self._clients.find(client_id) is not None)
 
     async def _find_name_server(self) -> None:
         """Wait until a name server answers: without one, no client could be served."""
@@ -218,9 +229,6 @@ class Proxy:
                 log.info("waiting for a name server", extra={"reason": str(error)})
             await asyncio.sleep(1)
         self._has_route = True
-
-    async def _retry_delay(self, message: InFlight) -> int:
-        return retry_delay_ms(await self._topics.group(message.group, message.topic), message.reconsume_times)
 
 
 def _accounts(settings: ProxySettings) -> AccountFile | None:

@@ -10,6 +10,7 @@ A consumer that is not shown, since a broker refuses it or is down, loses nothin
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Final, final
 from gantry_client.errors import ClientError
 from gantry_proxy.brokers import BrokerPort
 from gantry_proxy.clients import ClientTable, ProxyClient
+from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.topics import Topics
 from gantry_proxy.translation.subscriptions import heartbeat, remoting_language
 from gantry_wire.commands.nameserver import MASTER_ID
@@ -31,6 +33,8 @@ HEARTBEAT_ROUNDS: Final = 6
 """After how many calls of ``register`` a heartbeat is repeated: every 30 s. Brokers forget a consumer after 120 s."""
 CALLS_MAX: Final = 16
 """How many heartbeats are sent at once: those of a thousand consumers must not delay a send."""
+UNKNOWN_TOPICS_MAX: Final = 16
+"""After how many topics of a consumer that do not exist no further one is looked up: each costs a query."""
 
 
 @final
@@ -42,7 +46,10 @@ class _Registration:
     slot: int
     version: int
     """When its subscriptions were first seen, in milliseconds since 1970: brokers keep the newest."""
-    subscription: bytes
+    settings: pb.Settings
+    """The settings that were examined last."""
+    digest: bytes
+    """The digest of their subscription."""
     addresses: set[str] = field(default_factory=set)
     """Where it is registered."""
     sent_in_round: int | None = None
@@ -86,44 +93,60 @@ class ConsumerRegistrations:
 
     def _is_due(self, client: ProxyClient) -> bool:
         """Return whether a consumer needs a heartbeat now; a new one gets a slot, if its group has a free one."""
-        subscription = client.settings.subscription.SerializeToString(deterministic=True)
         known = self._registered.get(client.client_id)
         if known is not None:
-            if known.subscription != subscription:
-                known.subscription, known.version, known.sent_in_round = subscription, self._wall_ms(), None
+            self._compare(known, client.settings)
             return known.sent_in_round is None or self._round - known.sent_in_round >= HEARTBEAT_ROUNDS
         used = self._used_slots.setdefault(client.group, set())
         slot = next((slot for slot in range(SLOTS_MAX) if slot not in used), None)
         if slot is None:
             return False
         used.add(slot)
-        self._registered[client.client_id] = _Registration(client.group, slot, self._wall_ms(), subscription)
+        self._registered[client.client_id] = _Registration(
+            client.group, slot, self._wall_ms(), client.settings, _digest(client.settings)
+        )
         return True
 
+    def _compare(self, known: _Registration, settings: pb.Settings) -> None:
+        """Request a heartbeat if a consumer has sent settings with another subscription than before."""
+        if known.settings is settings:
+            return
+        digest, known.settings = _digest(settings), settings
+        if known.digest != digest:
+            known.digest, known.version, known.sent_in_round = digest, self._wall_ms(), None
+
     async def _heartbeat(self, client: ProxyClient, limit: asyncio.Semaphore) -> None:
+        async with limit:
+            if client.client_id in self._registered:
+                await self._send_heartbeat(client)
+
+    async def _send_heartbeat(self, client: ProxyClient) -> None:
         known = self._registered[client.client_id]
         known.sent_in_round = self._round
         beat = heartbeat(client.client_id, client.settings, known.version)
         for address in await self._masters(client):
-            async with limit:
-                try:
-                    await self._brokers.register_consumer(known.slot, address, beat, remoting_language(client.settings))
-                except ClientError as error:
-                    if address not in self._refused:
-                        log.info("cannot show consumers at broker", extra={"broker": address, "reason": str(error)})
-                    self._refused.add(address)
-                    continue
+            try:
+                await self._brokers.register_consumer(known.slot, address, beat, remoting_language(client.settings))
+            except ClientError as error:
+                if address not in self._refused:
+                    log.info("cannot show consumers at broker", extra={"broker": address, "reason": str(error)})
+                self._refused.add(address)
+                continue
             self._refused.discard(address)
             known.addresses.add(address)
 
     async def _masters(self, client: ProxyClient) -> set[str]:
         """Return the addresses of the masters that have a topic of the consumer."""
         found: set[str] = set()
+        unknown = 0
         for entry in client.settings.subscription.subscriptions:
             try:
                 brokers = (await self._topics.get(entry.topic.name)).route.brokers
-            except ClientError:
-                continue  # the topic does not exist, or no name server answers now
+            except ClientError:  # the topic does not exist, or no name server answers now
+                unknown += 1
+                if unknown == UNKNOWN_TOPICS_MAX:
+                    break
+                continue
             found |= {brokers[name][MASTER_ID] for name in brokers if MASTER_ID in brokers[name]}
         return found
 
@@ -138,3 +161,7 @@ class ConsumerRegistrations:
                 await self._brokers.unregister_consumer(known.slot, address, client_id, known.group)
             except ClientError as error:
                 log.info("could not unregister from broker", extra={"broker": address, "reason": str(error)})
+
+
+def _digest(settings: pb.Settings) -> bytes:
+    return hashlib.blake2b(settings.subscription.SerializeToString(deterministic=True), digest_size=16).digest()

@@ -64,6 +64,10 @@ BEGIN: Final[dict[str, Begin]] = {"SendMessage": sending.begin_send, "AckMessage
 """The shortcuts of methods that are called for each message; see `Method.begin`."""
 
 
+Caller = tuple[str, str | None]
+"""An access key, which is empty without access control, and a client id; None for all clients of the account."""
+
+
 @final
 class TelemetryStream:
     """The writing side of one Telemetry stream. Owned by the task of its call."""
@@ -90,8 +94,9 @@ class MessagingService:
     def __init__(self, core: ProxyCore, metrics: ProxyMetrics) -> None:
         self._core: Final = core
         self._metrics: Final = metrics
-        self._running: Final[dict[str, int]] = {}
-        """Running calls by client id."""
+        self._running: Final[dict[Caller, int]] = {}
+        """Running calls of each client of an account, and of each account. The account is part of the key of a client,
+        since the client id is chosen by the caller: no other account can take the slots of a client."""
 
     def __repr__(self) -> str:
         return f"<MessagingService running={self._metrics.running}>"
@@ -104,7 +109,7 @@ class MessagingService:
             kind, handle = self._handler(method.name, reply)
             begin = self._begin(method.name, reply) if method.name in BEGIN else None
             methods[f"/{SERVICE}/{method.name}"] = Method(
-                kind, handle, request.FromString, reply.SerializeToString, begin
+                kind, handle, request.FromString, reply.SerializeToString, begin, is_endless=method.name == TELEMETRY
             )
         return methods
 
@@ -125,11 +130,11 @@ class MessagingService:
             started = time.monotonic()
             try:
                 context = await self._context(rpc)
-                self._admit(context.client_id)
+                self._admit(context)
                 try:
                     reply = await handle(self._core, context, request)
                 finally:
-                    self._leave(context.client_id)
+                    self._leave(context)
             except Exception as error:  # noqa: BLE001  every call has a reply
                 reply = reply_type(status=self._status(method, error))
             self._metrics.record(method, reply.status.code, time.monotonic() - started)
@@ -143,28 +148,31 @@ class MessagingService:
 
         def call(request: Any, rpc: Call) -> bool:
             started = time.monotonic()
-            client_id = rpc.headers.get(CLIENT_ID, "")
+            context: CallContext | None = None
 
             def finish(outcome: Any | Exception) -> None:
-                self._leave(client_id)
+                if context is not None:
+                    self._leave(context)
                 is_error = isinstance(outcome, Exception)
                 reply: Any = reply_type(status=self._status(method, outcome)) if is_error else outcome
                 self._metrics.record(method, reply.status.code, time.monotonic() - started)
                 rpc.finish(reply)
 
-            if not self._has_room(client_id):
-                return False
-            self._enter(client_id)
             try:
-                context = _make_context(rpc, core.guard.authenticate_at_once(rpc.headers, rpc.peer))
-                is_begun = begin(core, context, request, finish)
+                account = core.guard.authenticate_at_once(rpc.headers, rpc.peer)
+                caller = _make_context(rpc, account)
+                if not self._has_room(caller):
+                    return False
+                self._enter(caller)
+                context = caller
+                is_begun = begin(core, caller, request, finish)
             except AccountUnread:
-                is_begun = False
+                return False
             except Exception as error:  # noqa: BLE001  every call has a reply
                 finish(error)
                 return True
             if not is_begun:
-                self._leave(client_id)
+                self._leave(caller)
             return is_begun
 
         return call
@@ -176,14 +184,14 @@ class MessagingService:
             started, code = time.monotonic(), pb.OK
             try:
                 context = await self._context(rpc)
-                self._admit(context.client_id)
+                self._admit(context)
                 try:
                     async with aclosing(handle(self._core, context, request)) as replies:  # type: ignore[type-var]
                         async for reply in replies:
                             if not rpc.send(reply):
                                 await rpc.wait_until_sent(READ_TIMEOUT_S)
                 finally:
-                    self._leave(context.client_id)
+                    self._leave(context)
             except CallFailed:
                 raise
             except Exception as error:  # noqa: BLE001  every call has a reply
@@ -222,13 +230,15 @@ class MessagingService:
     async def _on_command(self, context: CallContext, stream: TelemetryStream, command: pb.TelemetryCommand) -> None:
         """Handle what a client sends: its settings, or the answer to what it was asked."""
         if command.WhichOneof("command") != "settings":
-            self._core.client_requests.on_answer(context.client_id, command)
+            asked = self._core.clients.find(context.client_id)
+            if asked is not None and asked.stream is stream:  # another account may have opened one with the same id
+                self._core.client_requests.on_answer(context.client_id, command)
             return
         guard = self._core.guard  # the stream may have been opened hours ago
         present = replace(context, account=await guard.confirm(context.account, context.peer))
         reply = await sessions.accept_settings(self._core, present, command.settings, stream)
         client = self._core.clients.find(context.client_id)
-        if client is not None:
+        if client is not None and reply is not None:
             await client.send(reply)
 
     # ------- common
@@ -236,29 +246,38 @@ class MessagingService:
     async def _context(self, rpc: Call) -> CallContext:
         return _make_context(rpc, await self._core.guard.authenticate(rpc.headers, rpc.peer))
 
-    def _admit(self, client_id: str) -> None:
+    def _admit(self, context: CallContext) -> None:
         """Count a call that begins; `_leave` must follow. Raises ProxyError if too many are running."""
-        if not self._has_room(client_id):
+        if not self._has_room(context):
             self._metrics.refused += 1
             raise ProxyError(pb.TOO_MANY_REQUESTS, "too many calls are running: wait for replies before calling again")
-        self._enter(client_id)
+        self._enter(context)
 
-    def _has_room(self, client_id: str) -> bool:
-        limits = self._core.limits
-        running = self._running.get(client_id, 0)
-        return self._metrics.running < limits.calls_max and running < limits.calls_per_client_max
+    def _has_room(self, context: CallContext) -> bool:
+        limits, account_key, running = self._core.limits, context.account_key, self._running
+        if account_key and 0 < limits.calls_per_account_max <= running.get((account_key, None), 0):
+            return False
+        is_client_free = running.get((account_key, context.client_id), 0) < limits.calls_per_client_max
+        return self._metrics.running < limits.calls_max and is_client_free
 
-    def _enter(self, client_id: str) -> None:
+    def _enter(self, context: CallContext) -> None:
         self._metrics.running += 1
-        self._running[client_id] = self._running.get(client_id, 0) + 1
+        self._count((context.account_key, context.client_id), 1)
+        if self._core.limits.calls_per_account_max:
+            self._count((context.account_key, None), 1)
 
-    def _leave(self, client_id: str) -> None:
+    def _leave(self, context: CallContext) -> None:
         self._metrics.running -= 1
-        running = self._running[client_id] - 1
+        self._count((context.account_key, context.client_id), -1)
+        if self._core.limits.calls_per_account_max:
+            self._count((context.account_key, None), -1)
+
+    def _count(self, caller: Caller, change: int) -> None:
+        running = self._running.get(caller, 0) + change
         if running:
-            self._running[client_id] = running
+            self._running[caller] = running
         else:
-            del self._running[client_id]
+            del self._running[caller]
 
     def _status(self, method: str, error: Exception) -> pb.Status:
         if isinstance(error, ProxyError | ClientError):

@@ -122,11 +122,18 @@ class ProxyLimits:
     TLS connection of its own."""
 
     calls_max: int = 60_000
-    """How many calls may run at once, long polls and the stream of each client included; a long poll costs about
-    20 KiB."""
+    """How many calls may run at once, long polls included; a long poll costs about 20 KiB. The Telemetry stream of each
+    client does not count: it belongs to `clientsMax`."""
 
     calls_per_client_max: int = 512
     """How many calls of one client may run at once. An SDK polls each queue of a topic at each broker once."""
+
+    clients_per_account_max: int = 0
+    """How many clients of one account may be connected; 0 for no limit beside `clientsMax`. The caller chooses a client
+    id, and so the number of its clients."""
+
+    calls_per_account_max: int = 0
+    """How many calls of one account may run at once; 0 for no limit beside `callsMax`."""
 
     connections_max: int = 30_000
     """How many connections may be open; clients of one process share one."""

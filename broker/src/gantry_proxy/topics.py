@@ -1,11 +1,13 @@
 """Topics and groups as the proxy knows them: routes, kinds, configurations of groups, and queues for sends."""
 
+import asyncio
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeVar, final
 
-from gantry_client.errors import NoMaster, NoRoute
+from gantry_client.errors import ClientError, NoMaster, NoRoute
 from gantry_client.routes import Route, build_route
 from gantry_client.selection import QueueSelector
 from gantry_proxy.brokers import BrokerPort
@@ -20,6 +22,10 @@ AVOID_FAILED_BROKER_MS: Final = 5_000
 NORMAL: Final = "NORMAL"
 """The kind of a topic without a `message.type`."""
 KIND_ATTRIBUTE: Final = "message.type"
+ASK_NEXT_S: Final = 0.5
+"""How long brokers may take to answer about a topic or a group before another one is asked, too. A broker that has
+vanished would take the time that an SDK waits for a route."""
+V = TypeVar("V")
 
 
 @final
@@ -144,20 +150,45 @@ class Topics:
         return None if data is None else KnownTopic(data, build_route(topic, data))
 
     async def _load_kind(self, topic: str) -> str | None:
-        address = await self._any_broker(topic)
-        config = await self._brokers.topic_config(address, topic)
+        config = await self._ask_any(topic, lambda address: self._brokers.topic_config(address, topic))
         return NORMAL if config is None else config.attributes.get(KIND_ATTRIBUTE) or NORMAL
 
     async def _load_group(self, group_and_topic: str) -> SubscriptionGroupConfig | None:
         group, _, topic = group_and_topic.partition(" ")
-        return await self._brokers.group_config(await self._any_broker(topic), group)
+        return await self._ask_any(topic, lambda address: self._brokers.group_config(address, group))
 
-    async def _any_broker(self, topic: str) -> str:
+    async def _ask_any(self, topic: str, ask: Callable[[str], Coroutine[None, None, V]]) -> V:
+        """Return the answer of a broker of a topic. Each further one is asked when those before fail or are silent.
+
+        Raises NoRoute and NoMaster, and the error of the first broker if all of them fail.
+        """
         route = (await self.get(topic)).route
-        addresses = route.read_addresses()
-        if not addresses:
+        waiting = [address for _, address in route.read_addresses()]
+        if not waiting:
             raise NoMaster(topic, tuple(sorted(route.brokers)))
-        return addresses[0][1]
+        asked: list[asyncio.Task[V]] = []
+        try:
+            return await _first_answer(waiting, ask, asked)
+        finally:
+            for task in asked:
+                task.cancel()  # has no effect on one that has ended
+
+
+async def _first_answer(
+    addresses: list[str], ask: Callable[[str], Coroutine[None, None, V]], asked: list[asyncio.Task[V]]
+) -> V:
+    """Return the first answer from these addresses; ``asked`` gets the task of each that was asked."""
+    waiting, running = deque(addresses), set[asyncio.Task[V]]()
+    while waiting or running:
+        if waiting:
+            asked.append(asyncio.get_running_loop().create_task(ask(waiting.popleft()), name="gantry-proxy-question"))
+            running.add(asked[-1])
+        timeout_s = ASK_NEXT_S if waiting else None
+        done, running = await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        answers = [task for task in done if not isinstance(task.exception(), ClientError)]
+        if answers:
+            return answers[0].result()
+    return asked[0].result()
 
 
 def _is_passing(topic: KnownTopic) -> bool:

@@ -8,11 +8,12 @@ from typing import Final, cast, final
 
 from gantry_remoting.addresses import split_address
 from gantry_remoting.close_log import LimitedLog
-from gantry_remoting.errors import CannotConnect, ConnectionClosed
+from gantry_remoting.errors import CannotConnect, ConnectionClosed, RequestTooLarge
 from gantry_remoting.pending_requests import OnOutcome, PendingRequests
+from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command, decode_command
-from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.frame import FrameReader
+from gantry_wire.errors import ProtocolError, RemoteProtocolError
+from gantry_wire.frame import FRAME_HEAD, FrameReader, check_frame_head
 from gantry_wire.limits import DEFAULT_LIMITS, WireLimits
 
 log = logging.getLogger(__name__)
@@ -93,17 +94,20 @@ class Channel(asyncio.Protocol):
         return tuple(self._transport.get_extra_info("sockname")[:2])
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
-        """Send a request and wait for the reply. Raises ConnectionClosed or RemotingTimeout."""
+        """Send a request and wait for the reply. Raises ConnectionClosed, RemotingTimeout or RequestTooLarge."""
         self._require_open()
         return await self._requests.send(command, self._write, self.address, timeout_ms)
 
     def begin_request(self, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> None:
-        """Send a request. Later, ``on_outcome`` is called once; it must not raise. Raises ConnectionClosed."""
+        """Send a request. Later, ``on_outcome`` is called once; it must not raise.
+
+        Raises ConnectionClosed or RequestTooLarge.
+        """
         self._require_open()
         self._requests.begin(command, self._write, self.address, timeout_ms, on_outcome)
 
     def send_oneway(self, command: Command) -> None:
-        """Send a command without waiting for a reply. Raises ConnectionClosed."""
+        """Send a command without waiting for a reply. Raises ConnectionClosed or RequestTooLarge."""
         assert command.is_oneway, "a peer would reply to it"
         self._require_open()
         self._write(command)
@@ -132,9 +136,28 @@ class Channel(asyncio.Protocol):
         assert self._transport is not None, "a channel is made by connect"
         if self._sign is not None and not command.is_reply:
             self._sign(command)
+        data = self._encode(command)
         if not self._output:
             self._loop.call_soon(self._flush)
-        self._output.append(command.encode())
+        self._output.append(data)
+
+    def _encode(self, command: Command) -> bytes:
+        """Return the frame of a command. Raises RequestTooLarge for a request that no peer accepts.
+
+        A peer closes the connection at a frame beyond its limits. The connection carries the requests of many callers,
+        so one of them must not be able to end it. A reply that is too large is replaced by an error.
+        """
+        limits = self._limits
+        try:
+            data = command.encode()
+            if len(data) > limits.header_bytes_max:  # the header of a smaller frame is within its limit, too
+                total, type_and_header = FRAME_HEAD.unpack_from(data)
+                check_frame_head(total, type_and_header, limits)
+        except ProtocolError as error:
+            if command.is_reply:
+                return command.reply(ResponseCode.SYSTEM_ERROR, str(error)).encode()
+            raise RequestTooLarge(f"the request {command.code} to {self.address} was not sent: {error}") from error
+        return data
 
     def _flush(self) -> None:
         if self._output and self.is_open:

@@ -18,5 +18,10 @@ class RemotingTimeout(RemotingError):
 
 
 @final
+class RequestTooLarge(RemotingError):
+    """The request exceeds the limits of a frame, and was not sent. The caller should correct its arguments."""
+
+
+@final
 class CannotConnect(RemotingError):
     """The connection was refused, failed in TLS, or took too long. The caller should try another address, or later."""

@@ -191,13 +191,13 @@ cdef bint parse_properties(Bytes text, Py_ssize_t size, Properties* found) noexc
         elif is_name(name.start, name.size, b"UNIQ_KEY", 8):
             found.unique = value
         elif (
-            name.size == 0 or is_name(name.start, name.size, b"DELAY", 5)
-            or is_name(name.start, name.size, b"TRAN_MSG", 8) or is_name(name.start, name.size, b"TRACE_ON", 8)
-            or is_name(name.start, name.size, b"__CRC32#", 8) or is_name(name.start, name.size, b"MSG_REGION", 10)
-            or is_name(name.start, name.size, b"POP_CK", 6) or is_name(name.start, name.size, b"TIMER_DELAY_MS", 14)
-            or is_name(name.start, name.size, b"CLUSTER", 7) or is_name(name.start, name.size, b"TIMER_DELAY_SEC", 15)
-            or is_name(name.start, name.size, b"TIMER_DELIVER_MS", 16)
+            name.size == 0 or is_name(name.start, name.size, b"DELAY", 5) or is_name(name.start, name.size, b"CLUSTER", 7)
+            or is_name(name.start, name.size, b"POP_CK", 6) or is_name(name.start, name.size, b"__CRC32#", 8)
+            or is_name(name.start, name.size, b"TRACE_ON", 8) or is_name(name.start, name.size, b"MSG_REGION", 10)
             or is_name(name.start, name.size, b"_SYS_MSG_PRIORITY_", 18)
+            or is_name(name.start, name.size, b"TRANSACTION_CHECK_TIMES", 23)
+            or name.size > 7 and (memcmp(name.start, b"TRAN_", 5) == 0 or memcmp(name.start, b"TIMER_", 6) == 0
+            or memcmp(name.start, b"INNER_", 6) == 0 or memcmp(name.start, b"GANTRY_", 7) == 0)
         ):
             found.is_special = True
         position = pair_end + 1

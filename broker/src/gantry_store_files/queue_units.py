@@ -163,6 +163,22 @@ def partition(start: int, end: int, predicate: Callable[[int], bool]) -> int:
     return start
 
 
+def partition_past_damage(start: int, end: int, predicate: Callable[[int], bool]) -> int:
+    """Return what ``partition`` returns, also if the predicate is wrong for one damaged unit.
+
+    If bisection ends at such a unit, the next two units, or the last two before it, show that: the search continues on
+    their side of it. Nearer to the right end, only the log could show which unit is wrong.
+    """
+    while True:
+        found = partition(start, end, predicate)
+        if found + 2 < end and predicate(found + 1) and predicate(found + 2):
+            start = found + 1
+        elif found - 3 >= start and not predicate(found - 2) and not predicate(found - 3):
+            end = found - 1
+        else:
+            return found
+
+
 @final
 class QueueReader:
     """A reader for the units of one queue. It keeps no file open between two reads: a store has thousands of queues."""
@@ -241,7 +257,7 @@ class QueueReader:
 
     def bounds(self, log_start: int, log_end: int) -> QueueBounds:
         """Return the range of units whose messages are in ``[log_start, log_end)`` of the log."""
-        end = self.partition(self.first, self.limit, lambda unit: begins_before(unit, log_end))
+        end = self._find(self.first, self.limit, lambda unit: begins_before(unit, log_end))
         if end > self.first and not ends_before(self.read_single_unit(end - 1), log_end):
             end -= 1
         return QueueBounds(self.first_from(log_start, end), end)
@@ -254,14 +270,14 @@ class QueueReader:
         if before is None:
             return self.partition(self.first, self.limit, lambda unit: unit[1] > 0)
         limit = before
-        return self.partition(self.first, self.limit, lambda unit: unit[1] > 0 and 0 <= unit[0] < limit)
+        return self._find(self.first, self.limit, lambda unit: unit[1] > 0 and 0 <= unit[0] < limit)
 
     def first_from(self, physical: int, end: int) -> int:
         """Return the first unit before ``end`` whose message begins at ``physical`` or later.
 
         A filler counts by its offset.
         """
-        return self.partition(self.first, end, lambda unit: has_expired(unit[0], unit[1], physical))
+        return self._find(self.first, end, lambda unit: has_expired(unit[0], unit[1], physical))
 
     def first_stored_at(
         self, timestamp_ms: int, bounds: QueueBounds, log_start: int, store_time: Callable[[Unit], int | None]
@@ -289,6 +305,10 @@ class QueueReader:
     def partition(self, start: int, end: int, predicate: Callable[[Unit], bool]) -> int:
         """Return the first unit of ``[start, end)`` for which ``predicate`` is false; ``end`` if there is none."""
         return partition(start, end, lambda offset: predicate(self.read_single_unit(offset)))
+
+    def _find(self, start: int, end: int, predicate: Callable[[Unit], bool]) -> int:
+        """Return what ``partition`` returns, also if one unit is damaged."""
+        return partition_past_damage(start, end, lambda offset: predicate(self.read_single_unit(offset)))
 
     def read_single_unit(self, offset: int) -> Unit:
         """Return one unit, read alone, because bisection does not need its neighbours.

@@ -39,7 +39,9 @@ def children(names: Iterable[str], directory: str) -> list[str]:
     """Return the paths directly in ``directory``."""
     prefix = directory.rstrip("/") + "/"
     length = len(prefix)
-    return [path for path in names if path.startswith(prefix) and path.find("/", length) < 0 and len(path) > length]
+    return [
+        path for path in tuple(names) if path.startswith(prefix) and path.find("/", length) < 0 and len(path) > length
+    ]
 
 
 @final
@@ -249,12 +251,11 @@ class FaultyDisk:
     def copy(self) -> FaultyDisk:
         """Return an independent disk with the same bytes and names, unlocked and without faults."""
         other = FaultyDisk(capacity=self.capacity)
-        both = (*self._names.values(), *self._durable_names.values())
+        names, durable_names = self._names.copy(), self._durable_names.copy()  # worker threads may add some meanwhile
+        both = (*names.values(), *durable_names.values())
         nodes = {id(node): node.copy() for node in both if node is not None}
-        other._names = {path: None if node is None else nodes[id(node)] for path, node in self._names.items()}
-        other._durable_names = {
-            path: None if node is None else nodes[id(node)] for path, node in self._durable_names.items()
-        }
+        other._names = {path: None if node is None else nodes[id(node)] for path, node in names.items()}
+        other._durable_names = {path: None if node is None else nodes[id(node)] for path, node in durable_names.items()}
         return other
 
     def _nodes(self) -> list[Node]:

@@ -25,6 +25,11 @@ def object_store_program() -> Path | None:
     return next(filter(_is_program, _newest(_home() / "object-store", "*/versitygw")), None)
 
 
+def porcupine_program() -> Path | None:
+    """Return the newest program of `scripts/porcupine`, the second judge of histories; None if there is none."""
+    return next(filter(_is_program, _newest(_home() / "porcupine", "*/porcupine")), None)
+
+
 def write_program(path: Path, source: str) -> None:
     """Write an executable Python program for this interpreter. A `#!` line would not support a long path or one with
     spaces.

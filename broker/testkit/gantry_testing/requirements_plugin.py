@@ -29,7 +29,7 @@ import pytest
 from xdist.workermanage import WorkerController
 
 from gantry_speedups import load_native
-from gantry_testing.programs import helm_program, kubernetes_program, object_store_program
+from gantry_testing.programs import helm_program, kubernetes_program, object_store_program, porcupine_program
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
@@ -255,6 +255,11 @@ def probe_object_store() -> str | None:
     return None if object_store_program() is not None else "none was built"
 
 
+def probe_porcupine() -> str | None:
+    """Check for the second judge of histories."""
+    return None if porcupine_program() is not None else "it was not built"
+
+
 def probe_speedups() -> str | None:
     """Check for a compiled hot path, also if GANTRY_SPEEDUPS=off: tests compare both paths in one process."""
     return load_native()[1] or None
@@ -286,6 +291,7 @@ NEEDS: dict[str, Need] = {
         Need("helm", probe_helm, "scripts/kubernetes helm, which needs Go"),
         Need("api_server", probe_api_server, "scripts/kubernetes, which needs Go"),
         Need("object_store", probe_object_store, "scripts/object-store, which needs Go"),
+        Need("porcupine", probe_porcupine, "scripts/porcupine, which needs Go"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }

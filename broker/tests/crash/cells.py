@@ -88,6 +88,11 @@ class Cell:
         return self.may_lack_tail and not self.is_replayed
 
     @property
+    def shows_acknowledged(self) -> bool:
+        """Whether consumers see a message as soon as it is acknowledged, and not only when it is committed."""
+        return not self.may_lose_tail
+
+    @property
     def must_replay(self) -> bool:
         """Whether acknowledged messages may be in the buffer only: a run that replays none of them proves nothing."""
         return self.may_lack_tail and self.is_replayed

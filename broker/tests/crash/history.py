@@ -55,8 +55,14 @@ class Sent:
     physical_offset: int = -1
     """The offset in the log."""
 
-    acked_s: float = field(default=0.0, compare=False)
-    """The time of the acknowledgement, in seconds of this process's monotonic clock."""
+    epoch: int = field(default=0, compare=False)
+    """The number of the broker's start to which it was sent, from 1."""
+
+    sent_ns: int = field(default=0, compare=False)
+    """When it was sent, in nanoseconds of this process's monotonic clock."""
+
+    answered_ns: int = field(default=0, compare=False)
+    """When a reply acknowledged or refused it; 0 without such a reply."""
 
 
 @final
@@ -69,6 +75,8 @@ class History:
         self.sent: dict[Mark, Sent] = {}
         self.acked_count = 0
         """The number of messages that a reply has acknowledged, including those that are gone now."""
+        self.epoch = 1
+        """The number of the broker's current start."""
         self._file = file
         self._write({"run": run.hex()})
 
@@ -79,6 +87,7 @@ class History:
         """Record a message that is about to be sent."""
         assert sent.mark not in self.sent, "a sequence number was used twice"
         self.sent[sent.mark] = sent
+        sent.epoch, sent.sent_ns = self.epoch, time.monotonic_ns()
         self._write({
             "send": list(sent.mark), "topic": sent.topic, "queue": sent.queue_id, "digest": sent.body_digest,
             "unique": sent.unique_id,
@@ -87,7 +96,7 @@ class History:
     def record_acked(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
         """Record that a reply has acknowledged a message, with its offsets."""
         self.acked_count += 1
-        self.sent[mark].acked_s = time.monotonic()
+        self.sent[mark].answered_ns = time.monotonic_ns()
         self._record_stored(mark, queue_offset, physical_offset)
 
     def _record_stored(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
@@ -98,6 +107,7 @@ class History:
     def record_refused(self, mark: Mark, code: int) -> None:
         """Record that a reply has refused a message."""
         self.sent[mark].outcome = Outcome.REFUSED
+        self.sent[mark].answered_ns = time.monotonic_ns()
         self._write({"refused": list(mark), "code": code})
 
     def settle(self, stored: Mapping[Mark, StoredMessage]) -> None:

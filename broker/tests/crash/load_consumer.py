@@ -5,8 +5,9 @@ place, in every mode: even where acknowledged messages may be lost, no message t
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from crash.log_walk import Queue
 from crash.producer import QUEUES, TOPICS
@@ -19,6 +20,28 @@ PAUSE_S: Final = 0.01
 """Seconds between two rounds of pulls over all queues."""
 
 
+class ReadRecord(NamedTuple):
+    """The reply to a pull, or to several that read one queue to its end."""
+
+    queue: Queue
+    begin: int
+    """The offset at which it begins."""
+
+    messages: Sequence[StoredMessage]
+    next_offset: int
+    end: int
+    """The end of the queue, from the reply."""
+
+    connected_ns: int
+    """When the connection was opened, in nanoseconds of this process's monotonic clock, like the next."""
+
+    called_ns: int
+    """When the request was made."""
+
+    at_ns: int
+    """When the reply arrived."""
+
+
 @final
 class LoadConsumer:
     """The consumer of one load. Owned by one event loop."""
@@ -26,6 +49,10 @@ class LoadConsumer:
     def __init__(self, stored: Mapping[Queue, Sequence[StoredMessage]]) -> None:
         """Create the consumer, which begins after the messages in `stored`."""
         self.consumed: dict[Queue, list[StoredMessage]] = {}
+        self.reads: list[ReadRecord] = []
+        """The replies to all pulls."""
+
+        self._connected_ns = 0
         self._next_offsets = {
             (topic, queue_id): len(stored.get((topic, queue_id), ())) for topic in TOPICS for queue_id in range(QUEUES)
         }
@@ -39,6 +66,7 @@ class LoadConsumer:
             channel = await Channel.connect(address)
         except CannotConnect:
             return
+        self._connected_ns = time.monotonic_ns()
         try:
             while channel.is_open:
                 for queue in self._next_offsets:
@@ -50,7 +78,12 @@ class LoadConsumer:
             await channel.close()
 
     async def _pull_new(self, channel: Channel, queue: Queue) -> None:
-        found = await pull(channel, queue, self._next_offsets[queue])
+        begin, called_ns = self._next_offsets[queue], time.monotonic_ns()
+        found = await pull(channel, queue, begin)
+        self.reads.append(ReadRecord(
+            queue, begin, found.messages, found.next_offset, found.max_offset, self._connected_ns, called_ns,
+            time.monotonic_ns(),
+        ))  # fmt: skip
         if found.messages:
             self.consumed.setdefault(queue, []).extend(found.messages)
         self._next_offsets[queue] = found.next_offset

@@ -156,15 +156,16 @@ def format_totals(matrix: Matrix) -> str:
     """Format the totals of the run as a table with a line for each cell."""
     head = [
         "cell", "rounds", "kills", "at points", "acked", "replayed", "by broker", "consumed", "lost", "twice", "faults",
-        "seconds",
+        "Porcupine", "seconds",
     ]  # fmt: skip
     rows = [head]
     for name, one in matrix.verdicts.items():
         numbers = (
             one.rounds, one.kills, one.hits.total(), one.acked, one.replayed, one.replayed_reported, one.consumed,
-            one.lost, one.doubled, len(one.faults), round(one.seconds),
+            one.lost, one.doubled, len(one.faults),
         )  # fmt: skip
-        rows.append([name, *(f"{number:,}" for number in numbers)])
+        second = " ".join(f"{count} {verdict}" for verdict, count in sorted(one.second.items())) or "not run"
+        rows.append([name, *(f"{number:,}" for number in numbers), second, f"{round(one.seconds):,}"])
     rows += [[name, *(["-"] * (len(head) - 1))] for name in matrix.skipped]
     return table(rows)
 

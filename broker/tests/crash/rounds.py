@@ -31,7 +31,9 @@ from crash.processes import ServerFailed
 from crash.producer import Producer
 from crash.readback import UnexpectedReply, create_topics, not_found_by_key, pull_everything
 from crash.sabotage import Sabotage, damage_log
+from crash.second_judge import JobRecording
 from crash.verdict import Verdict
+from gantry_histories.judges import PorcupineFailed
 
 from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
@@ -89,6 +91,10 @@ class CrashRun:
         self.verdict = Verdict()
         settings = SETTINGS | cell.settings(pool_path, seed) | sabotage.settings
         self._broker_runs = BrokerRuns(directory, settings, self.verdict, without=sabotage.guard)
+        self._recording = JobRecording(self._history, self._broker_runs.address)
+        self._readback_faults: list[str] = []
+        """What was found in the last readback, compared with the history and with what a consumer has read."""
+
         self._settled_end = -1
         """The physical offset of the last message that was stored when the history was settled last."""
 
@@ -111,7 +117,8 @@ class CrashRun:
                     break
             else:
                 await self._last_stop()
-        except (ServerFailed, UnexpectedReply, RemotingError) as error:
+            await asyncio.to_thread(self._ask_second_judge)
+        except (ServerFailed, UnexpectedReply, RemotingError, PorcupineFailed) as error:
             self.verdict.faults.append(f"{type(error).__name__}: {error}")
         finally:
             await self._broker_runs.end()
@@ -131,6 +138,8 @@ class CrashRun:
         before = self._history.acked_count
         consumer = LoadConsumer(self._walked)
         how = await self._load(chosen, consumer)
+        self._recording.record_reads(consumer.reads)
+        self._recording.record_end()
         self._count()
         in_files = self._in_files()
         self._judge("files after the kill", in_files, may_lose_tail=self._cell.may_lack_tail)
@@ -148,7 +157,9 @@ class CrashRun:
         is_undisturbed = not chosen.start_crashes and not chosen.recovery_kills
         replayed = self._compare_restart(in_files, walked, may_count=is_undisturbed)
         self.verdict.consumed += sum(len(messages) for messages in consumer.consumed.values())
-        self.verdict.faults += [f"SHOWN, and gone: {text}" for text in consumer.missing(walked)]
+        missing = [f"SHOWN, and gone: {text}" for text in consumer.missing(walked)]
+        self.verdict.faults += missing
+        self._readback_faults += missing
         lost = self._settle(walked)
         self._walked = walked
         self.verdict.rounds += 1
@@ -205,14 +216,16 @@ class CrashRun:
     async def _read_back(self) -> Queues:
         """Read all queues through the broker and from its files: both must be equal, and agree with the history."""
         channel = await Channel.connect(self._broker_runs.address)
+        connected_ns = time.monotonic_ns()
         pulled = await pull_everything(channel)
+        self._recording.record_readback(pulled, connected_ns)
         stored = stored_marks(self._history.run, pulled)
         known = [sent for sent in self._history.sent.values() if _is_acked(sent) and sent.mark in stored]
         sample = self._rng.sample(known, min(KEYS_ASKED_PER_ROUND, len(known)))
         missing = await not_found_by_key(channel, sample)
         await channel.close()
         self.verdict.faults += [f"NOT FOUND BY KEY: {text}" for text in missing]
-        self._judge("pulled", pulled, may_lose_tail=self._cell.may_lose_tail)
+        self._readback_faults = self._judge("pulled", pulled, may_lose_tail=self._cell.may_lose_tail)
         walked = self._in_files()
         if pulled != walked:
             self._judge("files after the restart", walked, may_lose_tail=self._cell.may_lose_tail)
@@ -221,10 +234,23 @@ class CrashRun:
         self.verdict.log_files = len(log_files(self._store))
         return walked
 
-    def _judge(self, where: str, queues: Queues, *, may_lose_tail: bool) -> None:
+    def _judge(self, where: str, queues: Queues, *, may_lose_tail: bool) -> list[str]:
         """Check these queues against the history, and add what is wrong to the faults, with where it was found."""
         found = check(self._history, queues, may_lose_tail=may_lose_tail)
-        self.verdict.faults += [f"{where}: {fault}" for fault in found]
+        faults = [f"{where}: {fault}" for fault in found]
+        self.verdict.faults += faults
+        return faults
+
+    def _ask_second_judge(self) -> None:
+        """Let Porcupine judge the history of the whole job, and add its findings to the faults."""
+        judgement = self._recording.judge(
+            self._directory / "judged.jsonl", self._readback_faults,
+            may_lose_tail=self._cell.may_lose_tail, shows_acknowledged=self._cell.shows_acknowledged,
+        )  # fmt: skip
+        self.verdict.faults += [f"judges: {finding}" for finding in judgement.findings]
+        if judgement.second is not None:
+            self.verdict.second[judgement.second.verdict] += 1
+        self._report_progress(str(judgement))
 
     def _compare_restart(self, in_files: Queues, walked: Queues, *, may_count: bool) -> int:
         """Check that a restart kept what the files held and added exactly the messages that it reports as replayed.
@@ -256,6 +282,7 @@ class CrashRun:
             self._check_window(lost)
         self.verdict.lost += len(lost)
         self._history.settle(stored)
+        self._recording.record_settled()
         self._history.flush()
         self._settled_end = max((message.physical_offset for message in stored.values()), default=-1)
         return len(lost)
@@ -265,7 +292,7 @@ class CrashRun:
         first = min(lost, key=lambda sent: sent.physical_offset)
         if first.physical_offset <= self._settled_end:
             self.verdict.faults.append(f"WINDOW: {first} was stored after an earlier restart")
-        window_s = max(sent.acked_s for sent in lost) - first.acked_s
+        window_s = (max(sent.answered_ns for sent in lost) - first.answered_ns) / 1e9
         if window_s > COMMIT_WINDOW_S:
             self.verdict.faults.append(f"WINDOW: messages of {window_s:.2f} s of acknowledgements are gone")
 

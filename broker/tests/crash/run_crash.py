@@ -1,4 +1,4 @@
-"""The crash run: repeated `kill -9` of a broker under load, in every mode, with an independent checker.
+"""The crash run: repeated `kill -9` of a broker under load, in every mode, with independent checkers.
 
 Exit code 0 when a cell (a flush mode and a medium of the write buffer) ran, every message was kept that its mode
 promises to keep, and a run of `ROUNDS_DEMANDED` rounds or more proves that messages were at risk; otherwise 1, also if
@@ -19,6 +19,7 @@ from types import FrameType
 import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[3] / "e2e/histories"))
 
 from crash.cells import CELLS
 from crash.checker import check
@@ -36,6 +37,7 @@ from crash.matrix import (
     shortcomings,
 )
 from crash.sabotage import Sabotage
+from gantry_histories.judges import PorcupineFailed, find_porcupine
 
 
 def parse_cells(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
@@ -77,7 +79,7 @@ def main(
     again while it recovers; then every queue is pulled and messages are queried by key. An acknowledged message must be
     at the offsets of its reply, byte for byte; offsets are dense; nothing is invented, altered or stored twice; a
     producer's order is kept; a lost message never returns. Only anonymous memory with ASYNC_FLUSH may lose the newest
-    messages.
+    messages. Porcupine judges the history of each job, too, and must agree.
 
     As root the run mounts a hugetlbfs and a tmpfs and reserves huge pages, and releases all of it at the end. The seed
     fixes the plan; the exact moment of a kill in the broker's work stays random.
@@ -92,6 +94,10 @@ def main(
     if context.invoked_subcommand is not None:
         return
     signal.signal(signal.SIGTERM, exit_on_sigterm)
+    try:
+        find_porcupine()  # built now, or reported as missing; without it a job has one judge
+    except PorcupineFailed as error:
+        raise click.ClickException(f"GANTRY_REQUIRE promises Porcupine, but: {error}") from error
     options = Options(
         cells=cells, seed=random.randrange(1 << 32) if seed is None else seed, rounds=rounds, parallel_jobs=jobs,
         producers=producers, sabotage=Sabotage(sabotage), is_kept=keep, is_verbose=verbose,

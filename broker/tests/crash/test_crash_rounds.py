@@ -20,6 +20,7 @@ from crash.plans import JOB_ROUNDS, DerivedFiles, crash_moment, plan  # noqa: E4
 from crash.sabotage import Sabotage  # noqa: E402
 
 from gantry_broker.store import crash_points  # noqa: E402
+from gantry_testing.programs import porcupine_program  # noqa: E402
 
 BUFFERED_CELL = "async-tmpfs"
 """The cell (flush mode and medium of the write buffer) whose messages are for a while in the buffer only."""
@@ -44,6 +45,7 @@ def test_acknowledged_messages_in_write_buffer_survive_kills(tmp_path: Path, vol
     assert (verdict.rounds, verdict.lost) == (2, 0)
     assert verdict.hits == {crash_points.AFTER_APPEND: 1, crash_points.MID_REPLAY: 1}
     assert verdict.acked >= 100 and verdict.stored >= verdict.acked
+    assert verdict.second == ({"Ok": 1} if porcupine_program() is not None else {})
 
 
 @needs_tmpfs

@@ -46,6 +46,8 @@ class Verdict:
     removals: int = 0
     """Folders and files of queues, index and checkpoint that were removed before a restart."""
     seconds: float = 0.0
+    second: Counter[str] = field(default_factory=Counter)
+    """The verdicts of Porcupine about the histories of jobs."""
 
     @property
     def doubled(self) -> int:

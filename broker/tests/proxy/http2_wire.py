@@ -69,7 +69,7 @@ class Wire:
         self.server = Http2Connection(self._accept, self._add, self.limits)
         self.server.start()
 
-    def _accept(self, stream: Stream, fields: list[Field]) -> Recorder:
+    def _accept(self, stream: Stream, fields: list[Field], _size: int) -> Recorder:
         self.received[stream.id] = Recorder(stream, fields)
         return self.received[stream.id]
 

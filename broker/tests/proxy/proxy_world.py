@@ -15,16 +15,17 @@ from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_client.messages import ReceivedMessage
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.renewal import InFlight, Renewals
+from gantry_proxy.renewal import Renewals
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.topics import Topics
-from gantry_proxy.translation.client_settings import retry_delay_ms
+from gantry_testing.local import wait_until
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.accounts import AclInfo, AclSubject, PolicyEntryInfo, PolicyInfo, UserInfo, Username
@@ -33,7 +34,7 @@ from gantry_wire.commands.clients import HeartbeatData, MessageQueue
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.fields import Fields
 from gantry_wire.commands.nameserver import BrokerData, ClusterInfo, QueueData, TopicRoute
-from gantry_wire.message import encode_host, offset_message_id
+from gantry_wire.message import StoredMessage, encode_host, offset_message_id
 from gantry_wire.pop_receipts import parse_receipt
 from gantry_wire.properties import parse_properties
 
@@ -69,6 +70,10 @@ class FakeBrokers:
     """The allowed actions by user and resource."""
     down: set[str] = field(default_factory=set)
     """The addresses at which no broker answers."""
+    silent: set[str] = field(default_factory=set)
+    """The addresses at which a broker accepts requests and never answers."""
+    reached: list[str] = field(default_factory=list)
+    """The addresses that were asked about topics and groups, or to settle messages."""
     popped: list[PoppedMessage] = field(default_factory=list)
     pops: list[PopRequest] = field(default_factory=list)
     acked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -82,11 +87,16 @@ class FakeBrokers:
     before_pop: Callable[[], Any] | None = None
     """Awaited before a pop is answered."""
 
+    before_change: Callable[[], Any] | None = None
+    """Awaited before a change of an invisible time is answered."""
+
     is_connected: bool = False
     """Whether requests can begin without waiting; their outcomes wait in `begun`."""
 
     begun: list[tuple[str, Command, int, OnOutcome]] = field(default_factory=list)
     perm: int = 6
+    queues: int = 4
+    """How many queues a topic has at each broker."""
     queries: int = 0
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
@@ -96,7 +106,7 @@ class FakeBrokers:
             return None
         return TopicRoute(
             queue_datas=[
-                QueueData(broker_name=name, read_queue_nums=4, write_queue_nums=4, perm=self.perm)
+                QueueData(broker_name=name, read_queue_nums=self.queues, write_queue_nums=self.queues, perm=self.perm)
                 for name in self.masters
             ],
             broker_datas=[
@@ -114,11 +124,11 @@ class FakeBrokers:
         return ClusterInfo(broker_addr_table=table, cluster_addr_table={"c": list(table)})
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
-        self._fail()
+        await self._reach(address)
         return TopicConfig(topic_name=topic, attributes={"message.type": self.kinds[topic]})
 
     async def group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
-        self._fail()
+        await self._reach(address)
         return self.groups.get(group)
 
     async def request(
@@ -147,13 +157,15 @@ class FakeBrokers:
         return PopReply(status=PopStatus.FOUND if found else PopStatus.NO_NEW, messages=tuple(found))
 
     async def ack(self, address: str, topic: str, group: str, receipt: str) -> None:
-        self._fail()
+        await self._reach(address)
         self.acked.append((topic, group, receipt))
 
     async def change_invisible(
         self, address: str, topic: str, group: str, receipt: str, invisible_ms: int, *, is_suspended: bool = False
     ) -> str:
-        self._fail()
+        if self.before_change is not None:
+            await self.before_change()
+        await self._reach(address)
         self.suspended += [receipt] if is_suspended else []
         self.changed.append((receipt, invisible_ms))
         old = parse_receipt(receipt)
@@ -188,6 +200,15 @@ class FakeBrokers:
         else:
             return None
         return Command(code=ResponseCode.SUCCESS, body=b"" if found is None else write_document(found))
+
+    async def _reach(self, address: str) -> None:
+        """Raise as the broker at an address does; wait for ever if it is silent."""
+        self.reached.append(address)
+        self._fail()
+        if address in self.silent:
+            await asyncio.Event().wait()
+        if address in self.down:
+            raise Unavailable(f"{address} is down")
 
     def _fail(self) -> None:
         if self.failure is not None:
@@ -235,9 +256,9 @@ class World:
     def __post_init__(self) -> None:
         self.tasks = BackgroundTasks("test")
         self.topics = Topics(self.brokers, self.clock)
-        self.clients = ClientTable(self.clock, self.limits.clients_max)
+        self.clients = ClientTable(self.clock, self.limits.clients_max, self.limits.clients_per_account_max)
         self.renewals = Renewals(
-            self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self._retry_delay
+            self.brokers, self.topics, self.clock, self.limits.in_flight_messages_per_client_max, self.tasks
         )
         source: ClientAccounts | None = None
         if self.accounts is not None:
@@ -252,14 +273,20 @@ class World:
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
             renewals=self.renewals, guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock,
-            monotonic_s=lambda: self.now_ms / 1000,
+            monotonic_s=lambda: self.now_ms / 1000, bodies=BodyInflater(self.limits.message_bytes_max),
         )  # fmt: skip
 
     def clock(self) -> int:
         return self.now_ms
 
-    async def _retry_delay(self, message: InFlight) -> int:
-        return retry_delay_ms(None, message.reconsume_times)
+    async def renew(self) -> None:
+        """Renew the messages that need it, and wait until that has ended."""
+        self.renewals.renew_due()
+        await self.wait_for_workers()
+
+    async def wait_for_workers(self) -> None:
+        """Wait until no renewal and no return is in progress."""
+        await wait_until(lambda: self.renewals.worker_count == 0)
 
     def context(self, client_id: str = "client-1", *, remaining_ms: int = 30_000) -> CallContext:
         return CallContext(client_id=client_id, peer="192.0.2.7", remaining_ms=remaining_ms)
@@ -319,6 +346,14 @@ def receipt_of(number: int = 1, *, pop_time_ms: int = NOW_MS, invisible_ms: int 
     """Return the receipt that a client gets for ``popped(number)``."""
     return f"{number} {pop_time_ms} {invisible_ms} 3 0 {broker} 1 {number} {1000 + number}"
 
+
+_HOST = encode_host("10.0.0.1", 10911)
+STORED = StoredMessage(
+    topic="orders", queue_id=1, body=b"body", queue_offset=1, physical_offset=1001, flag=0, sys_flag=0,
+    born_timestamp_ms=1, born_host=_HOST, store_timestamp_ms=1, store_host=_HOST, reconsume_times=0, prepared_offset=0,
+    properties_bytes=b"",
+)  # fmt: skip
+"""The message of ``receipt_of(1)``, as its broker stores it."""
 
 REFUSED = BrokerRefused(ResponseCode.SYSTEM_ERROR, "no", ADDRESS)
 UNAVAILABLE = Unavailable("no broker")

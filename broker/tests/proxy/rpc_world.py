@@ -13,15 +13,19 @@ import pytest
 from http2_wire import Frame, split
 
 from gantry_proxy.http2 import frames
-from gantry_proxy.http2.frames import Setting, make_frame, make_settings
+from gantry_proxy.http2.frames import ErrorCode, Setting, make_frame, make_reset, make_settings
 from gantry_proxy.http2.hpack import HpackDecoder, encode
 from gantry_proxy.rpc.call import Call
-from gantry_proxy.rpc.protocol import CallFailed, Method, MethodKind, StatusCode
+from gantry_proxy.rpc.protocol import CallFailed, Method, MethodKind, StatusCode, with_prefix
 from gantry_proxy.rpc.server import RpcLimits, RpcServer
 
 LIMITS = RpcLimits(
     message_bytes_max=1 << 20, header_bytes_max=4_096, streams_per_connection_max=100, connections_max=20, calls_max=200
 )
+
+
+LARGE_BYTES = 60_000
+"""How often some replies repeat their request."""
 
 
 class Echo:
@@ -55,6 +59,13 @@ class Echo:
         for _ in range(5):
             await call.write(request)
 
+    async def enlarge(self, request: bytes, _call: Call) -> bytes:
+        return request * LARGE_BYTES
+
+    async def flood(self, request: bytes, call: Call) -> None:
+        for _ in range(5):
+            await call.write(request * LARGE_BYTES)
+
     async def chat(self, _request: None, call: Call) -> None:
         while (message := await call.read()) is not None:
             await call.write(message)
@@ -68,6 +79,7 @@ class Echo:
 
     def methods(self) -> dict[str, Method]:
         kinds = {"echo": MethodKind.UNARY, "hold": MethodKind.UNARY, "fail": MethodKind.UNARY,
+                 "enlarge": MethodKind.UNARY, "flood": MethodKind.STREAMING,
                  "repeat": MethodKind.STREAMING, "chat": MethodKind.BIDIRECTIONAL}  # fmt: skip
         methods = {f"/t/{name}": Method(kind, getattr(self, name), bytes, bytes) for name, kind in kinds.items()}
         return {**methods, "/t/begin": Method(MethodKind.UNARY, self.echo, bytes, bytes, self.begin)}
@@ -112,8 +124,18 @@ class RawClient:
         block = encode(fields + ([(b"grpc-encoding", encoding.encode())] if encoding else []))
         self.writer.write(make_frame(frames.HEADERS, frames.END_HEADERS, stream_id, block))
 
+    def reset(self, stream_id: int) -> None:
+        self.writer.write(make_reset(stream_id, ErrorCode.CANCEL))
+
     def data(self, stream_id: int, data: bytes, *, is_last: bool = False) -> None:
         self.writer.write(make_frame(frames.DATA, frames.END_STREAM if is_last else 0, stream_id, data))
+
+    def message(self, stream_id: int, data: bytes, *, is_last: bool = True) -> None:
+        """Send a message in as many frames as it needs."""
+        data = with_prefix(data)
+        for start in range(0, len(data), frames.FRAME_BYTES_DEFAULT):
+            end = start + frames.FRAME_BYTES_DEFAULT
+            self.data(stream_id, data[start:end], is_last=is_last and end >= len(data))
 
     async def frames_until(self, kind: int) -> list[Frame]:
         """Return what the server sends up to the first frame of a kind."""
@@ -136,10 +158,10 @@ class RawClient:
 
 @asynccontextmanager
 async def raw_client(
-    port: int, settings: dict[Setting, int] | None = None, *, begins: bool = True
+    port: int, settings: dict[Setting, int] | None = None, *, begins: bool = True, address: str = "127.0.0.1"
 ) -> AsyncIterator[RawClient]:
-    """Connect a client, which sends what every client of HTTP/2 begins with, unless it shall not."""
-    one = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+    """Connect a client from an address, which sends what every client of HTTP/2 begins with, unless it shall not."""
+    one = RawClient(*await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0)))
     if begins:
         one.writer.write(frames.PREFACE + make_settings(settings or {}))
     try:

@@ -6,7 +6,18 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from proxy_world import ENDPOINTS, NOW_MS, FakeBrokers, World, message, receipt_of, send_reply
+from proxy_world import (
+    ENDPOINTS,
+    NOW_MS,
+    FakeBrokers,
+    FakeStream,
+    World,
+    consumer_settings,
+    message,
+    producer_settings,
+    receipt_of,
+    send_reply,
+)
 
 from gantry_access import AccessMode, AccountFile
 from gantry_access.permissions import publish_need
@@ -15,6 +26,7 @@ from gantry_proxy.context import CallContext
 from gantry_proxy.handlers.acknowledging import ack_message
 from gantry_proxy.handlers.routing import query_route
 from gantry_proxy.handlers.sending import send_message
+from gantry_proxy.handlers.sessions import accept_settings
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import ProxyError
 from gantry_wire.codes import RequestCode
@@ -165,3 +177,33 @@ async def outcomes(accounts: Path, key: str, secret: str) -> list[pb.Code]:
 async def test_account_does_what_it_may(accounts: Path, key: str, secret: str, expected: list[pb.Code]) -> None:
     """A producer cannot acknowledge, a consumer cannot send; an administrator may do both."""
     assert await outcomes(accounts, key, secret) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "is_allowed"),
+    [
+        ("producer", producer_settings(), True),
+        ("consumer", producer_settings(), False),
+        ("consumer", consumer_settings(), True),
+        ("producer", consumer_settings(), False),
+        ("consumer", consumer_settings(topic="payments"), False),
+        ("consumer", consumer_settings("payers"), False),
+    ],
+    ids=["producer", "producer that may only read", "consumer", "consumer that may only send", "topic", "group"],
+)
+async def test_client_is_known_only_with_the_permissions_of_its_settings(
+    accounts: Path, key: str, settings: pb.Settings, is_allowed: bool
+) -> None:
+    """A producer of a topic is asked about its transactions, and sees half messages: reading it does not suffice."""
+    one = World(FakeBrokers(), accounts=accounts)
+    account = await one.guard.authenticate(headers(f"{key}-1", f"{key}-secret"), "192.0.2.7")
+    context = dataclasses.replace(one.context(), account=account)
+
+    try:
+        await accept_settings(one.core, context, settings, FakeStream())
+        code = pb.OK
+    except ProxyError as error:
+        code = error.code
+
+    assert code == (pb.OK if is_allowed else pb.FORBIDDEN)
+    assert len(one.clients) == is_allowed

@@ -387,11 +387,14 @@ async def test_stream_of_a_revoked_account_is_closed(world: World, brokers: Fake
     assert (stream.is_closed, world.clients.find("client-1") is None) == (is_revoked, is_revoked)
 
 
-async def test_consumer_that_lost_its_group_is_disconnected(world: World, brokers: FakeBrokers) -> None:
+@pytest.mark.parametrize("lost", ["Group:billing", "Topic:orders"])
+async def test_consumer_that_lost_its_group_or_topic_is_disconnected(
+    world: World, brokers: FakeBrokers, lost: str
+) -> None:
     """Its messages return to the group at once."""
-    brokers.policies["producer-1"] = {"Group:billing": ["Sub"]}
+    brokers.policies["producer-1"] = {"Group:billing": ["Sub"], "Topic:orders": ["Sub"]}
     stream = await connect(world, consumer_settings())
-    brokers.policies["producer-1"] = {"Topic:orders": ["Sub"]}
+    del brokers.policies["producer-1"][lost]
     world.now_ms += AGE_MS_MAX
     await disconnect_revoked(world.core)
 

@@ -29,6 +29,7 @@ async def test_receive_waits_for_the_settings_that_come_after_it(
     """Some SDKs send both at once. The time that has passed counts for the poll. The twin does not wait."""
     monkeypatch.setattr(receiving, "SETTINGS_WAIT_S", wait_s)
     one = World(FakeBrokers(popped=[popped(1), popped(2)]))
+    await one.topics.get("orders")
     calls = [asyncio.ensure_future(receive(one, batch_size=1)) for _ in range(2)]
     await asyncio.sleep(0)
     one.now_ms += 12_000
@@ -46,6 +47,7 @@ async def test_receive_waits_for_the_settings_that_come_after_it(
 async def test_settings_of_a_producer_end_the_wait() -> None:
     """A producer does not receive, so nothing is gained by waiting longer."""
     one = World(FakeBrokers())
+    await one.topics.get("orders")
     call = asyncio.ensure_future(refusal(one))
     await asyncio.sleep(0)
     one.join_producer(client_id="client-1")
@@ -56,6 +58,7 @@ async def test_settings_of_a_producer_end_the_wait() -> None:
 async def test_receive_that_is_cancelled_while_it_waits_leaves_nothing() -> None:
     """The client that went away is not waited for."""
     one = World(FakeBrokers())
+    await one.topics.get("orders")
     call = asyncio.ensure_future(receive(one))
     await asyncio.sleep(0)
     assert list(one.clients._waiting) == ["client-1"]

@@ -9,15 +9,13 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from proxy_world import ADDRESS, BROKER, NOW_MS, REFUSED, UNAVAILABLE, FakeBrokers, World, popped, receipt_of
 
-from gantry_client.errors import BrokerRefused
-from gantry_proxy.handlers.acknowledging import ack_message, change_invisible_duration, forward_to_dead_letters
+from gantry_proxy.handlers.acknowledging import ack_message, change_invisible_duration
 from gantry_proxy.handlers.receiving import receive_message
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RENEWED_MS, RETURN_MS, WORK_MS_MAX
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
-from gantry_wire.codes import RequestCode, ResponseCode
-from gantry_wire.command import Command
+from gantry_wire.codes import RequestCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 
 ORDERS, BILLING = pb.Resource(name="orders"), pb.Resource(name="billing")
@@ -297,30 +295,6 @@ async def test_invisible_time_is_changed_within_limits(seconds: int) -> None:
     assert caught.value.code == pb.ILLEGAL_INVISIBLE_TIME
 
 
-async def test_dead_letter_without_a_place_in_the_log_is_refused() -> None:
-    """Receipts of plain remoting clients lack it, and a broker could not find the message."""
-    one = World(FakeBrokers())
-    short = " ".join(receipt_of(1).split(" ")[:8])
-    call = pb.ForwardMessageToDeadLetterQueueRequest(group=BILLING, topic=ORDERS, receipt_handle=short)
-
-    with pytest.raises(ProxyError) as caught:
-        await forward_to_dead_letters(one.core, one.context(), call)
-
-    assert caught.value.code == pb.INVALID_RECEIPT_HANDLE
-
-
-async def test_dead_letter_is_not_acknowledged_if_the_copy_failed() -> None:
-    """Otherwise the message would be lost."""
-    one = World(FakeBrokers())
-    one.brokers.answers[RequestCode.CONSUMER_SEND_MSG_BACK] = Command(code=ResponseCode.SYSTEM_ERROR)
-    call = pb.ForwardMessageToDeadLetterQueueRequest(group=BILLING, topic=ORDERS, receipt_handle=receipt_of(1))
-
-    with pytest.raises(BrokerRefused):
-        await forward_to_dead_letters(one.core, one.context(), call)
-
-    assert one.brokers.acked == []
-
-
 # ------- renewals
 
 
@@ -336,12 +310,12 @@ async def test_message_in_flight_is_renewed_before_its_time_ends() -> None:
     one = await in_flight()
 
     one.now_ms += RENEWED_MS - 10_001
-    await one.renewals.renew_due()
+    await one.renew()
     assert one.brokers.changed == []
     one.now_ms += 1
-    await one.renewals.renew_due()
+    await one.renew()
     one.now_ms += 60_000
-    await one.renewals.renew_due()
+    await one.renew()
 
     assert [invisible_ms for _, invisible_ms in one.brokers.changed] == [60_000, 180_000]
     assert one.renewals.renewed == 2
@@ -351,7 +325,7 @@ async def test_ack_after_a_renewal_uses_the_newest_receipt() -> None:
     """The client keeps the first receipt; the proxy knows the newest one, and stops renewing."""
     one = await in_flight()
     one.now_ms += RENEWED_MS - 5_000
-    await one.renewals.renew_due()
+    await one.renew()
 
     reply = await ack(one, receipt_of(1))
 
@@ -364,7 +338,7 @@ async def test_message_of_a_stuck_consumer_returns_to_the_group() -> None:
     """After the longest time of work, the message gets the delay of the group's retry policy."""
     one = await in_flight()
     one.now_ms += WORK_MS_MAX
-    await one.renewals.renew_due()
+    await one.renew()
 
     assert one.brokers.changed == [(receipt_of(1), 10_000)]
     assert one.renewals.message_count == 0
@@ -374,25 +348,31 @@ async def test_messages_of_a_client_that_is_gone_return_to_the_group() -> None:
     """They are delivered to another client at once."""
     one = await in_flight()
 
-    await one.renewals.return_messages("client-1")
+    one.renewals.return_messages("client-1")
+    await one.wait_for_workers()
 
     assert one.brokers.changed == [(receipt_of(1), RETURN_MS)]
     assert one.renewals.message_count == 0
 
 
 async def test_failed_renewal_is_repeated_and_a_refused_one_is_not() -> None:
-    """A broker may come back; a receipt that it does not know will not."""
+    """A broker may come back before the time of the message ends; a receipt that it does not know will not."""
     lost, refused = await in_flight(), await in_flight()
     lost.now_ms += RENEWED_MS - 5_000
     refused.now_ms += RENEWED_MS - 5_000
     lost.brokers.failure, refused.brokers.failure = UNAVAILABLE, REFUSED
 
-    await lost.renewals.renew_due()
-    await refused.renewals.renew_due()
+    await lost.renew()
+    await refused.renew()
 
     assert (lost.renewals.message_count, refused.renewals.message_count) == (1, 0)
-    for _ in range(2):
-        await lost.renewals.renew_due()
+    for _ in range(4):
+        await lost.renew()
+    lost.now_ms += 4_999
+    await lost.renew()
+    assert lost.renewals.message_count == 1
+    lost.now_ms += 1
+    await lost.renew()
     assert lost.renewals.message_count == 0
 
 

@@ -180,7 +180,7 @@ async def test_calls_beyond_the_limit_are_refused() -> None:
         echo.go_on.set()
         assert await asyncio.gather(*running) == [b"x", b"x"]
 
-    assert (code, server.refused) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
+    assert (code, server.use.refused) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
 
 
 async def _wait(call: Any) -> Any:

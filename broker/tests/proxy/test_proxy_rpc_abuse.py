@@ -44,7 +44,7 @@ async def test_request_without_exactly_one_message_fails(data: bytes) -> None:
         raw.data(1, data, is_last=True)
         assert (await raw.reply_headers())["grpc-status"] == str(int(StatusCode.INTERNAL))
 
-    assert (echo.headers, server.held_bytes) == ({}, 0)
+    assert (echo.headers, server.use.held_bytes) == ({}, 0)
 
 
 async def test_streams_that_are_cut_within_a_message_leave_nothing() -> None:
@@ -54,12 +54,12 @@ async def test_streams_that_are_cut_within_a_message_leave_nothing() -> None:
         raw.data(1, with_prefix(bytes(10_000))[:6_000])
         raw.begin(3, "/t/chat")
         raw.data(3, with_prefix(bytes(10_000))[:7_000])
-        await wait_until(lambda: server.held_bytes == 13_000)
+        await wait_until(lambda: server.use.held_bytes == 13_000)
         raw.writer.write(b"\0\0\x09")
         raw.writer.transport.abort()
         await wait_until(lambda: not server.connections)
 
-    assert (server.held_bytes, server.calls) == (0, set())
+    assert (server.use.held_bytes, server.calls) == (0, set())
 
 
 async def test_incomplete_requests_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,14 +69,14 @@ async def test_incomplete_requests_share_a_limit(monkeypatch: pytest.MonkeyPatch
         for number in (1, 3, 5):
             raw.begin(number)
             raw.data(number, with_prefix(bytes(100_000))[:16_000])
-        assert server.held_bytes <= 50_000
+        assert server.use.held_bytes <= 50_000
         raw.begin(7)
         raw.data(7, with_prefix(bytes(100_000))[:16_000])
         assert (await raw.reply_headers())["grpc-status"] == str(int(StatusCode.RESOURCE_EXHAUSTED))
         async with client(port) as channel:
             assert await channel.unary_unary("/t/echo")(b"x") == b"x"
         raw.writer.transport.abort()
-        await wait_until(lambda: server.held_bytes == 0)
+        await wait_until(lambda: server.use.held_bytes == 0)
 
 
 async def test_reply_that_is_not_read_is_dropped_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ async def test_request_that_takes_too_long_is_dropped(monkeypatch: pytest.Monkey
         raw.begin(3)
         raw.data(3, with_prefix(bytes(10_000))[:6_000])
         headers = await raw.reply_headers()
-        await wait_until(lambda: server.held_bytes == 0)
+        await wait_until(lambda: server.use.held_bytes == 0)
         assert len(server.calls) == 1
 
     assert headers["grpc-status"] == str(int(StatusCode.DEADLINE_EXCEEDED))

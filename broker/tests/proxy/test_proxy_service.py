@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -69,8 +70,10 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(limits: ProxyLimits | None = None, brokers: FakeBrokers | None = None) -> AsyncIterator[Served]:
-    one = World(brokers or FakeBrokers(), limits=limits or ProxyLimits())
+async def serving(
+    limits: ProxyLimits | None = None, brokers: FakeBrokers | None = None, accounts: Path | None = None
+) -> AsyncIterator[Served]:
+    one = World(brokers or FakeBrokers(), limits=limits or ProxyLimits(), accounts=accounts)
     metrics = ProxyMetrics()
     server = GrpcServer(MessagingService(one.core, metrics), "127.0.0.1:0", ProxyTlsSettings(), one.limits)
     await server.start()

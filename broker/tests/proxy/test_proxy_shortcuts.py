@@ -139,7 +139,7 @@ async def test_ack_without_a_task_ends_the_renewal() -> None:
     one = await connected()
     one.renewals.add("client-1", "orders", "billing", [(receipt_of(1), 0)])
     one.now_ms += 55_000
-    await one.renewals.renew_due()
+    await one.renew()
     await one.topics.refresh("orders")
 
     reply = await shortcut(one, begin_ack, ack_request(receipt_of(1)), Command(code=ResponseCode.SUCCESS))

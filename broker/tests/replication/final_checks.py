@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import mmap
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from zlib import crc32
 
 from crash.log_walk import log_files, messages_by_queue, walk_log
 from gantry_histories.bodies import digest_of, read_key
-from gantry_histories.check import check
 from gantry_histories.consumer import queue_end, read_queue
 from gantry_histories.events import Queue
 from gantry_histories.final import EpochStart, LogSums, Piece, Stored
 from gantry_histories.final import Final as End
-from gantry_histories.findings import Finding, Mode
+from gantry_histories.findings import Mode
+from gantry_histories.judges import Judgement, end_and_judge, find_porcupine
 from gantry_histories.load import Load
+from gantry_histories.recording import Recording
 from replication.group import QUEUES, TOPIC, Group
 from replication.supervisor import PATIENCE_S, Supervisor
 
@@ -28,8 +30,8 @@ PIECE_BYTES: Final = 64 << 10
 
 async def stop_and_check(
     group: Group, supervisor: Supervisor, load: Load, mode: Mode, patience_s: float = PATIENCE_S
-) -> list[Finding]:
-    """Stop the members, and return what the checker finds in the history and in their files.
+) -> Judgement:
+    """Stop the members, and return what both judges find in the history and in their files.
 
     Raises TimeoutError if a member does not catch up with the master, and nothing else is wrong.
     """
@@ -57,10 +59,12 @@ async def stop_and_check(
         if member.number in statuses
     ]
     end = End(queues, epochs_of(master.store), logs, committed_offsets, begin, ends)
-    findings = check(load.journal.history, end, mode)
-    if late is not None and not findings:
+    load.journal.flush()
+    recording = Recording(load.journal.history, end, mode)
+    judgement = await asyncio.to_thread(end_and_judge, load.journal.path, recording, find_porcupine())
+    if late is not None and not judgement.findings:
         raise late
-    return findings
+    return judgement
 
 
 def stored_in(store: Path) -> dict[Queue, list[Stored]]:

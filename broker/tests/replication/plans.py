@@ -89,14 +89,14 @@ class Plan(NamedTuple):
 
     @property
     def mode(self) -> Mode:
-        """What may be lost.
+        """What may be lost, and whether a master shows what it has acknowledged.
 
         An asynchronous group loses nothing, either, if its log stays with its master and no write buffer is lost.
         """
         has_buffer = self.settings.get("transientStorePoolEnable") == "true"
         is_lasting = not has_buffer or self.has_buffers or self.settings.get("flushDiskType") == "SYNC_FLUSH"
         is_kept = is_lasting and bool(self.faults) and FAULTS_KEEPING_MASTER.issuperset(self.faults)
-        return Mode(Loss.NOTHING if self.is_sync or is_kept else Loss.SUFFIX)
+        return Mode(Loss.NOTHING if self.is_sync or is_kept else Loss.SUFFIX, shows_acknowledged=is_lasting)
 
     @property
     def acks_needed(self) -> int:

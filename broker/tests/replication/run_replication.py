@@ -1,8 +1,8 @@
-"""The replication run: groups of three brokers under load, faults and promotions, and an independent checker.
+"""The replication run: groups of three brokers under load, faults and promotions, and two independent judges.
 
 Exit code 0 when every promise was kept; 1 if a run had findings or did not complete: its logs, the history of what
 clients saw, and the command that repeats it are printed or kept. Exit code 1 also if `GANTRY_REQUIRE` names root and
-this machine cannot have network namespaces.
+this machine cannot have network namespaces, or names porcupine and Porcupine cannot be built.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ import click
 TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
 
-from replication import network  # noqa: E402 - found by the line above
+from gantry_histories.judges import PorcupineFailed, find_porcupine  # noqa: E402 - found by the line above
+from replication import network  # noqa: E402
 from replication.plans import Fault, plan_for  # noqa: E402
 from replication.run_without_guards import GUARDS  # noqa: E402
 from replication.seeded_run import RunResult, run_plan  # noqa: E402
@@ -52,7 +53,8 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
     send numbered messages and consume them while a master or slave is killed, stopped for a while, cut off in one
     direction or both, or loses its power; a supervisor moves the master's role. No acknowledged message may be lost,
     nothing invented, no old master acknowledges after its successor, no consumer skips any, and in the end all logs are
-    equal. An asynchronous group may lose the end of its old master's log at a failover.
+    equal. An asynchronous group may lose the end of its old master's log at a failover. Porcupine judges each history,
+    too, and must agree.
 
     \b
     Examples:
@@ -67,9 +69,14 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
         if "root" in os.environ.get("GANTRY_REQUIRE", "").split(","):
             click.echo("GANTRY_REQUIRE promises root")
             sys.exit(1)
+    try:
+        find_porcupine()  # built now, or reported as missing; without it a run has one judge
+    except PorcupineFailed as error:
+        raise click.ClickException(f"GANTRY_REQUIRE promises Porcupine, but: {error}") from error
     first = random.randrange(1 << 32) if seed is None else seed
     RUNS.mkdir(exist_ok=True)
     began_at, bad, faults, answers = time.monotonic(), 0, Counter[Fault](), Counter[str]()
+    verdicts = Counter[str]()
     for number in range(first, first + runs):
         result = run_one(number, is_root=reason is None, without=without, keep=keep)
         if result is None or result.findings:
@@ -77,11 +84,13 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
         if result is not None:
             faults.update(result.plan.faults)
             answers += result.answers
+            verdicts[str(result.judgement.second.verdict if result.judgement.second else "not run")] += 1
     for fault in Fault:
         click.echo(f"  {fault:<16} {faults[fault]:>5}")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(answers.items()))
-    click.echo(f"seed {first}: {runs - bad} of {runs} runs kept every promise; {counts}; "
-               f"{time.monotonic() - began_at:.0f} s")  # fmt: skip
+    second = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    click.echo(f"seed {first}: {runs - bad} of {runs} runs kept every promise; Porcupine: {second or 'not run'}; "
+               f"{counts}; {time.monotonic() - began_at:.0f} s")  # fmt: skip
     sys.exit(1 if bad else 0)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gantry_histories.events import History, Journal, Outcome
 from gantry_histories.findings import Finding, Mode
+from gantry_histories.judges import Judgement
 from gantry_histories.load import Load
 from gantry_histories.producer import BODY_BYTES
 from replication.fault_injection import FaultInjector
@@ -27,7 +28,7 @@ class RunResult:
     """The result of one seeded run."""
 
     plan: Plan
-    findings: Sequence[Finding] = ()
+    judgement: Judgement
     answers: Counter[str] = field(default_factory=Counter)
     """Number of sends by their outcome."""
 
@@ -39,12 +40,14 @@ class RunResult:
 
     seconds: float = 0.0
 
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Return the violations that the judges found."""
+        return self.judgement.findings
+
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.answers.items()))
-        return (
-            f"{len(self.findings)} findings; {counts}; {self.shown} shown, {self.promotions} promotions, "
-            f"{self.seconds:.0f} s"
-        )
+        return f"{self.judgement}\n  {counts}; {self.shown} shown, {self.promotions} promotions, {self.seconds:.0f} s"
 
 
 @dataclass
@@ -56,19 +59,23 @@ class Scene:
     load: Load
     faults: FaultInjector
     mode: Mode
-    """What the checker must accept as lost."""
+    """What the judges must accept as lost."""
+
+    judgement: Judgement | None = None
+    """The results of both judges, after the end."""
 
     @property
     def history(self) -> History:
         return self.load.journal.history
 
     async def stop_and_check(self, patience_s: float = PATIENCE_S) -> list[Finding]:
-        """End the load, stop the group, and return the checker's findings. The scene cannot be used afterwards.
+        """End the load, stop the group, and return the judges' findings. The scene cannot be used afterwards.
 
         ``patience_s`` limits the time in which all members must catch up with the master.
         """
         await self.load.stop()
-        return await stop_and_check(self.group, self.supervisor, self.load, self.mode, patience_s)
+        self.judgement = await stop_and_check(self.group, self.supervisor, self.load, self.mode, patience_s)
+        return list(self.judgement.findings)
 
 
 @asynccontextmanager
@@ -121,11 +128,12 @@ async def run_plan(
     async with start_scene(plan, directory, is_root=is_root, without=without, members=members) as scene:
         for fault in plan.faults:
             await scene.faults.inject(fault)
-        findings = await scene.stop_and_check()
+        await scene.stop_and_check()
         history = scene.history
+        assert scene.judgement is not None
     answers = Counter(str(answer.outcome) for answer in history.answered.values())
     answers[str(Outcome.UNKNOWN)] += len(history.sent) - len(history.answered)
     return RunResult(
-        plan, findings, answers, shown=len(history.shown), promotions=len(history.terms) - 1,
+        plan, scene.judgement, answers, shown=len(history.shown), promotions=len(history.terms) - 1,
         seconds=time.monotonic() - began_at,
     )  # fmt: skip

@@ -80,9 +80,9 @@ async def test_master_restores_its_lost_tail_before_serving(
         await load.wait_acknowledged(SOME_MESSAGES, PATIENCE_S)
         await load.stop()
 
-        assert (
-            await stop_and_check(group, supervisor, load, Plan(seed=1, is_sync=True, settings={}, faults=()).mode) == []
-        )
+        # A buffer in anonymous memory shows messages only when they are committed, which is rare here.
+        mode = Mode(Loss.NOTHING, shows_acknowledged=is_power_lost)
+        assert list((await stop_and_check(group, supervisor, load, mode)).findings) == []
 
 
 @pytest.mark.verify
@@ -109,4 +109,5 @@ async def test_group_survives_a_power_loss(settings: dict[str, str], loss: Loss,
         await scene.faults.send_some()
         await scene.load.stop()
 
-        assert await stop_and_check(scene.group, scene.supervisor, scene.load, Mode(loss)) == []
+        judgement = await stop_and_check(scene.group, scene.supervisor, scene.load, Mode(loss))
+        assert list(judgement.findings) == []

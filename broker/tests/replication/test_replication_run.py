@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gantry_histories.findings import Finding, Kind
+from gantry_histories.judges import Judgement, PorcupineFailed
 from replication import network, run_replication
 from replication.plans import Plan
 from replication.seeded_run import RunResult
@@ -18,6 +19,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the directory of the runs for one test; no network is needed."""
     monkeypatch.setattr(run_replication, "RUNS", tmp_path)
     monkeypatch.setattr(network, "namespaces_missing", lambda: "no network here")
+    monkeypatch.setattr(run_replication, "find_porcupine", lambda: None)
     monkeypatch.delenv("GANTRY_REQUIRE", raising=False)
     return tmp_path
 
@@ -30,7 +32,7 @@ def replace_run(monkeypatch: pytest.MonkeyPatch, findings: dict[int, Finding | E
         found = findings.get(plan.seed)
         if isinstance(found, Exception):
             raise found
-        return RunResult(plan, [found] if found is not None else [])
+        return RunResult(plan, Judgement([found] if found is not None else [], None))
 
     monkeypatch.setattr(run_replication, "run_plan", run)
 
@@ -71,3 +73,18 @@ def test_required_root_is_present_or_the_run_fails(runs: Path, monkeypatch: pyte
     monkeypatch.setenv("GANTRY_REQUIRE", "root")
 
     assert CliRunner().invoke(run_replication.main, ["--runs", "1"]).exit_code == 1
+
+
+def test_required_second_judge_is_present_or_the_run_fails(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Porcupine that was promised and cannot be built is a failure, and its reason is printed."""
+
+    def fail() -> None:
+        raise PorcupineFailed("porcupine: go is missing")
+
+    replace_run(monkeypatch, {})
+    monkeypatch.setattr(run_replication, "find_porcupine", fail)
+
+    result = CliRunner().invoke(run_replication.main, ["--runs", "1"])
+
+    assert result.exit_code == 1
+    assert "go is missing" in result.output

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from gantry_histories.findings import Kind
+from gantry_histories.judges import Verdict
 from replication import supervisor
 from replication.guard_scenarios import GUARD_SCENARIOS
 from replication.plans import Fault, Plan
@@ -88,7 +89,31 @@ async def test_missing_guard_is_detected(guard: str, tmp_path: Path) -> None:
             await scenario.run(scene)
 
             found |= {finding.kind for finding in await scene.stop_and_check(PATIENCE_S)}
+        assert Kind.DISAGREEMENT not in found
         if found & scenario.kinds:
             return
 
     assert found & scenario.kinds, found
+
+
+@pytest.mark.verify
+@pytest.mark.needs_porcupine
+async def test_stale_master_is_not_linearizable(tmp_path: Path) -> None:
+    """A master that acknowledges after its successor did has no place in any order that Porcupine tries."""
+    scenario = GUARD_SCENARIOS["grants"]
+    verdicts = []
+    for attempt in range(ATTEMPTS):
+        path = tmp_path / str(attempt)
+        path.mkdir()
+        async with start_scene(scenario.plan, path, is_root=True, without=["grants"]) as scene:
+            await scenario.run(scene)
+            await scene.stop_and_check(PATIENCE_S)
+            assert scene.judgement is not None
+            assert scene.judgement.second is not None
+            verdicts.append(scene.judgement.second.verdict)
+        if verdicts[-1] is Verdict.NOT_LINEARIZABLE:
+            assert "acknowledged by" in scene.judgement.second.evidence
+            assert (path / "history.html").exists()
+            return
+
+    pytest.fail(f"expected a verdict that is not {verdicts}")

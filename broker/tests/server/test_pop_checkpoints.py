@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest import mock
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_broker.server.pop import records
-from gantry_broker.server.pop.checkpoints import COMPACTED_FROM, FOREIGN_GRACE_MS, Checkpoint, PopState
+from gantry_broker.server.pop import open_records, records
+from gantry_broker.server.pop.checkpoints import FOREIGN_GRACE_MS, Checkpoint, PopState
+from gantry_broker.server.pop.open_records import COMPACTED_FROM
 from gantry_broker.server.pop.records import (
     REVIVE_QUEUES,
     AckRecord,
@@ -120,6 +122,69 @@ def test_restart_from_any_state_record_gives_the_same(history: list[PopRecord], 
 
 
 @given(histories(), st.data())
+def test_restart_with_old_checkpoints_gives_the_same(history: list[PopRecord], data: st.DataObject) -> None:
+    """Checkpoints that were open at the summary before are in the next one: a start reads no record before that."""
+    old_max = data.draw(st.sampled_from([1, 2, open_records.OLD_MAX]))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(history)), min_size=2, max_size=5)))
+    state, end = PopState(), 0
+    with mock.patch.object(open_records, "OLD_MAX", old_max):
+        for cut in cuts:
+            summary = read_to(state, history, end, cut).record()
+            state = restarted(summary) if data.draw(st.booleans()) else state
+            end = state.read_offsets[NUMBER]
+        again = restarted(summary)
+    start = again.read_offsets[NUMBER]
+    assert start >= cuts[-2] or len(summary.old[f"{TOPIC}@{GROUP}"][0]) == old_max
+    assert found(read(again, history, start)) == model(history)
+    earlier = PopState(msgspec.structs.replace(summary, recent_starts=None, old={}))
+    assert found(read(earlier, history, earlier.read_offsets[NUMBER])) == model(history), "read by an earlier version"
+
+
+def read_to(state: PopState, history: list[PopRecord], start: int, end: int) -> PopState:
+    return read(state, history[:end], start)
+
+
+def restarted(summary: records.StateRecord) -> PopState:
+    return PopState(records.parse_state(message_of("state", records.encode_state(summary))))
+
+
+def test_old_checkpoints_keep_what_their_records_and_acks_have() -> None:
+    """Acks, times, the broker, a suspended delivery and the revive queue of RocketMQ's checkpoints survive a start."""
+    state, foreign = PopState(), (NUMBER + 3) % REVIVE_QUEUES
+    own = checkpoint_record(5, [5, 6, 9])
+    own.broker_name, own.is_suspended = "broker-a", True
+    state.apply(own, 0, now_ms=2000)
+    state.apply(ack_record(5, [6]), 1, now_ms=2000)
+    state.apply(checkpoint_record(20, [20]), 7, now_ms=2000, foreign_queue=foreign)
+    state.read_offsets[NUMBER], state.read_offsets[foreign] = 2, 8
+    state.record()
+    summary = state.record()
+    assert (summary.starts[NUMBER], summary.starts[foreign]) == (0, 7), "RocketMQ starts at the oldest checkpoints"
+    assert summary.recent_starts == summary.ends
+
+    again = PopState(summary, now_ms=500, wall_lead_ms=1_500)
+    first, second = again.queue(TOPIC, GROUP, 0).open.values()
+    assert (first.unacked, first.broker_name, first.is_suspended, first.due_ms) == ([5, 9], "broker-a", True, 59_500)
+    assert (second.unacked, second.revive_queue, second.due_ms) == ([20], foreign, 59_500 + FOREIGN_GRACE_MS)
+    assert [again.start_of(NUMBER), again.start_of(foreign)] == [0, 7]
+    again.apply(PositionRecord(offset=0, queue_id=0, topic=TOPIC, group=GROUP, is_void=True), 2, now_ms=500)
+    assert found(again) == (0, {(1000, 20)}), "a checkpoint of RocketMQ ends with acks in its own revive queue"
+
+
+def test_checkpoints_that_are_done_leave_the_summary() -> None:
+    """A checkpoint that was old and is acked is in no later summary, and RocketMQ's start moves on."""
+    state = PopState()
+    state.apply(checkpoint_record(5, [5]), 0, now_ms=2000)
+    state.read_offsets[NUMBER] = 1
+    state.record()
+    assert state.record().old
+    state.apply(ack_record(5, [5]), 1, now_ms=2000)
+    state.read_offsets[NUMBER] = 2
+    summary = state.record()
+    assert (summary.old, summary.starts[NUMBER]) == ({}, 2)
+
+
+@given(histories(), st.data())
 def test_reading_a_part_twice_changes_nothing(history: list[PopRecord], data: st.DataObject) -> None:
     """Applying the last records a second time, as after a summary that is older, changes nothing."""
     first = max((n for n, one in enumerate(history) if isinstance(one, PositionRecord)), default=-1) + 1
@@ -216,7 +281,7 @@ def test_done_checkpoints_take_no_memory() -> None:
         state.open(checkpoint, number)
         state.ack(checkpoint, 1)
     assert len(state._due) <= COMPACTED_FROM + 4
-    assert len(state._by_record[queue.revive_queue]) <= COMPACTED_FROM + 4
+    assert len(state._records[queue.revive_queue]) <= COMPACTED_FROM + 4
     assert state.start_of(queue.revive_queue) == 0
     assert state.oldest_open() == {(TOPIC, GROUP, 0): 0}
 

@@ -7,6 +7,8 @@ import pytest
 
 from gantry_broker.server.pop.order import (
     FREE_TIMES_MIN,
+    FREED_KEPT_MS,
+    FREED_MAX,
     ILLEGAL,
     KEPT_MS,
     OUTDATED,
@@ -113,6 +115,24 @@ def test_no_queue_is_blocked_longer_because_the_clock_was_set_back(queues: Order
     again.load(queues.document(1000), now_ms=10)
     assert again.is_blocked(KEY, 0, None, now_ms=709)
     assert not again.is_blocked(KEY, 0, None, now_ms=710)
+    assert again.ack(KEY, 0, 5, 1000, next_offset=5) == 6, "expected the receipt of the pop to stay valid"
+
+
+def test_wall_times_of_the_table_are_compared_with_deadlines() -> None:
+    """A queue is blocked until its deadline, wherever the wall clock is; the difference of the clocks is not stored."""
+    queues = OrderedQueues()
+    info = info_of(5, 6, pop_time=1_000_100)
+    info.wall_lead_ms = 1_000_000
+    queues.record_pop(KEY, 0, info)
+    assert queues.is_blocked(KEY, 0, None, now_ms=599)
+    assert not queues.is_blocked(KEY, 0, None, now_ms=600)
+    queues.change_visible(KEY, 0, 6, 1_000_100, visible_ms=800)
+    data = msgspec.json.encode(queues.document(1_000_100))
+    assert b"1000800" in data and b"ead" not in data
+    again = OrderedQueues()
+    again.load(msgspec.json.decode(data, type=OrderDocument), now_ms=1_000_400, wall_lead_ms=1_000_390)
+    assert again.is_blocked(KEY, 0, None, now_ms=409)
+    assert not again.is_blocked(KEY, 0, None, now_ms=410)
 
 
 def test_unused_and_forgotten_queues_leave_the_table(queues: OrderedQueues) -> None:
@@ -120,5 +140,53 @@ def test_unused_and_forgotten_queues_leave_the_table(queues: OrderedQueues) -> N
     queues.record_pop("others@billing", 0, info_of(1, pop_time=1000))
     queues.record_pop("others@else", 0, info_of(1, pop_time=KEPT_MS))
     assert set(queues.document(KEPT_MS + 1000).table) == {"others@else"}
-    queues.forget_keys("others", None)
+    queues.forget_keys("others", None, now_ms=1000)
     assert queues.document(1000).table == {}
+
+
+def test_receipts_from_before_a_queue_was_freed_have_no_effect(queues: OrderedQueues) -> None:
+    """A reset, or the deletion of the topic or the group, voids earlier receipts, also after a restart."""
+    queues.forget(KEY, 0, now_ms=1500)
+    queues.forget_keys("invoices", None, now_ms=1500)
+    queues.forget_keys(None, "archive", now_ms=1500)
+    again = OrderedQueues()
+    again.load(msgspec.json.decode(msgspec.json.encode(queues.document(1500)), type=OrderDocument), now_ms=1600)
+    for known in (queues, again):
+        for key in (KEY, "invoices@billing", "orders@archive"):
+            assert known.ack(key, 0, 5, 1500, next_offset=5) == OUTDATED
+            assert known.ack(key, 0, 5, 1501, next_offset=5) == 6
+        assert known.ack(KEY, 1, 5, 1000, next_offset=5) == 6
+
+
+def test_receipts_of_the_last_pop_have_no_effect_after_the_wall_clock_was_set_back(queues: OrderedQueues) -> None:
+    """The queue is freed at a time before that pop."""
+    queues.record_pop("invoices@billing", 0, info_of(5, pop_time=1000))
+    queues.forget(KEY, 0, now_ms=10)
+    queues.forget_keys("invoices", None, now_ms=10)
+    for key in (KEY, "invoices@billing"):
+        assert queues.ack(key, 0, 5, 1000, next_offset=5) == OUTDATED
+
+
+def test_times_of_freed_queues_are_limited_in_age_and_number() -> None:
+    """The latest time that was dropped counts for all queues: no receipt becomes valid again."""
+    queues = OrderedQueues()
+    for number in range(FREED_MAX + 1):
+        queues.forget(KEY, number, now_ms=1000 + number)
+    document = queues.document(1000)
+    assert document.freed and len(document.freed) <= FREED_MAX // 2 + 1
+    assert queues.ack(KEY, 0, 5, 1000, next_offset=5) == OUTDATED
+    assert queues.ack("others@billing", 0, 5, 1000, next_offset=5) == OUTDATED
+
+    document = queues.document(1000 + FREED_MAX + FREED_KEPT_MS)
+    assert document.freed and len(document.freed) == 1
+    assert queues.ack(KEY, FREED_MAX, 5, 1000 + FREED_MAX, next_offset=5) == OUTDATED
+    assert queues.ack(KEY, FREED_MAX, 5, 1001 + FREED_MAX, next_offset=5) == 6
+
+
+def test_truncated_log_voids_pops_of_lost_messages(queues: OrderedQueues) -> None:
+    """Other messages will be at these offsets, so acks of the last pop count as those of an unknown one."""
+    queues.record_pop(KEY, 1, info_of(5, 6))
+    queues.forget_beyond(lambda topic, queue_id: 9)
+    assert not queues.is_known(KEY, 0)
+    assert queues.ack(KEY, 0, 6, 1000, next_offset=5) == OUTDATED
+    assert queues.ack(KEY, 1, 5, 1000, next_offset=5) == 6

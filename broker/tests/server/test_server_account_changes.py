@@ -43,6 +43,10 @@ async def create_user(client: Dialogue, name: str = "alice", **info: Any) -> Com
     return await client.ask(3001, {"username": name}, dumps({"username": name, "password": f"{name}-secret", **info}))
 
 
+async def update_user(client: Dialogue, name: str = "alice", **info: Any) -> Command:
+    return await client.ask(3002, {"username": name}, dumps({"username": name, **info}))
+
+
 async def put_acl(client: Dialogue, *entries: dict[str, Any], user: str = "alice", code: int = 3006) -> Command:
     subject = f"User:{user}"
     body = {"subject": subject, "policies": [{"entries": list(entries)}]}

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from test_server_account_changes import ALICE, allow, create_user, put_acl, send_as
+from test_server_account_changes import ALICE, allow, create_user, put_acl, send_as, update_user
 from test_server_roles import SYNC, UNASSIGNED, Group, running_group, wait_until_copied, wait_until_following
 
 from gantry_access import Credentials
@@ -151,6 +151,8 @@ async def test_change_without_enough_slaves_is_answered_as_not_safe(members: Gro
         reply = await create_user(root)
         assert (reply.code in (11, 12), "a failover may lose it" in (reply.remark or "")) == (True, True)
         assert (await root.ask(3004, {"username": "alice"})).body
+        again = [(await update_user(root, userStatus="enable")).code for _ in range(2)]
+        assert set(again) <= {11, 12}, "a repeated request is as unsafe as the first one"
 
 
 async def test_former_master_gives_up_changes_that_slaves_lack(members: Group, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gantry_broker.server.pop.records import revive_queue_of
 from gantry_client.pop import make_batch_ack
+from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, dialogue, properties_text, running_broker, wait_until
 from gantry_testing.popping import FLUSHED_SOON, LONG_MS, Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
 from gantry_wire import RequestCode, ResponseCode, names
@@ -142,6 +143,26 @@ async def test_messages_that_fail_too_often_become_dead_letters(tmp_path: Path) 
         await pop_nothing(peer)
         [dead] = await peer.read(0, topic=names.dead_letter_topic(GROUP))
         assert (dead.body, dead.properties[keys.RETRY_TOPIC], dead.properties["KEYS"]) == (b"bad", TOPIC, "k")
+
+
+@pytest.mark.parametrize(("count", "size", "slice_max"), [(160, 100, 95), (6, 600_000, 2)], ids=["many", "large"])
+async def test_redelivery_leaves_time_for_requests(tmp_path: Path, count: int, size: int, slice_max: int) -> None:
+    """Messages of many pops, or large ones of one pop, are delivered again in several turns, each of them once."""
+    clock = FakeClock()
+    settings: dict[str, Any] = {"maxTransferBytesOnMessageInMemory": "8000000"}
+    async with running_broker(tmp_path, clock=clock, **settings) as broker, dialogue(broker) as peer:
+        await send(peer, *(bytes(size) for _ in range(count)))
+        while broker.pops.journal.state.inflight_count < count:
+            await pop(peer, queueId=0, invisibleTime=1_000)
+        reviver, slices = broker.pops.reviver, [0]
+        clock.advance(1_001)
+        is_more = True
+        while is_more:  # without a pause, so that the task of the broker does nothing meanwhile
+            is_more = reviver.revive_due()
+            slices.append(reviver.revived_count - sum(slices))
+        assert max(slices) <= slice_max, f"expected at most {slice_max} messages in one turn, got {slices}"
+        assert reviver.revived_count == count
+        assert broker.pops.journal.state.inflight_count == 0
 
 
 async def test_pull_members_continue_after_popped_messages(tmp_path: Path) -> None:
@@ -302,6 +323,21 @@ async def test_ordered_pop_blocks_its_queue(tmp_path: Path) -> None:
         await pop_nothing(peer, **order)
         illegal = again.receipts[1]._replace(queue_offset=3)
         assert (await ack(peer, illegal)).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(("offset", "code"), [(3, ResponseCode.MESSAGE_ILLEGAL), (40, 0)], ids=["not popped", "none"])
+async def test_illegal_offset_in_an_ordered_batch_leaves_the_others(tmp_path: Path, offset: int, code: int) -> None:
+    """What a batch acks besides a message that was not popped, or that the queue lacks, is not popped again."""
+    order = {"order": "true", "queueId": 0, "maxMsgNums": 2}
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, b"0", b"1", b"2", b"3")
+        popped = await pop(peer, **order)
+        texts = [one.text for one in (*popped.receipts, popped.receipts[0]._replace(queue_offset=offset))]
+        body = write_document(make_batch_ack(TOPIC, GROUP, texts))
+
+        assert (await peer.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)).code == code
+
+        assert (await pop(peer, **order)).bodies == [b"2", b"3"]
 
 
 async def test_late_ack_after_a_crash_skips_no_ordered_message(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gantry_broker.server.pop.handlers import HeldPop, PopHandlers
 from gantry_broker.server.pop.modes import allocate_averagely, allocate_by_circle
 from gantry_broker.server.pop.requests import INVISIBLE_MS_MAX
 from gantry_client.pop import make_batch_ack
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_testing.popping import Popped, ack, ack_ext, pop, pop_ext, pop_nothing, send
-from gantry_wire import RequestCode, ResponseCode
+from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.documents import write_document
@@ -307,3 +308,35 @@ def test_each_queue_has_one_member(members: int, queues: int) -> None:
         assert sorted(one.queue_id for share in shares for one in share) == list(range(queues))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
         assert allocate("stranger", every, names) == []
+
+
+async def test_acks_and_messages_retry_only_pops_that_may_be_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 50 held pops of a group, an ack retries none, and a message one."""
+    retried: list[HeldPop] = []
+    attempt = PopHandlers.attempt_pop
+
+    def count(self: PopHandlers, held: HeldPop, must_answer: bool) -> Command | None:
+        retried.append(held)
+        return attempt(self, held, must_answer)
+
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer, dialogue(broker) as waiting:
+        await send(peer, b"1", b"2")
+        receipts = (await pop(peer)).receipts
+        pops = [
+            asyncio.ensure_future(waiting.ask(RequestCode.POP_MESSAGE, pop_ext(pollTime=60_000, maxMsgNums=1)))
+            for _ in range(50)
+        ]
+        await wait_until(lambda: broker.pulls.hold.count == 50)
+        monkeypatch.setattr(PopHandlers, "attempt_pop", count)
+        assert (await ack(peer, receipts[0])).code == 0
+        assert (await ack(peer, receipts[1])).code == 0
+        assert retried == []
+        await send(peer, b"3")
+        await wait_until(lambda: broker.pulls.hold.count == 49)
+        assert len(retried) == 1
+        monkeypatch.undo()
+        await send(peer, *(b"%d" % n for n in range(49)))
+        bodies = [Popped(reply).bodies[0] for reply in await asyncio.gather(*pops)]
+        assert sorted(bodies) == sorted([b"3", *(b"%d" % n for n in range(49))])

@@ -39,7 +39,8 @@ UNIQUES: Final = (UNIQUE, UNIQUE * 2, "0123456789abcdef01234567", "id-1", "ä" *
 NAMES: Final = (
     "color", "größe", "TAGS", "KEYS", "WAIT", "a", "UNIQ_KEY2", "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#",
     "POP_CK", "DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "_SYS_MSG_PRIORITY_",
-    "PGROUP", "INSTANCE_ID", "",
+    "PGROUP", "INSTANCE_ID", "", "TIMER_COPY_OF", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TRAN_PREPARED_QUEUE_OFFSET",
+    "TRANSACTION_CHECK_TIMES", "GANTRY_OPEN_SINCE", "GANTRY_OUTCOME", "INNER_NUM", "INNER_BASE",
 )  # fmt: skip
 PLAIN_NAMES: Final = ("color", "größe", "TAGS", "KEYS", "a", "UNIQ_KEY2", "PGROUP")
 VALUES: Final = (
@@ -290,7 +291,7 @@ async def test_tier_without_a_rule_is_detected(
     """The twin: without the rule the same cases end differently."""
     monkeypatch.setattr(send_routes, name, value)
     monkeypatch.setattr(
-        send_routes, "_CHECKED_PROPERTIES", send_routes.SPECIAL_PROPERTIES | send_routes.OWNED_PROPERTIES
+        send_routes, "_CHECKED_PROPERTIES", send_routes.SPECIAL_PROPERTIES | vars(send_routes)["OWNED_PROPERTIES"]
     )
 
     assert differences(broker, random_requests(0), monkeypatch) != []

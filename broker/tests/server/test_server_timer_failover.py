@@ -1,14 +1,19 @@
 """Timers across kills and promotions: acknowledged ones are delivered, and accepted recalls hold."""
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_server_process import options, running
-from test_server_roles import SYNC, UNASSIGNED, running_group, wait_until_copied, wait_until_following
+from test_server_roles import SYNC, UNASSIGNED, Group, running_group, wait_until_copied, wait_until_following
 
+from gantry_broker.app import Broker
+from gantry_broker.server.timers import service
 from gantry_broker.server.timers.due_files import DueFiles
+from gantry_broker.server.timers.reader import TimerReader
+from gantry_store_files import FILLER_SIZE, UNIT
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import Dialogue, dialogue, running_broker, truncate_log, wait_until
 from gantry_testing.timer_client import TIMERS, delivered, queue_end, recall, send_timer, unique_id, wait_for_rounds
@@ -114,6 +119,106 @@ async def test_killed_broker_delivers_all_timers_and_no_recalled_one(tmp_path: P
         await client.close()
 
     assert len(recalled) > 50
+
+
+@pytest.fixture
+def removals(monkeypatch: pytest.MonkeyPatch) -> list[DueFiles]:
+    """Collect the due files that are removed to be built again."""
+    removed: list[DueFiles] = []
+    remove_all = DueFiles.remove_all
+
+    def note(files: DueFiles) -> None:
+        removed.append(files)
+        remove_all(files)
+
+    monkeypatch.setattr(DueFiles, "remove_all", note)
+    return removed
+
+
+async def copy_of_a_running_master(members: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """Start a broker as after a kill: on a copy of the store of a master whose slaves have confirmed no message."""
+    monkeypatch.setattr(service, "FLUSH_INTERVAL_S", 0.0)
+    conf = {**UNASSIGNED, "brokerId": "1"}
+    first = await members.start("first", **conf)
+    await first.orders.promote(1 << 8, [], False)
+    async with dialogue(first) as client:
+        for number in range(6):
+            delay = "3000" if number % 2 else "3600000"
+            await send_timer(client, b"%d" % number, UNIQ_KEY=unique_id(number), TIMER_DELAY_MS=delay)
+    await wait_for_due_files(tmp_path / "first", 6)
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    await first.close()
+    return await members.start("copy", **conf)
+
+
+async def test_due_files_are_kept_although_messages_are_hidden(
+    tmp_path: Path, removals: list[DueFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start hides messages that slaves may lack, but the due files follow from the log, which has them."""
+    async with running_group(tmp_path) as members:
+        broker = await copy_of_a_running_master(members, tmp_path, monkeypatch)
+        assert queue_end(broker, TIMERS, 0) == 0, "the messages are hidden"
+        assert broker.timers.reader.position == 6
+        assert not broker.timers.files.is_empty
+
+        await broker.orders.promote(300, [], False)
+        await wait_until(lambda: queue_end(broker) >= 3)
+        await wait_for_rounds(broker)
+        async with dialogue(broker) as client:
+            assert {one.body for one in await delivered(client, queue_end(broker))} == {b"1", b"3", b"5"}
+        assert broker.timers.reader.position == 6
+        assert broker.timers.pending_count() == 3
+    assert removals == []
+
+
+async def test_due_files_would_be_built_again_if_the_queue_decided(
+    tmp_path: Path, removals: list[DueFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: the queue is not visible yet, so that all due files would count as wrong."""
+    monkeypatch.setattr(TimerReader, "_is_in_log", lambda *_: False)
+    async with running_group(tmp_path) as members:
+        broker = await copy_of_a_running_master(members, tmp_path, monkeypatch)
+        await broker.orders.promote(300, [], False)
+        await wait_until(lambda: queue_end(broker) >= 3)
+    assert len(removals) == 1
+
+
+async def test_due_files_that_are_ahead_of_the_log_are_built_again(tmp_path: Path, removals: list[DueFiles]) -> None:
+    """A power loss may leave due files with messages that the log has lost; their offsets get new messages."""
+    clock = FakeClock()
+    async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
+        await send_timer(client, b"kept", TIMER_DELAY_SEC="600")
+        end = broker.store.log.wrote
+        await send_timer(client, b"lost", UNIQ_KEY=unique_id(1), TIMER_DELAY_SEC="300")
+        await wait_for_due_files(tmp_path, 2)
+        saved = {path: path.read_bytes() for path in (tmp_path / "timers").iterdir()}
+        await truncate_log(broker, end)
+    for path, data in saved.items():
+        path.write_bytes(data)
+
+    async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
+        await send_timer(client, b"new", UNIQ_KEY=unique_id(2), TIMER_DELAY_SEC="700")
+        clock.advance(1_000_000)
+        await wait_until(lambda: queue_end(broker) == 2)
+        await wait_for_rounds(broker)
+        assert [one.body for one in await delivered(client, 2)] == [b"kept", b"new"]
+    assert len(removals) == 1
+
+
+async def test_damaged_last_record_leaves_the_due_files(tmp_path: Path) -> None:
+    """The queue still shows that the message is the last one of the due files; without its unit nothing does."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        for number in range(3):
+            await send_timer(client, b"%d" % number, UNIQ_KEY=unique_id(number), TIMER_DELAY_SEC="600")
+        await wait_for_due_files(tmp_path, 3)
+        reader, indexed = broker.timers.reader, broker.timers.reader.indexed_position
+        extent, queue = broker.store.log.at(indexed.last_physical), broker.store.queues.get(TIMERS, 0)
+        assert extent is not None and queue is not None
+        extent.view[indexed.last_physical + 90] ^= 1
+
+        assert reader.restore(indexed)
+        queue.replace_unit(2, UNIT.pack(indexed.last_physical + 1, FILLER_SIZE, 0))
+        assert not reader.restore(indexed)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "removed", "position", "torn"])

@@ -153,10 +153,10 @@ async def test_history_of_timers_matches_the_model(tmp_path: Path, seed: int) ->
 async def test_history_finds_a_forgotten_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deliverer that ignores recalls is found: the histories can fail."""
 
-    def ignore(self: TimerDelivery, entry: Entry) -> bool:
-        return False
+    def ignore(self: TimerDelivery, entry: Entry, topic: str) -> None:
+        return None
 
-    monkeypatch.setattr(TimerDelivery, "is_cancelled", ignore)
+    monkeypatch.setattr(TimerDelivery, "find_cancellation", ignore)
     found = []
     for seed in range(5):
         history, stored = await run_history(tmp_path / str(seed), seed)

@@ -19,6 +19,7 @@ from gantry_broker.server.timers.entries import (
     first_key,
     hash_key,
     is_intact,
+    replaces,
 )
 from gantry_wire.message import StoredMessage, encode_record
 from gantry_wire.properties import encode_properties
@@ -141,6 +142,27 @@ def test_copy_names_its_first_copy_and_replaces_the_last() -> None:
 
     assert (message.queue_offset, message.origin) == (9, 2)
     assert (replaced.kind, replaced.queue_offset, replaced.origin) == (REPLACED, 7, 9)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_same"),
+    [
+        ({}, True),
+        ({"UNIQ_KEY": "C" * 32}, False),
+        ({"REAL_TOPIC": "Payments"}, False),
+        ({"TIMER_OUT_MS": str(NOW_MS + 40)}, False),
+        ({"TIMER_OUT_MS": str(NOW_MS + 1_041)}, False),
+        ({"TIMER_COPY_OF": "4,5"}, False),
+        ({"TIMER_DEL_UNIQKEY": UNIQUE}, False),
+    ],
+    ids=str,
+)
+def test_copy_replaces_only_its_own_message(pairs: dict[str, str], is_same: bool) -> None:
+    """A copy has the topic, the key, the time and the first copy of the message before it."""
+    [message] = entries(5, TIMER_OUT_MS=str(NOW_MS + 41))
+    copy = entries(9, **{"TIMER_OUT_MS": str(NOW_MS + 41), "TIMER_COPY_OF": "5,5", **pairs})[0]
+
+    assert replaces(copy, message) == is_same
 
 
 @pytest.mark.parametrize("text", ["", "2", "2,", "7,2", "2,9", "x,y", "-1,2"])

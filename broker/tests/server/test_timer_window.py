@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.server.timers import window as module
-from gantry_broker.server.timers.entries import MESSAGE, RECALL, REPLACED, Entry, decode_entry, first_key
+from gantry_broker.server.timers.entries import MESSAGE, RECALL, REPLACED, Entry, cancels, decode_entry, first_key
 from gantry_broker.server.timers.marks import TimerState
 from gantry_broker.server.timers.window import DueWindow
 
@@ -65,7 +65,7 @@ def test_recall_reaches_a_second_and_only_earlier_messages() -> None:
     window.add(Entry(5_000, RECALL, 9, 9, key_hash=7).encode())
 
     def is_cancelled(due_ms: int, offset: int, key: int = 7) -> bool:
-        return bool(window.find_cancellations(decode_entry(message(due_ms, offset, key))))
+        return any(window.find_cancellations(decode_entry(message(due_ms, offset, key))))
 
     assert is_cancelled(5_000, 1) and is_cancelled(5_999, 8)
     assert not is_cancelled(4_999, 1) and not is_cancelled(6_000, 1)
@@ -78,8 +78,21 @@ def test_replaced_message_is_cancelled_alone() -> None:
     window.restart(0, keeps_recalls=False)
     window.add_run([Entry(5_000, REPLACED, 3, 20, 0).encode(), message(5_000, 3)], first_key(6_000))
 
-    assert window.find_cancellations(decode_entry(message(5_000, 3)))
-    assert not window.find_cancellations(decode_entry(message(5_000, 20)))
+    assert any(window.find_cancellations(decode_entry(message(5_000, 3))))
+    assert not any(window.find_cancellations(decode_entry(message(5_000, 20))))
+
+
+def test_all_claims_to_be_the_copy_of_a_message_are_kept() -> None:
+    """A claim that is wrong does not hide the right one, in either order."""
+    target = decode_entry(message(5_000, 3))
+    claims = [Entry(due_ms, REPLACED, 3, origin, 0) for due_ms, origin in ((4_000, 30), (5_000, 20), (5_500, 10))]
+    window = DueWindow()
+    window.restart(0, keeps_recalls=False)
+    window.add_run([one.encode() for one in claims], first_key(6_000))
+
+    assert sorted(window.find_cancellations(target)) == claims
+    window.uncancel(claims[1])
+    assert sorted(window.find_cancellations(target)) == [claims[0], claims[2]]
 
 
 def test_recall_beyond_the_window_is_known_until_it_is_read() -> None:
@@ -89,12 +102,90 @@ def test_recall_beyond_the_window_is_known_until_it_is_read() -> None:
     recall = Entry(1 << 40, RECALL, 9, 9, key_hash=7)
     target = decode_entry(message(1 << 40, 1, 7))
     window.cancel(recall)
-    assert window.find_cancellations(target) == [recall]
+    assert list(window.find_cancellations(target)) == [recall]
 
     window.add(recall.encode())
-    assert window.find_cancellations(target) == []
+    assert list(window.find_cancellations(target)) == []
     window.add_run([recall.encode(), target.encode()], first_key((1 << 40) + 1))
-    assert window.find_cancellations(target) == [recall]
+    assert list(window.find_cancellations(target)) == [recall]
+
+
+RECALLS = st.builds(
+    Entry,
+    due_ms=st.integers(4_000, 4_004) | st.integers(3_000, 5_000),
+    kind=st.just(RECALL),
+    queue_offset=st.integers(0, 9),
+    origin=st.integers(0, 5),
+    key_hash=st.integers(1, 2),
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(("add", "add", "add", "remove", "forget")), RECALLS), max_size=30),
+    st.integers(3_900, 5_000),
+    st.integers(0, 5),
+)
+def test_recalls_of_one_key_cancel_what_each_of_them_does(
+    steps: list[tuple[str, Entry]], due_ms: int, origin: int
+) -> None:
+    """The window yields exactly those recalls that cancel a message, each once, and counts what it has."""
+    window, model = DueWindow(), set[Entry]()
+    window.restart(0, keeps_recalls=False)
+    for step, recall in steps:
+        if step == "add":
+            window.cancel(recall)
+            model.add(recall)
+        elif step == "remove":
+            window.uncancel(recall)
+            model.discard(recall)
+        else:
+            window.forget_recalls(recall.due_ms)
+            model = {one for one in model if one.due_ms >= recall.due_ms - 1_000}
+    target = Entry(due_ms, MESSAGE, 9, origin, 1)
+
+    assert sorted(window.find_cancellations(target)) == sorted(
+        one for one in model if one.key_hash == 1 and cancels(one, target)
+    )
+    assert f"recalls={len(model)}>" in repr(window)
+
+
+class CountingEntry(Entry):
+    """An entry that counts how often entries are compared."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountingEntry.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = Entry.__hash__
+
+
+@pytest.mark.parametrize("step_ms", [0, 1])
+def test_many_recalls_with_one_key_are_compared_a_few_times_each(monkeypatch: pytest.MonkeyPatch, step_ms: int) -> None:
+    """Recalls of any number with one key, added twice, cost what those of different keys cost; so do their messages."""
+    monkeypatch.setattr(CountingEntry, "comparisons", 0)
+    window, count = DueWindow(), 4_000
+    window.restart(0, keeps_recalls=False)
+    for _ in range(2):
+        for number in range(count):
+            window.cancel(CountingEntry(5_000 + number * step_ms, RECALL, number, number, 7))
+    first = [next(window.find_cancellations(Entry(9_000, MESSAGE, n, n, 7)), None) for n in range(3_000)]
+
+    assert CountingEntry.comparisons <= 4 * count
+    assert all(first) == (step_ms == 1)
+
+
+def test_many_recalls_with_one_key_are_forgotten() -> None:
+    """Recalls count one by one, so that those of delivered messages are forgotten, even if all have one key."""
+    window = DueWindow()
+    window.restart(0, keeps_recalls=False)
+    for number in range(module.RECALLS_MIN):
+        window.cancel(Entry(1_000, RECALL, number, number, key_hash=7))
+
+    window.forget_recalls_if_many(1_000_000)
+
+    assert "recalls=0" in repr(window)
 
 
 def test_old_recalls_are_forgotten() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gantry_broker.server.transactions.halves import UNKNOWN, Half, OpenHalves
@@ -58,6 +60,19 @@ def test_half_message_stored_again_is_known_by_its_first_offset() -> None:
     assert found is not None and found.aliases == {2: UNKNOWN}
     one.mark_ended(found, "committed")
     assert one.find(2) is None
+
+
+def test_half_message_that_names_another_message_is_no_copy() -> None:
+    """It is open under its own offset alone, and the other message stays open with its own producer."""
+    one = open_halves(0, 1)
+    one.add(replace(make_half(2, origin=0, checks=1), identity=b"other"))
+
+    assert len(one) == 3
+    assert [half.queue_offset for half in map(one.find, range(3)) if half is not None] == [0, 1, 2]
+    foreign = one.find(2)
+    assert foreign is not None and foreign.copies == {2: 1002}
+    one.mark_ended(foreign, "committed")
+    assert one.find(0) is not None and one.outcome(0) is None
 
 
 def test_end_counts_before_its_op_message_is_read() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import Final
 from zlib import crc32
 
@@ -61,21 +62,30 @@ def apply_fault(
 
 
 def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, seed: int) -> None:
-    """Undo a random part of what the unfinished append has copied into buffers after the written end."""
+    """Undo a random part of what the unfinished append has copied into buffers after the written end.
+
+    An append copies into one buffer after the other: those before the torn one are complete, those after it empty.
+    """
     chance = random.Random(seed)
     start, end = max(model.end, wrote), model.pending[-1].end if model.pending else model.end
+    copies: list[tuple[int, bytearray, range]] = []
     for volume in volumes.values():
         for name in sorted(volume.pieces):
             data = volume.pieces[name]
             header = read_header(memoryview(data))
             if header is None or read_state(memoryview(data)) is not BufferState.LIVE:
                 continue
-            first = max(start, header.base_offset) - header.base_offset
-            last = min(end, header.base_offset + header.file_size) - header.base_offset
-            for position in range(first, last, COPY_BYTES):
-                if chance.random() < 0.4:
-                    at = header.header_bytes + position
-                    data[at : at + COPY_BYTES] = bytes(min(COPY_BYTES, len(data) - at))
+            base, last = header.base_offset, min(end, header.base_offset + header.file_size)
+            if base < last and start < last:
+                first = header.header_bytes + max(start, base) - base
+                copies.append((base, data, range(first, header.header_bytes + last - base)))
+    torn = chance.randrange(len(copies)) if copies else 0
+    for number, (_, data, copied) in enumerate(sorted(copies, key=itemgetter(0))):
+        lost_share = 0 if number < torn else 0.4 if number == torn else 1
+        for at in range(copied.start, copied.stop, COPY_BYTES):
+            if chance.random() < lost_share:
+                size = min(COPY_BYTES, copied.stop - at)
+                data[at : at + size] = bytes(size)
 
 
 def tear_hole(disk: FaultyDisk, model: Model, flushed: int, seed: int) -> None:

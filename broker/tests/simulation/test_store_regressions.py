@@ -203,9 +203,23 @@ def number_of_an_expired_queue_after_a_start_that_hid_a_tail_after_a_half_messag
     simulated.append([300, 300])
 
 
+def roll_in_an_append_that_was_cut_off(simulated: SimulatedStore) -> None:
+    """An append that is killed while it copies into two buffers leaves no part in the second without all of the first.
+
+    The simulated kill once tore the first one only; a start rightly set the second one aside.
+    """
+    simulated.append([100, 1, 300], queue=2, is_contiguous=False, flags=0)
+    simulated.append([1, -1], queue=2, is_contiguous=False, flags=0)
+    simulated.reopen(Mode(Medium.CRASH_SAFE, is_sync=True, is_ahead=True, buffers=2))
+    simulated.crash_at("after-append", 3, Fault.KILL_COPYING, 42260)
+    for _ in range(3):
+        simulated.append(EQUAL)
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        roll_in_an_append_that_was_cut_off,
         number_of_an_expired_queue_after_a_start_that_hid_a_tail_after_a_half_message,
         number_of_a_queue_that_nothing_is_left_of,
         name_of_a_file_lost_beyond_the_end_of_the_log,

@@ -10,8 +10,9 @@ import pytest
 from gantry_broker.errors import QueueRebuilding, StoreFailed
 from gantry_broker.store import sliced_scan
 from gantry_broker.store.consume_queue import UNIT
-from gantry_broker.store.queue_repair import REPORT_INTERVAL_MS, QueueRepair
+from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.recovery_point import RecoveryPointFile
+from gantry_broker.store.repair_log import REPORT_INTERVAL_MS
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import RECORD_BYTES_MIN, decode_records
 
@@ -79,7 +80,7 @@ def test_unit_that_points_too_far_does_not_end_its_queue_early(world: StoreWorld
     for offset in range(end - 2):
         damage(world, offset, 4, 0x08)
         assert queue.end_before(physical_end) == end, offset
-        if queue._partition(0, COUNT, lambda physical, _: physical < physical_end) != end:
+        if queue.partition(0, COUNT, lambda unit: unit[0] < physical_end) != end:
             misled.append(offset)
         damage(world, offset, 4, 0x08)
     assert misled, "the twin: plain bisection finds another end for these damaged units"

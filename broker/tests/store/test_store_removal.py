@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.ports import RealDisk
+from gantry_broker.store.queue_search import QueueSearch
 from gantry_broker.store.reader import ReadStatus
 from gantry_broker.store.removal import newest_store_time
 from gantry_broker.store.settings import PoolSettings
@@ -545,5 +546,6 @@ def test_queue_deleted_while_it_is_measured_is_skipped(tmp_path: Path) -> None:
     world.store.flush_step()
 
     assert queue.files.files == ()
-    assert queue.min_offset_at(world.store.log.wrote) == queue.min_offset
+    search = QueueSearch(world.store.log, world.store.queues)
+    assert search.min_offset_at(queue, world.store.log.wrote) == queue.min_offset
     assert queue.end_before(1) == queue.min_offset

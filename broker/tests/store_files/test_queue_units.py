@@ -83,6 +83,24 @@ def test_filler_counts_like_the_message_after_it(
     assert found == expected
 
 
+@pytest.mark.parametrize("place", [-1, 0, 1 << 40], ids=["negative", "the beginning", "far"])
+def test_damaged_unit_moves_no_bound(tmp_path: Path, place: int) -> None:
+    """One damaged unit ends or begins the queue early for no reader, unless it is at most two from it."""
+    units = [message(SIZE * n) for n in range(60)]
+    misled = 0
+    for damaged in range(60):
+        changed = [*units]
+        changed[damaged] = message(place)
+        location = write_queue(tmp_path / str(damaged), changed)
+        reader = QueueReader(PlainDisk(), location)
+        begin, end = bounds(location, SIZE * 20, SIZE * 50)
+        assert begin == 20 or 18 <= damaged < 22, damaged
+        assert end == 50 or 48 <= damaged < 52, damaged
+        misled += reader.partition(0, 60, lambda unit: 0 <= unit[0] < SIZE * 50) != 50
+        misled += reader.partition(0, 60, lambda unit: unit[0] < SIZE * 20) != 20
+    assert misled > 4, "the twin: plain bisection is misled"
+
+
 def test_leading_fillers_have_expired_and_are_readable_at_any_end(tmp_path: Path) -> None:
     """A queue whose first message has number 20 begins there, and one without messages keeps its next number."""
     started = write_queue(tmp_path / "started", [*[LEADING] * 20, message(0), message(100)])

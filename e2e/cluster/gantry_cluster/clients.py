@@ -13,10 +13,15 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, Final, final
 
+from gantry_histories.judges import judge_packed
+
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.paths import ROOT
 from gantry_cluster.pods import Namespace
+
+HISTORIES_FOLDER: Final = ROOT / ".gantry" / "histories"
+"""The folder for histories about which the judges disagree."""
 
 ERROR_CHARACTERS_MAX: Final = 4_000
 """How much of the end of a load's error output is shown when it has ended."""
@@ -56,8 +61,15 @@ class PodLoad:
 
     def finish(self, *epochs: tuple[int, int]) -> dict[str, Any]:
         """Stop, read everything and check. ``epochs`` are newer masters' epochs and their start positions in the
-        log."""
-        return self._request({"finish": epochs})
+        log.
+
+        The second judge, Porcupine, reads the same history here, outside of the pod, and must agree.
+        """
+        answer = self._request({"finish": epochs})
+        packed = answer.pop("recording", None)
+        if packed is not None:
+            answer["findings"] += [str(finding) for finding in judge_packed(packed, HISTORIES_FOLDER)]
+        return answer
 
     def _started_process(self) -> subprocess.Popen[str]:
         assert self._process is not None, "used outside of its context"

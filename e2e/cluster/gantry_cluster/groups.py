@@ -6,8 +6,13 @@ exception is `Group.record`, which reads the operator's record in a Lease.
 
 from __future__ import annotations
 
+import base64
+import importlib.util
+import io
 import json
+import tarfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -41,6 +46,16 @@ READY_SECONDS_MAX = 180.0
 CLIENT = "client"
 """The name of the pod in which clients of a group run."""
 
+SDK_PACKAGES = ("grpc", "typing_extensions")
+"""What an application needs that uses proxies as SDKs do. Images lack it, since the proxy has a port of its own."""
+
+UNPACK = """
+import base64, io, sys, tarfile
+packed = base64.b64decode(sys.stdin.read())
+tarfile.open(fileobj=io.BytesIO(packed)).extractall("/packages")
+"""
+"""The program that unpacks packages in the pod of the clients."""
+
 LINES = 40
 """How many last lines of logs and events a diagnosis has."""
 
@@ -49,6 +64,19 @@ HEALTHY = {
     **dict.fromkeys(("Progressing", "Degraded", "Paused"), "False"),
 }
 """The conditions of a healthy group."""
+
+
+def pack_packages(names: Sequence[str]) -> str:
+    """Return packages of this environment as text for `UNPACK`. The Python of the image must be of the same version."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        for name in names:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None and spec.origin is not None, f"{name} is not installed"
+            path = Path(spec.origin)
+            path = path.parent if path.name == "__init__.py" else path
+            archive.add(path, path.name, filter=lambda one: None if "__pycache__" in one.name else one)
+    return base64.b64encode(packed.getvalue()).decode()
 
 
 def install_operator(cluster: Cluster, archive: Path | None, *values: str) -> Namespace:
@@ -243,13 +271,14 @@ class Group:
             self.namespace.path("configmaps"), {"metadata": {"name": "histories"}, "data": files}
         )
         items = [{"key": name, "path": f"{HISTORIES.name}/{name}"} for name in files]
-        environment = {"PYTHONPATH": "/histories"} | self.client_secrets.environment
+        environment = {"PYTHONPATH": "/histories:/packages"} | self.client_secrets.environment
         main = container(
             "main",
             "import signal; signal.pause()",
             env=[{"name": name, "value": value} for name, value in environment.items()],
             volumeMounts=[
                 {"name": "histories", "mountPath": "/histories"},
+                {"name": "packages", "mountPath": "/packages"},
                 *(
                     {"name": name, "mountPath": f"/entry/{name}", "readOnly": True}
                     for name in self.client_secrets.secrets
@@ -258,6 +287,7 @@ class Group:
         )
         volumes = [
             {"name": "histories", "configMap": {"name": "histories", "items": items}},
+            {"name": "packages", "emptyDir": {}},
             *(
                 {"name": name, "secret": {"secretName": name, "defaultMode": 0o440}}
                 for name in self.client_secrets.secrets
@@ -291,6 +321,8 @@ class Group:
 
         ``consumers`` is a consumer group without other members.
         """
+        place = ("exec", "--stdin", CLIENT, f"--namespace={self.namespace.name}", "--")
+        self.namespace.cluster.kubectl(*place, "python", "-c", UNPACK, stdin=pack_packages(SDK_PACKAGES))
         endpoint = str(self.read()["status"]["proxy"]["endpoint"])
         tls = self.client_secrets.words[:2] if self.client_secrets.authority else ()
         return self._start_program("proxied", "--endpoint", endpoint, "--topic", topic, "--group", consumers, *tls)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
 from gantry_histories.bodies import digest_of, read_key
-from gantry_histories.events import Committed, Journal, Queue, Shown
+from gantry_histories.events import CommitAnswered, Committed, Journal, OffsetRead, Queue, Read, Shown
 from gantry_histories.final import Stored
 from gantry_histories.routes import Routes
 from gantry_remoting import Channel, RemotingError
@@ -93,11 +93,14 @@ async def queue_end(channel: Channel, queue: Queue) -> int:
 
 
 async def consumer_offset(channel: Channel, group: str, queue: Queue) -> int | None:
-    """Return the offset of a group that a broker has stored, or None. Raises ``RemotingError``."""
+    """Return the offset of a group that a broker has stored; -1 if it has none; None if it does not answer that. Raises
+    ``RemotingError``."""
     fields = QueryConsumerOffset(
         consumer_group=group, topic=queue.topic, queue_id=queue.number, set_zero_if_not_found=False
     )
     reply = await channel.request(Command(code=RequestCode.QUERY_CONSUMER_OFFSET, ext=fields.write()), TIMEOUT_MS)
+    if reply.code == ResponseCode.QUERY_NOT_FOUND:
+        return -1
     return OffsetResult.read(reply.ext).offset if reply.code == ResponseCode.SUCCESS else None
 
 
@@ -114,6 +117,9 @@ class Consumer:
         self._positions: Final = dict.fromkeys(queues, 0)
         self._random: Final = random.Random(f"{seed}/{name}")
         self._channels: dict[str, Channel] = {}
+        self._connected: dict[str, int] = {}
+        """When the connection to each broker was opened, for the events that need it."""
+
         self._keeps_broker: Final = keeps_broker
         self._kept_address = ""
         """The address of the broker that a consumer with ``keeps_broker`` stays with."""
@@ -153,17 +159,25 @@ class Consumer:
         channel = self._channels.get(address)
         if channel is None or not channel.is_open:
             channel = self._channels[address] = await self._routes.connector.connect(address, timeout_ms=TIMEOUT_MS)
+            self._connected[address] = time.monotonic_ns()
         return channel
 
     async def _pull_once(self, channel: Channel, queue: Queue) -> bool:
         """Pull once. Return whether the end of the queue was reached."""
-        pulled = await pull(channel, self.name, queue, self._positions[queue])
+        begin, called = self._positions[queue], time.monotonic_ns()
+        pulled = await pull(channel, self.name, queue, begin)
+        at = time.monotonic_ns()
         for message in pulled.messages:
             self._journal.add(Shown(
                 client=self.name, queue=queue, queue_offset=message.queue_offset,
                 physical_offset=message.physical_offset, key=read_key(message.body), digest=digest_of(message.body),
-                broker=channel.address, at=time.monotonic_ns(),
+                broker=channel.address, at=at,
             ))  # fmt: skip
+        self._journal.add(Read(
+            client=self.name, queue=queue, begin=begin, next=pulled.next_offset, end=pulled.max_offset,
+            count=len(pulled.messages), broker=channel.address, connected=self._connected[channel.address],
+            called=called, at=at,
+        ))  # fmt: skip
         self._positions[queue] = pulled.next_offset
         return pulled.next_offset == pulled.max_offset
 
@@ -173,12 +187,29 @@ class Consumer:
             fields = UpdateConsumerOffset(
                 consumer_group=self.name, topic=queue.topic, queue_id=queue.number, commit_offset=offset
             )
-            await channel.request(Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.write()), TIMEOUT_MS)
+            command = Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.write())
+            if (await channel.request(command, TIMEOUT_MS)).code == ResponseCode.SUCCESS:
+                self._journal.add(CommitAnswered(
+                    client=self.name, queue=queue, offset=offset, broker=channel.address,
+                    connected=self._connected[channel.address], at=time.monotonic_ns(),
+                ))  # fmt: skip
 
     async def _reset_positions(self, channel: Channel) -> None:
         """Continue in every queue at the offset that the broker has stored."""
         for queue in self._positions:
-            self._positions[queue] = await consumer_offset(channel, self.name, queue) or 0
+            self._positions[queue] = await self._read_offset(channel, queue)
+
+    async def _read_offset(self, channel: Channel, queue: Queue) -> int:
+        """Return the offset that the broker has stored, or 0, and record it."""
+        called = time.monotonic_ns()
+        offset = await consumer_offset(channel, self.name, queue)
+        if offset is None:
+            return 0
+        self._journal.add(OffsetRead(
+            client=self.name, queue=queue, offset=offset, broker=channel.address,
+            connected=self._connected[channel.address], called=called, at=time.monotonic_ns(),
+        ))  # fmt: skip
+        return max(0, offset)
 
     async def finish(self, address: str) -> dict[Queue, int]:
         """Read every queue to its end at this broker and commit. Return the offsets that were stored before that
@@ -193,7 +224,7 @@ class Consumer:
             while True:
                 if await self._pull_once(channel, queue):
                     break
-        committed_offsets = {queue: await consumer_offset(channel, self.name, queue) or 0 for queue in self._positions}
+        committed_offsets = {queue: await self._read_offset(channel, queue) for queue in self._positions}
         await self._commit(channel)
         await self._close_channels()
         return committed_offsets

@@ -1,11 +1,15 @@
 """Events that the clients and the supervisor of a group record, as one JSON object per line.
 
     sent -> answered                       a producer; the outcome of a send without an answer stays unknown
-    shown ... committed                    a consumer: every message it received, every offset it committed
+    shown ... shown read                   a consumer: every message it received, then the reply that had them
+    committed -> commit_answered           a consumer: every offset it committed, and that the broker confirmed it
+    offset_read                            a consumer: its group's offset, as a broker has stored it
     term                                   the supervisor: from now on this broker may be the master of this epoch
+    contents ... ended                     the end of the run: every queue, and what the mode may lose (`recording`)
 
-All times are nanoseconds of one monotonic clock, that of the process in which the clients run. Nothing here depends on
-the brokers' implementation, because the checker must be independent of the code that it checks.
+Both judges read this format: `gantry_histories.check` and the program in `e2e/histories/porcupine`. All times are
+nanoseconds of one monotonic clock, that of the process in which the clients run. Nothing here depends on the brokers'
+implementation, because the checker must be independent of the code that it checks.
 """
 
 from __future__ import annotations
@@ -116,6 +120,67 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", tag_
     at: int
 
 
+class Read(msgspec.Struct, frozen=True, kw_only=True, tag="read", tag_field="event"):
+    """A pull was answered, with the messages of the ``count`` events ``Shown`` of this client and queue before it."""
+
+    client: str
+    queue: Queue
+    begin: int
+    """The offset at which the consumer asked for messages."""
+
+    next: int
+    """The offset at which it continues, from the reply: it skips what is before it and was not in the reply."""
+
+    end: int
+    """The end of the queue, from the reply; -1 if the reply has none."""
+
+    count: int
+    """The number of messages in the reply."""
+
+    broker: str
+    connected: int
+    """When the connection was opened: the broker's process has run since then."""
+
+    called: int
+    """When the request was made."""
+
+    at: int
+    """When the reply arrived."""
+
+
+class CommitAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="commit_answered", tag_field="event"):
+    """A broker confirmed the last commit of a consumer in a queue."""
+
+    client: str
+    queue: Queue
+    offset: int
+    broker: str
+    connected: int
+    """When the connection was opened."""
+
+    at: int
+    """When the reply arrived."""
+
+
+class OffsetRead(msgspec.Struct, frozen=True, kw_only=True, tag="offset_read", tag_field="event"):
+    """A broker returned the offset of a consumer's group in a queue."""
+
+    client: str
+    queue: Queue
+    offset: int
+    """The stored offset; -1 if the broker has none."""
+
+    broker: str
+    connected: int
+    """When the connection was opened."""
+
+    called: int
+    """When the request was made."""
+
+    at: int
+    """When the reply arrived."""
+
+
 class Term(msgspec.Struct, frozen=True, kw_only=True, tag="term", tag_field="event"):
     """A broker is about to be promoted to master of an epoch."""
 
@@ -126,11 +191,13 @@ class Term(msgspec.Struct, frozen=True, kw_only=True, tag="term", tag_field="eve
     at: int
     """When it was recorded, before the order to promote."""
 
+    is_estimated: bool = False
+    """Whether ``at`` is only the first acknowledgement in this term that is known, so that the term began earlier."""
 
-Event = Sent | Answered | Shown | Committed | Term
+
+Event = Sent | Answered | Shown | Read | Committed | CommitAnswered | OffsetRead | Term
 
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(Event).decode
 
 
 @final
@@ -141,7 +208,10 @@ class History:
     sent: dict[str, Sent] = field(default_factory=dict)
     answered: dict[str, Answered] = field(default_factory=dict)
     shown: list[Shown] = field(default_factory=list)
-    committed: list[Committed] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    offsets: list[Committed | CommitAnswered | OffsetRead] = field(default_factory=list)
+    """Everything about the offsets of groups, in the order in which it was recorded."""
+
     terms: list[Term] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -159,10 +229,17 @@ class History:
                 self.answered[event.key] = event
             case Shown():
                 self.shown.append(event)
-            case Committed():
-                self.committed.append(event)
+            case Read():
+                self.reads.append(event)
+            case Committed() | CommitAnswered() | OffsetRead():
+                self.offsets.append(event)
             case Term():
                 self.terms.append(event)
+
+    @property
+    def committed(self) -> list[Committed]:
+        """Return the requests of commits, without their replies."""
+        return [event for event in self.offsets if isinstance(event, Committed)]
 
     def acknowledged_sends(self) -> Iterable[tuple[Sent, Answered]]:
         """Yield the sends that were acknowledged with code 0."""
@@ -179,17 +256,19 @@ class Journal:
         self.history: Final = History()
         self._file: Final = file
 
+    @property
+    def path(self) -> Path:
+        """The path of the file. The journal must have one."""
+        assert self._file is not None, "this journal has no file"
+        return Path(self._file.name)
+
+    def flush(self) -> None:
+        """Write everything that was recorded to the file."""
+        if self._file is not None:
+            self._file.flush()
+
     def add(self, event: Event) -> None:
         """Record one event in memory and in the file."""
         self.history.add(event)
         if self._file is not None:
             self._file.write(_encode(event) + b"\n")
-
-
-def load_history(path: Path) -> History:
-    """Read a history from the file of an earlier run. An incomplete last line is ignored."""
-    history = History()
-    for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n"):
-            history.add(_decode(line))
-    return history

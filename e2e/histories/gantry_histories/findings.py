@@ -20,11 +20,16 @@ class Kind(Enum):
     GAP = "the offsets of a queue are not dense"
     DISORDER = "messages of one producer are not in the order of their sending"
     STALE = "an older master acknowledged what was sent after its successor's first acknowledgement"
+    FOREIGN = "a message is in another master's part of the log than that of the one that acknowledged it"
     SKIPPED = "a consumer skipped a message"
     VANISHED = "a message that a consumer received is gone"
     FALSE = "a consumer received a message that was not sent to this queue, or a corrupt body"
+    OUTDATED = "a master did not show a message that it had acknowledged"
+    FORGOTTEN = "a group's offset is not the one that was committed last"
     BEYOND = "a consumer's offset lies beyond the end of its queue"
     DIVERGED = "the logs of two members differ before their confirmed positions"
+    DISAGREEMENT = "the two judges of the history disagree"
+    UNDECIDED = "Porcupine has not decided in time whether the history is linearizable"
 
 
 class Finding(NamedTuple):
@@ -51,3 +56,10 @@ class Mode(NamedTuple):
     """The guarantees of a group."""
 
     loss: Loss = Loss.NOTHING
+    shows_acknowledged: bool = True
+    """Whether a master shows a message as soon as it has acknowledged it: not with a buffer in anonymous memory, which
+    is shown only when it is committed."""
+
+    keeps_shown: bool = False
+    """Whether no message is lost that a consumer has received, even if acknowledged messages may be: with one broker,
+    whose consumers see only what survives its process."""

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 from typing import Final as Constant
 from typing import final
 
-from gantry_histories.events import Answered, Committed, History, Outcome, Queue, Sent, Shown, Term
+from gantry_histories.events import (
+    Answered,
+    CommitAnswered,
+    Committed,
+    History,
+    OffsetRead,
+    Outcome,
+    Queue,
+    Read,
+    Sent,
+    Shown,
+    Term,
+)
 from gantry_histories.final import EpochStart, Final, LogSums, Piece, Stored
 from gantry_histories.findings import Loss
 
@@ -63,6 +75,12 @@ class IdealGroup:
         self._sequence = 0
         self._positions: dict[tuple[str, Queue], int] = {}
         """The next offset of each consumer in each queue."""
+
+        self._offsets: dict[tuple[str, Queue], int] = {}
+        """The committed offsets that the master has."""
+
+        self._connected = 0
+        """When the consumers connected to the master."""
 
         self._now = 0
         self._fail_over()
@@ -140,20 +158,43 @@ class IdealGroup:
 
     def _show(self) -> None:
         client, queue = f"c{self._random.randrange(2)}", self._random.choice(QUEUES)
-        position = self._positions.get((client, queue), 0)
+        position, called = self._positions.get((client, queue), 0), self._tick()
         messages = [record for record in self._log if record.sent.queue == queue][position : position + 3]
+        at = self._tick()
         for record in messages:
             self._safe = max(self._safe, record.physical_offset + 1)
             self.history.add(Shown(
                 client=client, queue=queue, queue_offset=record.queue_offset, physical_offset=record.physical_offset,
-                key=record.sent.key, digest=record.sent.digest, broker=self._master, at=self._tick(),
+                key=record.sent.key, digest=record.sent.digest, broker=self._master, at=at,
             ))  # fmt: skip
+        self.history.add(Read(
+            client=client, queue=queue, begin=position, next=position + len(messages), end=self._ends[queue],
+            count=len(messages), broker=self._master, connected=self._connected, called=called, at=at,
+        ))  # fmt: skip
         self._positions[client, queue] = position + len(messages)
 
     def _commit(self) -> None:
         for (client, queue), offset in self._positions.items():
             if self._random.random() < 0.3:
                 self.history.add(Committed(client=client, queue=queue, offset=offset, at=self._tick()))
+                self._answer_commit(client, queue, offset)
+            elif self._random.random() < 0.3:
+                offset = self._offsets.get((client, queue), -1)
+                self.history.add(OffsetRead(
+                    client=client, queue=queue, offset=offset, broker=self._master, connected=self._connected,
+                    called=self._tick(), at=self._tick(),
+                ))  # fmt: skip
+
+    def _answer_commit(self, client: str, queue: Queue, offset: int) -> None:
+        """Store the offset and confirm it; or lose the request, or the reply."""
+        is_stored, is_answered = self._random.random() < 0.9, self._random.random() < 0.9
+        if is_stored:
+            self._offsets[client, queue] = offset
+        if is_stored and is_answered:
+            self.history.add(CommitAnswered(
+                client=client, queue=queue, offset=offset, broker=self._master, connected=self._connected,
+                at=self._tick(),
+            ))  # fmt: skip
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
@@ -170,6 +211,7 @@ class IdealGroup:
         for record in self._log:
             self._ends[record.sent.queue] += 1
         self._positions = {reader: min(position, self._ends[reader[1]]) for reader, position in self._positions.items()}
+        self._offsets = {reader: min(offset, self._ends[reader[1]]) for reader, offset in self._offsets.items()}
         self._master = self._random.choice([broker for broker in BROKERS if broker != self._master])
         self._streams += 1
         epoch = self._epochs[-1].epoch + self._random.randint(1, 3) if self._epochs else 1
@@ -177,6 +219,7 @@ class IdealGroup:
             EpochStart(epoch, self._size)
         ]
         self.history.add(Term(epoch=epoch, broker=self._master, at=self._tick()))
+        self._connected = self._tick()
 
     def end(self) -> Final:
         """Return the final contents of the group."""

@@ -11,10 +11,13 @@ It writes to its output, and reads from its input, one JSON document per line:
     writes  {"mark": "NAME", "seconds": S, "pause": P, "acknowledged": N}
     reads   {"finish": [[EPOCH, START], ...]}  stop, read everything, check; the starts of newer terms in the log
     writes  {"sent": N, "acknowledged": N, "shown": N, "findings": [...], "failed": {"CODE": N},
-            "lost": MESSAGES, "lost_bytes": N}
+            "lost": MESSAGES, "lost_bytes": N, "recording": "..."}
 
 ``seconds`` is the time from the mark to the end of the longest pause between two acknowledgements, ``pause`` the length
 of that pause, which is the interruption that clients saw. All times are of this process's clock.
+
+``recording`` is the packed file of the run (`recording`), so that the test process can ask the second judge, whose
+program the pod does not have.
 
 With ``--loss suffix`` a new term may cut the end of the log before it, and ``lost_bytes`` is how much of that had
 been acknowledged: from the start of the term to the last message that is lost.
@@ -40,6 +43,7 @@ from gantry_histories.final import EpochStart
 from gantry_histories.final import Final as End
 from gantry_histories.findings import Loss, Mode
 from gantry_histories.load import Load
+from gantry_histories.recording import Recording, pack_recording
 from gantry_remoting import RemotingError
 
 FIRST_ACKNOWLEDGEMENTS: Final = 20
@@ -99,7 +103,7 @@ def terms_of(history: History, end: End) -> list[Term]:
     for epoch, start in sorted(end.epochs):
         first = min((answer.at for offset, answer in kept if offset >= start), default=None)
         if first is not None:
-            found += [Term(epoch=epoch, broker=broker, at=first) for broker in sorted(brokers)]
+            found += [Term(epoch=epoch, broker=broker, at=first, is_estimated=True) for broker in sorted(brokers)]
     return found
 
 
@@ -167,7 +171,7 @@ class LoadSession:
         self._send_document(
             sent=len(history.sent), acknowledged=self._load.acknowledged, shown=len(history.shown),
             findings=findings[:FINDINGS_MAX], failed=count_failures(history), lost=len(lost),
-            lost_bytes=lost_bytes(lost, epochs),
+            lost_bytes=lost_bytes(lost, epochs), recording=pack_recording(Recording(history, end, self._mode)),
         )  # fmt: skip
 
     async def _read_all(self, epochs: Sequence[EpochStart]) -> End:
@@ -224,7 +228,9 @@ async def run_load(arguments: argparse.Namespace) -> None:
         arguments.name_server, queues, Journal(), arguments.seed,
         producers=2, consumers=1, broker_name=arguments.broker_name, connector=connector,
     )  # fmt: skip
-    session = LoadSession(load, connector, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
+    # All masters share one address, so it is not known which of them has acknowledged what a reply does not show.
+    mode = Mode(loss=Loss(arguments.loss), shows_acknowledged=False)
+    session = LoadSession(load, connector, queues, mode, sys.stdout)
     async with load:
         await session.run(await open_line_reader(sys.stdin))
 

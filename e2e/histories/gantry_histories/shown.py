@@ -2,7 +2,7 @@
 
 A consumer continues after the last message that it received. So a received message must be stored in the end, at the
 same offset, or new messages at that offset are skipped for ever. Where the mode may lose the end of a log, only that
-part may vanish, and a consumer may skip the messages that replace it.
+part may vanish, and a consumer may skip the messages that replace it; not even that if the mode keeps what was shown.
 """
 
 from __future__ import annotations
@@ -66,6 +66,23 @@ def find_skipped_messages(history: History, final: Final, mode: Mode, terms: Ter
                 yield Finding(Kind.SKIPPED, f"{reader[0]} is at {end} and never received {message.key} in {place}")
 
 
+def find_skipping_replies(history: History, final: Final) -> Iterator[Finding]:
+    """Find replies to pulls after which a consumer continues behind messages that have not expired, and that the reply
+    does not have."""
+    offsets: dict[tuple[str, Queue, int], list[int]] = defaultdict(list)
+    for shown in history.shown:
+        offsets[shown.client, shown.queue, shown.at].append(shown.queue_offset)
+    for read in history.reads:
+        found = offsets[read.client, read.queue, read.at][-read.count :] if read.count else []
+        first = found[0] if found else read.next
+        messages = final.queues.get(read.queue, ())
+        expired = messages[0].queue_offset if messages else final.end(read.queue)
+        if (first > max(read.begin, expired)) or (found and read.next > found[-1] + 1):
+            place = f"{read.begin} in {read.queue}"
+            yield Finding(Kind.SKIPPED, f"{read.client} asked {read.broker} for {place}, got {found}, and continued at "
+                                        f"{read.next}")  # fmt: skip
+
+
 def find_offsets_beyond_end(final: Final) -> Iterator[Finding]:
     """Find consumers whose offset is beyond the end of the queue, so that they would skip the next messages."""
     for (client, queue), offset in final.committed.items():
@@ -87,7 +104,7 @@ def _is_stored(shown: Shown, places: dict[tuple[Queue, int], Stored]) -> bool:
 
 
 def _may_be_lost(shown: Shown, final: Final, mode: Mode, terms: TermIndex) -> bool:
-    if mode.loss is not Loss.SUFFIX:
+    if mode.loss is not Loss.SUFFIX or mode.keeps_shown:
         return False
     return is_in_lost_tail(final, terms.epoch_at(shown.broker, shown.at), shown.physical_offset)
 

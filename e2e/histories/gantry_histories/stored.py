@@ -88,6 +88,21 @@ def _place(sent: Sent, answer: Answered) -> str:
     return f"{sent.queue} offset {answer.queue_offset} at {answer.physical_offset}"
 
 
+def find_foreign_messages(history: History, final: Final, terms: TermIndex) -> Iterator[Finding]:
+    """Find acknowledged messages that are stored in the term of another master than the one that acknowledged them."""
+    if not final.epochs:
+        return
+    places = {message.key: message for messages in final.queues.values() for message in messages}
+    for sent, answer in history.acknowledged_sends():
+        stored = places.get(sent.key)
+        if stored is None:
+            continue
+        epoch = terms.epoch_in_log(final.epochs, stored.physical_offset)
+        if epoch not in terms.possible_epochs(sent, answer):
+            evidence = f"{sent.key} is in the part of epoch {epoch}, and was acknowledged by {answer.broker} in epoch "
+            yield Finding(Kind.FOREIGN, f"{evidence}{terms.epoch_of(answer)}")
+
+
 def find_disordered_messages(history: History, final: Final) -> Iterator[Finding]:
     """Find acknowledged messages of one producer and queue that are not in the order of sending.
 

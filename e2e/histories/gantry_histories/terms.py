@@ -25,6 +25,7 @@ class TermIndex:
     """The terms of a run, by broker."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
+        self._all = terms
         self._by_broker: dict[str, list[Term]] = defaultdict(list)
         for term in sorted(terms, key=lambda one: one.at):
             self._by_broker[term.broker].append(term)
@@ -39,6 +40,16 @@ class TermIndex:
         epochs = [term.epoch for term in self._by_broker[broker] if term.at <= at]
         return max(epochs, default=self.oldest)
 
+    def start_if_current(self, broker: str, at: int) -> int | None:
+        """Return when the newest term of a time was recorded, if it is a term of this broker, and None otherwise.
+
+        Without any term every broker is a master, and has been one since the time 0.
+        """
+        if not self._all:
+            return 0
+        newest = max((term.epoch for term in self._all if term.at <= at), default=None)
+        return next((term.at for term in self._by_broker[broker] if term.epoch == newest), None)
+
     def epoch_of(self, answer: Answered) -> int:
         """Return the epoch of the master that answered."""
         return answer.epoch if answer.epoch >= 0 else self.epoch_at(answer.broker, answer.at)
@@ -48,6 +59,26 @@ class TermIndex:
         pending.
         """
         return answer.epoch if answer.epoch >= 0 else self.epoch_at(answer.broker, sent.at)
+
+    def possible_epochs(self, sent: Sent, answer: Answered) -> range:
+        """Return the epochs in which the message may have been stored, from the oldest one to that of the answer.
+
+        A term is recorded before the order. So what a master with a new epoch acknowledges soon after that may belong
+        to the epoch that it had before.
+        """
+        oldest = self.oldest_of(sent, answer)
+        epochs = sorted({term.epoch for term in self._all})
+        while answer.epoch < 0 and (before := [epoch for epoch in epochs if epoch < oldest]):
+            if all(term.epoch != before[-1] for term in self._by_broker[answer.broker]):
+                break
+            oldest = before[-1]
+        return range(oldest, self.epoch_of(answer) + 1)
+
+    def epoch_in_log(self, epochs: Sequence[EpochStart], physical_offset: int) -> int:
+        """Return the epoch of the term in which a part of the log was written. The epochs that a master began at a
+        restart have no term and belong to the term before."""
+        in_log = max((one.epoch for one in epochs if one.start <= physical_offset), default=self.oldest)
+        return max((term.epoch for term in self._all if term.epoch <= in_log), default=self.oldest)
 
     def is_within(self, sent: Sent, answer: Answered) -> bool:
         """Return whether the send began in the epoch in which it was answered."""

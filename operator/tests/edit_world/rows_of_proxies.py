@@ -111,7 +111,7 @@ ACCESS: Final = (
 LIMITS: Final = (
     proxy_row(
         "limits.clients", 5_000, 100, SETTINGS,
-        Shown(OBJECT, f"{CONTAINER}.resources.limits.memory", "745Mi", "553Mi"),
+        Shown(OBJECT, f"{CONTAINER}.resources.limits.memory", "873Mi", "681Mi"),
     ),
     setting_row("limits.calls", 15_000, 20_000, "callsMax", "15000", "20000"),
     setting_row("limits.connections", 7_500, 100, "connectionsMax", "7500", "100"),
@@ -125,7 +125,7 @@ LIMITS: Final = (
 PODS_OF_PROXIES: Final = (
     proxy_row(
         "resources", {}, {"limits": {"memory": "1Gi"}}, DEPLOYMENT,
-        Shown(OBJECT, f"{CONTAINER}.resources.requests.memory", "745Mi", "1Gi"),
+        Shown(OBJECT, f"{CONTAINER}.resources.requests.memory", "873Mi", "1Gi"),
     ),
     template_row("annotations", {}, {"team": "orders"}, "metadata.annotations.team", ABSENT, "orders"),
     template_row("labels", {}, {"team": "orders"}, "metadata.labels.team", ABSENT, "orders"),

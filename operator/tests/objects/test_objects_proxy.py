@@ -278,7 +278,7 @@ def test_proxies_prefer_different_machines_and_zones() -> None:
 @pytest.mark.parametrize(
     ("resources", "requests", "limits"),
     [
-        ({}, {"cpu": "100m", "memory": "745Mi"}, {"memory": "745Mi"}),
+        ({}, {"cpu": "100m", "memory": "873Mi"}, {"memory": "873Mi"}),
         ({"limits": {"memory": "1Gi"}}, {"cpu": "100m", "memory": "1Gi"}, {"memory": "1Gi"}),
         ({"requests": {"memory": "1Gi", "cpu": 2}}, {"memory": "1Gi", "cpu": 2}, {"memory": "1Gi"}),
     ],

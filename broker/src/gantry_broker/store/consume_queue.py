@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile, zero_range
+from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_sums import QueueSums, SumsBudget, UnitSums
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
-from gantry_store_files.queue_units import FILLER_SIZE, UNIT, has_expired, partition
+from gantry_store_files.queue_units import FILLER_SIZE, NO_UNIT, UNIT, Unit, partition, partition_past_damage
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
 
@@ -293,70 +292,21 @@ class ConsumeQueue:
         self.rewritten_files.append(file)
         self.is_dirty = True
 
-    # -- recovery ------------------------------------------------------------------------------------------------------
-
-    def load(self, *, before: int, min_physical: int, is_clean: bool = False, written: int = 0) -> int:
-        """Open the files, and keep only the first units, whose messages begin before physical offset ``before``.
-
-        Those are known to be durable and in order; all later units are zeroed, to be dispatched again from the log.
-        After a clean stop a later unit could only follow directly, so the files are not read to their ends. Return
-        the end of the units whose messages begin before ``written``. Files with such units are kept: if the log has
-        lost the messages, their blocks are needed for the fillers, also on a full disk.
-        """
-        self.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
-        first = self.files.base_offset // CONSUME_UNIT_BYTES
-        last = self.files.end_offset // CONSUME_UNIT_BYTES
-        end = self._partition(first, last, lambda physical, size: size > 0 and 0 <= physical < before)
-        self.min_offset = self._partition(first, end, lambda physical, size: has_expired(physical, size, min_physical))
-        found_end = self._partition(end, last, lambda physical, size: size > 0 and 0 <= physical < written)
-        self.end = self.readable_end = self.flushed_end = end
-        self.unit_sums.reset(end)
-        for file in self.files.retire_before(self.min_offset * CONSUME_UNIT_BYTES):
-            # A crash happened after log files were deleted and before these were.
-            file.close()
-            self.files.unlink(file)
-        self.files.remove_from(max(end, found_end) * CONSUME_UNIT_BYTES + 1)
-        for file in self.files.files:
-            used = min(max(end * CONSUME_UNIT_BYTES - file.base_offset, 0), file.size)
-            next_unit = file.file.pread(CONSUME_UNIT_BYTES, used)
-            if is_clean and next_unit.count(0) == len(next_unit):
-                pass
-            elif zero_range(file.file, used, file.size):
-                # Otherwise stale units would return after the next crash, and be trusted then.
-                self.is_dirty = True
-            with suppress(StoreFull):  # Reading needs no blocks, and the next unit reserves them again.
-                file.reserve(used)
-        if not is_clean:
-            # Names and units may be in the page cache only, from an interrupted recovery that built the queue.
-            self.files.mark_names_unsynced()
-            self.flushed_end = self.min_offset
-        self.seek(end)
-        return found_end
+    # -- search by physical offset -------------------------------------------------------------------------------------
 
     def end_before(self, physical_offset: int) -> int:
         """Return the end that the queue had when the log ended at ``physical_offset``. ``gantry-point`` may call it.
 
-        A damaged unit whose offset is too large must not end the queue before its time: the units after it would be
-        removed, and their messages skipped. So a unit counts as damaged, and is passed, if the next two are before
-        ``physical_offset``. Reading repairs it.
+        Only units are read. Where a wrong end would do harm, ``QueueSearch.end_before`` proves it by the log.
         """
-        first, last = self.min_offset, self.readable_end
+        return self.find_end(self.min_offset, self.readable_end, lambda unit: unit[0] < physical_offset)
 
-        def end_from(start: int, limit: int) -> int:
-            return self._partition(start, limit, lambda physical, _: physical < physical_offset)
+    def find_end(self, first: int, last: int, is_before: Callable[[Unit], bool]) -> int:
+        """Return the end of the first units for which ``is_before`` is true, also if one of them is damaged.
 
-        end = end_from(first, last)
-        while end + 2 < last and all(end_from(one, one + 1) > one for one in (end + 1, end + 2)):
-            end = end_from(end + 1, last)
-        return end
-
-    def min_offset_at(self, min_physical: int) -> int:
-        """Return what ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may call it.
-
-        The result is meaningless for a queue that ``is_corrupt`` afterwards.
+        Such a unit is passed. Reading repairs it.
         """
-        first, last = self.min_offset, self.readable_end
-        return self._partition(first, last, lambda physical, size: has_expired(physical, size, min_physical))
+        return self._bisect(partition_past_damage, first, last, is_before)
 
     def trim(self, min_offset: int) -> tuple[MappedFile, ...]:
         """Move the start of the queue to ``min_offset`` and return the files before it, removed from the list.
@@ -369,29 +319,43 @@ class ConsumeQueue:
         self.min_offset = min_offset
         return self.files.retire_before(min_offset * CONSUME_UNIT_BYTES)
 
-    def _partition(self, first: int, last: int, holds: Callable[[int, int], bool]) -> int:
-        """Return the first queue offset in ``[first, last)`` for which ``holds`` is false, by bisection.
+    def limit_to_files(self, first: int, last: int) -> tuple[int, int]:
+        """Return the part of the queue offsets ``[first, last)`` that the files have units for."""
+        return _limit_to_files(self.files.files, first, last)
 
-        Other threads call this while the loop's thread trims the queue, so it uses one list of files throughout.
+    def partition(self, first: int, last: int, is_before: Callable[[Unit], bool]) -> int:
+        """Return the first queue offset in ``[first, last)`` for which ``is_before`` is false, by bisection."""
+        return self._bisect(partition, first, last, is_before)
+
+    def _bisect(
+        self, bisect: Callable[[int, int, Callable[[int], bool]], int], first: int, last: int,
+        is_before: Callable[[Unit], bool],
+    ) -> int:  # fmt: skip
+        """Bisect with ``bisect``.
+
+        Other threads do so while the loop's thread trims the queue, so one list of files is used throughout.
         """
         files = self.files.files
-        if not files:
-            return first  # The queue never had a file, or its topic has just been deleted.
-        base = files[0].base_offset
-        first = max(first, base // CONSUME_UNIT_BYTES)
-        last = min(last, files[-1].end_offset // CONSUME_UNIT_BYTES)
+        first, last = _limit_to_files(files, first, last)
+        return bisect(first, last, lambda offset: is_before(self._read_unit(files, offset)))
 
-        def holds_at(offset: int) -> bool:
-            file = files[(offset * CONSUME_UNIT_BYTES - base) // self.files.file_size]
-            raw = file.file.pread(CONSUME_UNIT_BYTES, offset * CONSUME_UNIT_BYTES - file.base_offset)
-            if len(raw) < CONSUME_UNIT_BYTES:
-                # The result is meaningless now: the queue is corrupt, and callers check that afterwards.
-                self.files.regrow_if_shortened(file)
-                raw = bytes(CONSUME_UNIT_BYTES)
-            physical, size, _ = UNIT.unpack(raw)
-            return holds(physical, size)
+    def stored_unit(self, offset: int) -> Unit:
+        """Return the unit of any queue offset, readable or not; ``NO_UNIT`` outside of the files. Any thread."""
+        return self._read_unit(self.files.files, offset)
 
-        return partition(first, last, holds_at)
+    def _read_unit(self, files: tuple[MappedFile, ...], offset: int) -> Unit:
+        start = offset * CONSUME_UNIT_BYTES
+        index = (start - files[0].base_offset) // self.files.file_size if files else -1
+        if not 0 <= index < len(files):
+            return NO_UNIT
+        file = files[index]
+        raw = file.file.pread(CONSUME_UNIT_BYTES, start - file.base_offset)
+        if len(raw) < CONSUME_UNIT_BYTES:
+            # The result is meaningless now: the queue is corrupt, and callers check that afterwards.
+            self.files.regrow_if_shortened(file)
+            return NO_UNIT
+        physical, size, tags_code = UNIT.unpack(raw)
+        return physical, size, tags_code
 
     def reset(self, disk: Disk) -> None:
         """Delete all files, before the queue is rebuilt."""
@@ -455,3 +419,10 @@ class ConsumeQueue:
         self.view = _EMPTY_VIEW
         self.position = self.limit = 0
         self.files.close()
+
+
+def _limit_to_files(files: tuple[MappedFile, ...], first: int, last: int) -> tuple[int, int]:
+    if not files:
+        return first, first  # The queue never had a file, or its topic has just been deleted.
+    first = max(first, files[0].base_offset // CONSUME_UNIT_BYTES)
+    return first, max(first, min(last, files[-1].end_offset // CONSUME_UNIT_BYTES))

@@ -25,6 +25,7 @@ from gantry_broker.store.dispatcher import AppendedBatch, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES
 from gantry_broker.store.mapped_file import MappedFile, is_zero
+from gantry_broker.store.queue_search import QueueSearch
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFields, parse_record_fields
 from gantry_broker.store.recovery import Seals
@@ -305,8 +306,9 @@ class LogCopier:
         """
         self._dispatcher.drop_held_batches()
         start, newest_ms, wrote = self._dispatcher.dispatched, self._dispatcher.last_dispatched[2], self._log.wrote
+        search = QueueSearch(self._log, self._queues)
         for queue in self._queues:
-            end = queue.end_before(start)
+            end = search.end_before(queue, start, self._seals)
             if end < queue.end:
                 queue.rewind(end)
         for base, view, stop in self._undamaged_parts(start, wrote):

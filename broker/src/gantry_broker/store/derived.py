@@ -14,6 +14,7 @@ durable any more when the rebuilding begins.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
@@ -26,10 +27,14 @@ from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_broker.store.index_file import IndexFile
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.mapped_file import zero_range
+from gantry_broker.store.queue_search import QueueSearch
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import is_plausible_unit, parse_record_fields
 from gantry_broker.store.recovery_point import IndexPoint, RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES
+from gantry_store_files.queue_units import NO_UNIT, is_filler
 from gantry_wire.message import RecordFault, check_record
 
 log = logging.getLogger(__name__)
@@ -65,6 +70,7 @@ class DerivedFiles:
         self._disk: Final = disk
         self._log: Final = commit_log
         self._queues: Final = queues
+        self._search: Final = QueueSearch(commit_log, queues)
         self._index: Final = index
         self._scan_dispatcher: Final = scan_dispatcher
         self._delay_levels_ms: Final = delay_levels_ms
@@ -88,9 +94,8 @@ class DerivedFiles:
         self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int
     ) -> set[ConsumeQueue]:
         """Open the queues and return those that must be rebuilt."""
-        min_physical = self._log.min_physical
         for queue in self._queues.discover():
-            end = queue.load(before=before, min_physical=min_physical, is_clean=is_clean, written=written)
+            end = self._open_queue(queue, before, is_clean=is_clean, written=written)
             first = queue.unit(queue.min_offset)
             if first is not None and self._queues.is_deleted(queue.topic, first[0]):
                 # The topic was deleted, and its files reappeared after a crash.
@@ -105,13 +110,60 @@ class DerivedFiles:
             for queue_id, end in ends.items():
                 queue = self._queues.get_or_create(topic, int(queue_id))
                 start = point.starts.get(topic, {}).get(queue_id, 0)
-                if queue.end < end or (point.min_physical == min_physical and queue.min_offset > start):
-                    # Its last files are missing, or its first ones although the log begins where it did.
+                if queue.end < end or (queue.min_offset > start and not self._has_expired_before(queue, point)):
+                    # Its last files are missing, or units are gone or wrong whose messages have not expired.
                     rebuilt.add(queue)
         for queue in self._queues:
             if queue not in rebuilt and not self._is_plausible(queue):
                 rebuilt.add(queue)
         return rebuilt
+
+    def _has_expired_before(self, queue: ConsumeQueue, point: RecoveryPoint) -> bool:
+        """Return whether the messages before a queue's first one may have expired since ``point`` was written.
+
+        The log has lost the range from where it began then. The last unit before the first one, if its file still
+        exists, must point there.
+        """
+        unit = queue.stored_unit(queue.min_offset - 1)
+        is_wrong = unit != NO_UNIT and not is_filler(unit) and unit[0] < point.min_physical
+        return point.min_physical != self._log.min_physical and not is_wrong
+
+    def _open_queue(self, queue: ConsumeQueue, before: int, *, is_clean: bool, written: int) -> int:
+        """Open the files of a queue, and keep only the first units, whose messages begin before ``before``.
+
+        Those are known to be durable and in order; all later units are zeroed, to be dispatched again from the log.
+        After a clean stop a later unit could only follow directly, so the files are not read to their ends. Return
+        the end of the units whose messages begin before ``written``. Files with such units are kept: if the log has
+        lost the messages, their blocks are needed for the fillers, also on a full disk.
+        """
+        queue.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
+        first, last = queue.limit_to_files(0, queue.files.end_offset // CONSUME_UNIT_BYTES)
+        end = queue.find_end(first, last, lambda unit: unit[1] > 0 and 0 <= unit[0] < before)
+        queue.min_offset = self._search.find_start(queue, first, end)
+        found_end = queue.find_end(end, last, lambda unit: unit[1] > 0 and 0 <= unit[0] < written)
+        queue.end = queue.readable_end = queue.flushed_end = end
+        queue.unit_sums.reset(end)
+        for file in queue.files.retire_before(queue.min_offset * CONSUME_UNIT_BYTES):
+            # A crash happened after log files were deleted and before these were.
+            file.close()
+            queue.files.unlink(file)
+        queue.files.remove_from(max(end, found_end) * CONSUME_UNIT_BYTES + 1)
+        for file in queue.files.files:
+            used = min(max(end * CONSUME_UNIT_BYTES - file.base_offset, 0), file.size)
+            next_unit = file.file.pread(CONSUME_UNIT_BYTES, used)
+            if is_clean and next_unit.count(0) == len(next_unit):
+                pass
+            elif zero_range(file.file, used, file.size):
+                # Otherwise stale units would return after the next crash, and be trusted then.
+                queue.is_dirty = True
+            with suppress(StoreFull):  # Reading needs no blocks, and the next unit reserves them again.
+                file.reserve(used)
+        if not is_clean:
+            # Names and units may be in the page cache only, from an interrupted recovery that built the queue.
+            queue.files.mark_names_unsynced()
+            queue.flushed_end = queue.min_offset
+        queue.seek(end)
+        return found_end
 
     def _stop_trusting(self, point: RecoveryPoint | None) -> RecoveryPoint | None:
         """Mark in the recovery point, durably, everything that this start rebuilds; return the changed point.

@@ -60,6 +60,7 @@ from gantry_broker.store.opening import (
 )
 from gantry_broker.store.ownership import select_own_files
 from gantry_broker.store.point_writer import RecoveryPointWriter
+from gantry_broker.store.queue_search import QueueSearch
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery_execution import FoundStore, Recovery
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
@@ -307,15 +308,15 @@ class StoreLifecycle:
         It may be in no queue, as a prepared message is.
         """
         self.dispatcher.hold()
-        if visible_end >= self.dispatcher.dispatched:
-            return
-        self.truncate_derived(visible_end)
-        self.dispatcher.start_at(visible_end, last_record, self.log.last_timestamp_ms)
+        if visible_end < self.dispatcher.dispatched:
+            self.truncate_derived(visible_end)
+            self.dispatcher.start_at(visible_end, last_record, self.log.last_timestamp_ms)
 
     def truncate_derived(self, end: int) -> None:
         """Remove messages that begin at ``end`` or later from the queues and the index."""
+        search = QueueSearch(self.log, self.queues)
         for queue in self.queues:
-            queue.rewind(queue.end_before(end))
+            queue.rewind(search.end_before(queue, end, self.identity.ownership_at))
         if self.index is not None:
             self.index.truncate(end)
 

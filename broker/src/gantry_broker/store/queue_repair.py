@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import StoreFailed
@@ -34,7 +33,9 @@ from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record_fields, parse_record_fields
 from gantry_broker.store.recovery import Seals
+from gantry_broker.store.repair_log import RepairLog
 from gantry_broker.store.sliced_scan import LogScan
+from gantry_store_files.queue_units import NO_UNIT
 from gantry_wire.message import RECORD_BYTES_MIN, check_record
 from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord
@@ -49,20 +50,6 @@ COMPARED_UNITS_MAX: Final = 200
 
 LOST_UNITS_MAX: Final = 65_536
 """How many units of damaged messages are remembered, so that reading skips them without a search."""
-
-REPORT_INTERVAL_MS: Final = 60_000
-"""After a repair of a queue was logged, all its repairs within this time are logged as one event, at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RepairSummary:
-    """The repairs of a queue since its last log message: units rebuilt and lost, the first wrong one, the reason."""
-
-    reported_ms: int | None = None
-    rebuilt: int = 0
-    lost: int = 0
-    first: int = 0
-    reason: str = ""
 
 
 class _SuspectRange(NamedTuple):
@@ -113,7 +100,6 @@ class QueueRepair:
         self._queues: Final = queues
         self._seals: Final = seals
         self._delay_levels_ms: Final = delay_levels_ms
-        self._monotonic_ms: Final = monotonic_ms
         self._on_repaired: Final = on_repaired
         self._request_point: Final = request_point
         self._waiting: OrderedDict[ConsumeQueue, int] = OrderedDict()
@@ -123,7 +109,7 @@ class QueueRepair:
         self._lost: Final[OrderedDict[tuple[ConsumeQueue, int], int]] = OrderedDict()
         """Units that point into damaged parts of the log, each with the physical offset in it."""
 
-        self._summaries: Final[dict[ConsumeQueue, _RepairSummary]] = {}
+        self._repair_log: Final = RepairLog(monotonic_ms)
 
     def __repr__(self) -> str:
         return f"<QueueRepair waiting={len(self._waiting)} rebuilt={self.units_rebuilt} lost={self.units_lost}>"
@@ -188,9 +174,7 @@ class QueueRepair:
         unit = queue.unit(offset)
         if unit is not None:
             self._log.require_own_file(unit[0])
-        summary = self._summaries.setdefault(queue, _RepairSummary())
-        if not summary.rebuilt and not summary.lost:
-            self._summaries[queue] = replace(summary, first=offset, reason=reason)
+        self._repair_log.note_request(queue, offset, reason)
         queue.mark_corrupt()
         self._waiting[queue] = offset
         self._request_point()
@@ -221,7 +205,7 @@ class QueueRepair:
         self._running = None
         self._waiting.clear()
         self._lost.clear()
-        self._summaries.clear()
+        self._repair_log.reset()
 
     # -- repairing -----------------------------------------------------------------------------------------------------
 
@@ -230,7 +214,8 @@ class QueueRepair:
         if self._running is None:
             self.enqueue_shortened()
             if not self._waiting:
-                return self._log_deferred()
+                self._repair_log.log_deferred()
+                return False
             queue, offset = next(iter(self._waiting.items()))
             self._running = self._repair(queue, offset)
         queue = next(iter(self._waiting))
@@ -264,17 +249,22 @@ class QueueRepair:
         end, high = yield from self._proved_after(queue, min(offset + 1, queue.readable_end), log_end)
         found = yield from self._rebuild(queue, _SuspectRange(first, end, low, high))
         rebuilt = found.rebuilt
-        if not found.damaged and (yield from self._find_unexplained(queue, found)):
+        unexplained, empty = yield from self._find_missing(queue, found)
+        if not found.damaged and unexplained:
             # The neighbours were wrong, too, or the record lies outside their range: the whole log decides.
             whole = _SuspectRange(queue.min_offset, queue.readable_end, self._log.min_physical, log_end)
             found = yield from self._rebuild(queue, whole)
             rebuilt += found.rebuilt
-        unexplained = yield from self._find_unexplained(queue, found)
+            unexplained, empty = yield from self._find_missing(queue, found)
         if not self._is_current(queue):
             return
-        rebuilt += self._fill_expired(queue, offset)
         for number in unexplained:
             rebuilt += self._mark_lost(queue, number, found)
+        expired = [offset] if found.damaged else [offset, *empty]  # A damaged record may be that of an empty unit.
+        for count, number in enumerate(expired, start=1):
+            rebuilt += self._fill_expired(queue, number)
+            if count % SLICE_UNITS == 0:
+                yield
         self._finish(queue, rebuilt, len(unexplained))
 
     def _is_current(self, queue: ConsumeQueue) -> bool:
@@ -364,22 +354,30 @@ class QueueRepair:
                 break
         return _ScanOutcome(first, is_found, scan.damaged, rebuilt)
 
-    def _find_unexplained(self, queue: ConsumeQueue, found: _ScanOutcome) -> Generator[None, None, list[int]]:
-        """Return the units without a record, except fillers, which stand for no message, and expired ones."""
+    def _find_missing(
+        self, queue: ConsumeQueue, found: _ScanOutcome
+    ) -> Generator[None, None, tuple[list[int], list[int]]]:
+        """Return the units without a record that should have one, and the empty ones of expired messages.
+
+        Fillers stand for no message.
+        """
         unexplained: list[int] = []
+        empty: list[int] = []
         at = found.is_found.find(0)
         while at >= 0:
             unit = queue.unit(found.first + at)
             if unit is not None and unit[1] != FILLER_SIZE and unit[0] >= self._log.min_physical:
                 unexplained.append(found.first + at)
+            elif unit == NO_UNIT:
+                empty.append(found.first + at)
             at = found.is_found.find(0, at + 1)
             if at % SLICE_UNITS == 0:
                 yield
-        return unexplained
+        return unexplained, empty
 
     def _fill_expired(self, queue: ConsumeQueue, number: int) -> int:
         """Replace a unit that points before the log's beginning by a filler. Return how many units were written."""
-        unit = queue.unit(number)
+        unit = queue.unit(number) if self._is_current(queue) else None
         if unit is None or unit[1] == FILLER_SIZE or unit[0] >= self._log.min_physical:
             return 0
         _fill(queue, number)
@@ -404,40 +402,13 @@ class QueueRepair:
         log.error("stored message is damaged and was skipped", extra=extra)
         return int(is_written)
 
-    # -- logging -------------------------------------------------------------------------------------------------------
-
     def _finish(self, queue: ConsumeQueue, rebuilt: int, lost: int) -> None:
         if all(shortened is not queue for shortened, _ in tuple(self._queues.shortened)):
             queue.mark_intact()
         self._request_point()
         self.units_rebuilt += rebuilt
         self.units_lost += lost
-        summary = self._summaries.setdefault(queue, _RepairSummary())
-        summary = replace(summary, rebuilt=summary.rebuilt + rebuilt, lost=summary.lost + lost)
-        self._summaries[queue] = summary
-        now_ms = self._monotonic_ms()
-        if summary.reported_ms is None or now_ms - summary.reported_ms >= REPORT_INTERVAL_MS:
-            self._log_repair(queue, summary, now_ms)
-
-    def _log_deferred(self) -> bool:
-        """Log summaries that were held back and are due now. Always return False: this is no work to wait for."""
-        now_ms = self._monotonic_ms()
-        for queue, summary in list(self._summaries.items()):
-            if summary.reported_ms is not None and now_ms - summary.reported_ms >= REPORT_INTERVAL_MS:
-                if summary.rebuilt or summary.lost:
-                    self._log_repair(queue, summary, now_ms)
-                else:
-                    del self._summaries[queue]
-        return False
-
-    def _log_repair(self, queue: ConsumeQueue, summary: _RepairSummary, now_ms: int) -> None:
-        if summary.rebuilt or summary.lost:
-            extra = {
-                "topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": summary.first,
-                "units_rebuilt": summary.rebuilt, "messages_lost": summary.lost, "reason": summary.reason,
-            }  # fmt: skip
-            log.warning("consume queue was damaged and has been rebuilt from the commit log", extra=extra)
-        self._summaries[queue] = _RepairSummary(reported_ms=now_ms)
+        self._repair_log.note_repair(queue, rebuilt, lost)
 
 
 def _fill(queue: ConsumeQueue, number: int) -> None:

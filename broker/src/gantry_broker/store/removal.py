@@ -44,6 +44,7 @@ from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.index_file import IndexFile
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.queue_search import QueueSearch
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery import record_starts_backward
 from gantry_broker.store.retention import FILES_PER_ROUND_MAX, LogFileFacts
@@ -89,6 +90,7 @@ class OldestFilesRemoval:
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
+        self._search: Final = QueueSearch(commit_log, queues)
         self._index: Final = index
         self._on_retired: Final = on_retired
         self._on_failed: Final = on_failed
@@ -149,7 +151,7 @@ class OldestFilesRemoval:
         trims: dict[ConsumeQueue, int] = {}
         for queue in self._queues:
             try:
-                min_offset = queue.min_offset_at(offset)
+                min_offset = self._search.min_offset_at(queue, offset)
                 is_end_durable = self._has_flushed_message(queue, min_offset)
             except OSError:
                 if self._queues.get(queue.topic, queue.queue_id) is queue:

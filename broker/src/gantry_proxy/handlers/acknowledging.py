@@ -5,19 +5,22 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gantry_access.permissions import consume_need, read_need
-from gantry_client.errors import BrokerRefused, ClientError, RequestFailed
+from gantry_client.errors import BadReply, BrokerRefused, ClientError, RequestFailed
 from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import OK, ProxyError, joint_status, status_of
-from gantry_proxy.translation.checks import check_invisible_ms, group_name, topic_name
+from gantry_proxy.translation.checks import check_invisible_ms, check_message_id, group_name, topic_name
 from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_physical_offset
 from gantry_proxy.translation.times import duration_ms
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.pop import AckMessage
+from gantry_wire.commands.pull import ViewMessage
 from gantry_wire.commands.send import SendBack
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import decode_record
 
 ENTRIES_MAX: Final = 1_024
 """How many messages one call may acknowledge."""
@@ -32,7 +35,7 @@ async def ack_message(core: ProxyCore, context: CallContext, request: pb.AckMess
     core.guard.require(context, read_need(topic), consume_need(group))
     if len(request.entries) > ENTRIES_MAX:
         raise ProxyError(pb.PAYLOAD_TOO_LARGE, f"{len(request.entries)} entries, at most {ENTRIES_MAX} are allowed")
-    core.clients.touch(client_id)
+    core.clients.touch(context)
     acks = [_ack(core, client_id, topic, group, one) for one in request.entries]
     statuses = [await acks[0]] if len(acks) == 1 else await asyncio.gather(*acks)  # most calls have one; no task then
     return _ack_reply(request.entries, statuses)
@@ -60,8 +63,8 @@ def begin_ack(
 ) -> bool:
     """Acknowledge the one message of a call without a task; ``finish`` gets the reply that `ack_message` would return.
 
-    Return False, with nothing done, if the call has several messages, if its receipt is refused, or if the broker or
-    the connection to it is not known. Raises ProxyError as `ack_message`.
+    Return False, with nothing done, if the call has several messages, if its receipt is refused or being replaced, or
+    if the broker or the connection to it is not known. Raises ProxyError as `ack_message`.
     """
     if len(request.entries) != 1:
         return False
@@ -72,8 +75,11 @@ def begin_ack(
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
     first = entry.receipt_handle
+    message = core.renewals.find(client_id, first)
+    if message is not None and message.is_changing:
+        return False
     try:
-        text, receipt, _ = read_receipt(core.renewals.newest(client_id, first), core.wall_ms())
+        text, receipt, _ = read_receipt(first if message is None else message.receipt, core.wall_ms())
     except ProxyError:
         return False
     address = core.topics.fresh_master(topic, receipt.broker_name)
@@ -85,8 +91,11 @@ def begin_ack(
     )  # fmt: skip
 
     def on_outcome(outcome: Command | RequestFailed) -> None:
+        is_settled = isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS
+        if message is not None:
+            core.renewals.end_settling(message, is_settled=is_settled)
         if isinstance(outcome, Command):
-            if outcome.code == ResponseCode.SUCCESS:
+            if is_settled:
                 reply = pb.AckMessageResponse.FromString(_ACKNOWLEDGED)
                 result = reply.entries[0]
                 result.message_id, result.receipt_handle = entry.message_id, first
@@ -98,8 +107,9 @@ def begin_ack(
     command = Command(code=RequestCode.ACK_MESSAGE, ext=header.write())
     if not core.brokers.begin_request(address, command, REQUEST_MS, on_outcome):
         return False
-    core.renewals.take(client_id, first)
-    core.clients.touch(client_id)
+    if message is not None:
+        core.renewals.begin_settling(message)
+    core.clients.touch(context)
     return True
 
 
@@ -107,10 +117,10 @@ async def _ack(core: ProxyCore, client_id: str, topic: str, group: str, entry: p
     try:
         if entry.HasField("lite_topic"):
             raise ProxyError(pb.UNSUPPORTED, "lite topics are not supported")
-        text = core.renewals.take(client_id, entry.receipt_handle)
-        receipt = read_receipt(text, core.wall_ms())
-        address = await _address(core, topic, receipt)
-        await core.brokers.ack(address, topic, group, receipt.text)
+        async with core.renewals.settling(client_id, entry.receipt_handle) as text:
+            receipt = read_receipt(text, core.wall_ms())
+            address = await _address(core, topic, receipt)
+            await core.brokers.ack(address, topic, group, receipt.text)
     except (ProxyError, ClientError, ValueError) as error:
         return status_of(error)
     return OK
@@ -124,12 +134,13 @@ async def change_invisible_duration(
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
     invisible_ms = check_invisible_ms(duration_ms(request.invisible_duration), core.limits)
-    core.clients.touch(client_id)
-    receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
-    address = await _address(core, topic, receipt)
-    new = await core.brokers.change_invisible(
-        address, topic, group, receipt.text, invisible_ms, is_suspended=request.suspend
-    )
+    core.clients.touch(context)
+    async with core.renewals.settling(client_id, request.receipt_handle) as text:
+        receipt = read_receipt(text, core.wall_ms())
+        address = await _address(core, topic, receipt)
+        new = await core.brokers.change_invisible(
+            address, topic, group, receipt.text, invisible_ms, is_suspended=request.suspend
+        )
     return pb.ChangeInvisibleDurationResponse(
         status=OK, receipt_handle=with_physical_offset(new, receipt.physical_offset)
     )
@@ -142,18 +153,46 @@ async def forward_to_dead_letters(
     client_id = require_client_id(context)
     topic, group = topic_name(request.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
-    core.clients.touch(client_id)
-    receipt = read_receipt(core.renewals.take(client_id, request.receipt_handle), core.wall_ms())
-    await send_to_dead_letters(core, topic, group, request.message_id, receipt)
+    message_id = check_message_id(request.message_id)
+    core.clients.touch(context)
+    async with core.renewals.settling(client_id, request.receipt_handle) as text:
+        receipt = read_receipt(text, core.wall_ms())
+        await _require_same_message(core, topic, group, receipt)
+        await send_to_dead_letters(core, topic, group, message_id, receipt)
     return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+async def _require_same_message(core: ProxyCore, topic: str, group: str, receipt: MessageReceipt) -> None:
+    """Raise ProxyError unless the offset in the log that a client names is that of the message of its receipt.
+
+    Brokers copy what is stored at the offset if this proxy may read it, so another offset would reveal another topic.
+    The checksum makes sure that a record is there, and not a part of a body that a sender has made to look like one.
+    """
+    if receipt.physical_offset < 0:
+        raise ProxyError(pb.INVALID_RECEIPT_HANDLE, "the receipt does not have the offset of the message")
+    address, parsed = await _address(core, topic, receipt), receipt.receipt
+    queue_topic = parsed.queue_topic(topic, group)
+    header = ViewMessage(offset=receipt.physical_offset, topic=queue_topic)
+    reply = require_ok(await core.brokers.request(address, RequestCode.VIEW_MESSAGE_BY_ID, header), address)
+    try:
+        found = decode_record(reply.body)
+    except RemoteProtocolError as error:
+        raise BadReply(f"{address} sent a damaged message: {error}") from error
+    place = (found.topic, found.queue_id, found.queue_offset, found.physical_offset)
+    if place != (queue_topic, parsed.queue_id, parsed.queue_offset, receipt.physical_offset):
+        raise ProxyError(
+            pb.INVALID_RECEIPT_HANDLE,
+            f"the receipt has another offset in the log than its message: {receipt.physical_offset}",
+        )
 
 
 async def send_to_dead_letters(
     core: ProxyCore, topic: str, group: str, message_id: str, receipt: MessageReceipt
 ) -> None:
-    """Copy a message to the dead letters of a group, then acknowledge it. A failure between them leaves both copies."""
-    if receipt.physical_offset < 0:
-        raise ProxyError(pb.INVALID_RECEIPT_HANDLE, "the receipt does not have the offset of the message")
+    """Copy a message to the dead letters of a group, then acknowledge it. A failure between them leaves both copies.
+
+    The receipt must be that of a pop of this proxy, or have passed `_require_same_message`.
+    """
     address = await _address(core, topic, receipt)
     header = SendBack(
         offset=receipt.physical_offset,

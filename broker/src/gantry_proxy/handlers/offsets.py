@@ -19,7 +19,7 @@ from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import OK, ProxyError
-from gantry_proxy.translation.checks import group_name, is_wanted, read_filter, topic_name
+from gantry_proxy.translation.checks import group_name, is_wanted, namespace_of, read_filter, topic_name
 from gantry_proxy.translation.incoming import write_message
 from gantry_proxy.translation.times import duration_ms, timestamp_ms
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -44,16 +44,16 @@ async def pull_message(
     core: ProxyCore, context: CallContext, request: pb.PullMessageRequest
 ) -> AsyncIterator[pb.PullMessageResponse]:
     """Yield the messages of a queue from an offset on, and the offset of the next pull."""
-    client_id = require_client_id(context)
+    require_client_id(context)
     topic, group = topic_name(request.message_queue.topic), group_name(request.group)
     core.guard.require(context, read_need(topic), consume_need(group))
-    core.clients.touch(client_id)
+    core.clients.touch(context)
     if request.batch_size < 1 or request.offset < 0:
         raise ProxyError(
             pb.ILLEGAL_OFFSET if request.offset < 0 else pb.BAD_REQUEST,
             f"offset {request.offset} and batch size {request.batch_size}: expected 0 or more, and 1 or more",
         )
-    wanted = read_filter(request.filter_expression)
+    wanted, namespace = read_filter(request.filter_expression), namespace_of(request.message_queue.topic)
     address = await _address(core, request.message_queue)
     suspend_ms = max(0, min(
         duration_ms(request.long_polling_timeout), core.limits.poll_ms_max, context.remaining_ms - REPLY_RESERVE_MS
@@ -84,11 +84,10 @@ async def pull_message(
         except RemoteProtocolError as error:
             raise BadReply(f"{address} answered a pull with invalid messages: {error}") from error
         for record in records:
-            message = to_received_message(
-                record, request.message_queue.broker.name, body_bytes_max=core.limits.message_bytes_max
-            )
+            message = to_received_message(record, request.message_queue.broker.name, body_bytes_max=0)
             if is_wanted(wanted, message.tags):
-                namespace = request.message_queue.topic.resource_namespace
+                if message.compression:
+                    message = await core.bodies.inflate(message)
                 yield pb.PullMessageResponse(message=write_message(message, namespace=namespace))
     yield pb.PullMessageResponse(next_offset=result.next_begin_offset)
 

@@ -20,11 +20,18 @@ from gantry_proxy.clients import ProxyClient
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.handlers.acknowledging import send_to_dead_letters
-from gantry_proxy.handlers.sessions import group_of
+from gantry_proxy.handlers.sessions import group_of, require_owner
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RENEWED_MS, RETURN_MS
 from gantry_proxy.statuses import OK, ProxyError
-from gantry_proxy.translation.checks import check_invisible_ms, group_name, is_wanted, read_filter, topic_name
+from gantry_proxy.translation.checks import (
+    check_invisible_ms,
+    group_name,
+    is_wanted,
+    namespace_of,
+    read_filter,
+    topic_name,
+)
 from gantry_proxy.translation.client_settings import attempts_max
 from gantry_proxy.translation.handles import read_receipt, with_physical_offset
 from gantry_proxy.translation.incoming import fill_message
@@ -52,6 +59,8 @@ class Delivery:
     topic: str
     group: str
     messages: Sequence[tuple[PoppedMessage, str]]
+    invisible_ms: int
+    """For how long they are invisible at first."""
 
 
 async def receive_message(
@@ -61,35 +70,52 @@ async def receive_message(
 
     What was not read when the iterator is closed returns to the group.
     """
-    require_client_id(context)
-    topic, group = topic_name(request.message_queue.topic), group_name(request.group)
-    core.guard.require(context, read_need(topic), consume_need(group))
-    client, context = await _find_consumer(core, context, group, is_simple=not request.auto_renew)
-    config = await core.topics.group(group, topic) if group != client.group else await group_of(core, client, topic)
-    wanted = read_filter(request.filter_expression)
-    address, pop = await _pop_request(core, context, request, wanted, config)
-    reply = await _pop(core, client, address, pop)
-    if reply.status is PopStatus.FULL:
-        raise ProxyError(pb.TOO_MANY_REQUESTS, "too many receives wait at the broker")
-    delivery = Delivery(topic=topic, group=group, messages=await _deliverable(core, pop, reply, wanted, config))
-    if not delivery.messages:
-        raise ProxyError(pb.MESSAGE_NOT_FOUND, "no new message")
-    if request.auto_renew:
-        received = ((receipt, popped.message.reconsume_times) for popped, receipt in delivery.messages)
-        core.renewals.add(client.client_id, topic, group, received)
-    namespace, invisible_ms, written = request.message_queue.topic.resource_namespace, pop.invisible_ms, 0
+    namespace, written = namespace_of(request.message_queue.topic), 0
+    client, delivery = await _receive(core, context, request)
     try:
         yield pb.ReceiveMessageResponse(status=OK)
         for popped, receipt in delivery.messages:
-            response = pb.ReceiveMessageResponse()
+            message, response = popped.message, pb.ReceiveMessageResponse()
+            if message.compression:
+                message = await core.bodies.inflate(message)
             fill_message(
-                response.message, popped.message, namespace=namespace, receipt=receipt, invisible_ms=invisible_ms
+                response.message, message, namespace=namespace, receipt=receipt, invisible_ms=delivery.invisible_ms
             )
             yield response
             written += 1
     finally:
         for _, receipt in delivery.messages[written:]:
             await _return(core, client, delivery, receipt)
+
+
+async def _receive(
+    core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRequest
+) -> tuple[ProxyClient, Delivery]:
+    """Return the messages of a receive, and its client. Raises ProxyError and ClientError."""
+    require_client_id(context)
+    topic, group = topic_name(request.message_queue.topic), group_name(request.group)
+    core.guard.require(context, read_need(topic), consume_need(group))
+    wanted = read_filter(request.filter_expression)
+    address, pop = await _pop_request(core, context, request, wanted)  # an invalid request leaves no client
+    client, context = await _find_consumer(core, context, group, is_simple=not request.auto_renew)
+    own = client.settings if group == client.group else pb.Settings(subscription=pb.Subscription(group=request.group))
+    config = await group_of(core, own, topic)
+    is_order = config is not None and config.consume_message_orderly
+    pop = replace(pop, is_order=is_order, poll_ms=_poll_ms(core, context, request))
+    reply = await _pop(core, client, address, pop)
+    if reply.status is PopStatus.FULL:
+        raise ProxyError(pb.TOO_MANY_REQUESTS, "too many receives wait at the broker")
+    found = await _deliverable(core, pop, reply, wanted, config)
+    delivery = Delivery(topic=topic, group=group, messages=found, invisible_ms=pop.invisible_ms)
+    if core.clients.find(client.client_id) is not client:
+        _return_all(core, client, delivery)
+        raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has left, or its account was revoked")
+    if not found:
+        raise ProxyError(pb.MESSAGE_NOT_FOUND, "no new message")
+    if request.auto_renew:
+        received = ((receipt, popped.message.reconsume_times) for popped, receipt in found)
+        core.renewals.add(client.client_id, topic, group, received)
+    return client, delivery
 
 
 async def _find_consumer(
@@ -100,13 +126,15 @@ async def _find_consumer(
     The receives of a simple consumer need no settings; others wait for them, since some SDKs send both at once.
     """
     client_id, begun_s, remaining_s = context.client_id, core.monotonic_s(), context.remaining_ms / 1_000
-    client = core.clients.touch(client_id)
+    client = core.clients.find(client_id)
     if client is None and is_simple:
-        client = core.clients.restore_consumer(client_id, group)
+        client = core.clients.restore_consumer(client_id, group, context)
     elif client is None:
         client = await core.clients.wait_for(client_id, min(SETTINGS_WAIT_S, remaining_s / 2))
     if client is None or client.is_producer:
         raise ProxyError(pb.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings of a consumer")
+    require_owner(core, context, client)
+    core.clients.record_life(client)
     waited_ms = int((core.monotonic_s() - begun_s) * 1_000)
     return client, replace(context, remaining_ms=context.remaining_ms - waited_ms) if waited_ms else context
 
@@ -147,8 +175,11 @@ def _return_late(core: ProxyCore, client: ProxyClient, pop: PopRequest, answer: 
     if answer.cancelled() or answer.exception() is not None:
         return
     found = [(one, _receipt(one)) for one in answer.result().messages]
-    delivery = Delivery(topic=pop.topic, group=pop.group, messages=found)
-    for _, receipt in found:
+    _return_all(core, client, Delivery(topic=pop.topic, group=pop.group, messages=found, invisible_ms=pop.invisible_ms))
+
+
+def _return_all(core: ProxyCore, client: ProxyClient, delivery: Delivery) -> None:
+    for _, receipt in delivery.messages:
         core.tasks.start(_return(core, client, delivery, receipt), "return-message")
 
 
@@ -157,19 +188,18 @@ def _receipt(popped: PoppedMessage) -> str:
 
 
 async def _return(core: ProxyCore, client: ProxyClient, delivery: Delivery, receipt: str) -> None:
-    text = core.renewals.take(client.client_id, receipt)
     try:
-        address = await core.topics.master(delivery.topic, read_receipt(text, now_ms=0).receipt.broker_name)
-        await core.brokers.change_invisible(address, delivery.topic, delivery.group, text, RETURN_MS)
+        async with core.renewals.settling(client.client_id, receipt) as text:
+            address = await core.topics.master(delivery.topic, read_receipt(text, now_ms=0).receipt.broker_name)
+            await core.brokers.change_invisible(address, delivery.topic, delivery.group, text, RETURN_MS)
     except ClientError as error:
         log.info("failed to return message", extra={"topic": delivery.topic, "reason": str(error)})
 
 
 async def _pop_request(
-    core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRequest, wanted: MessageFilter,
-    config: SubscriptionGroupConfig | None,
-) -> tuple[str, PopRequest]:  # fmt: skip
-    """Return the request to a broker, and its address."""
+    core: ProxyCore, context: CallContext, request: pb.ReceiveMessageRequest, wanted: MessageFilter
+) -> tuple[str, PopRequest]:
+    """Return the request to a broker, and its address, as it is without an order. Raises ProxyError and ClientError."""
     topic, limits = request.message_queue.topic.name, core.limits
     if not request.batch_size > 0:
         raise ProxyError(pb.BAD_REQUEST, f"the batch size is {request.batch_size}, expected 1 or more")
@@ -193,7 +223,6 @@ async def _pop_request(
         invisible_ms=invisible_ms,
         poll_ms=poll_ms,
         filter=wanted,
-        is_order=config is not None and config.consume_message_orderly,
         attempt_id=request.attempt_id or None,
         is_from_newest=True,
     )

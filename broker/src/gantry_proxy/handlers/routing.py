@@ -5,7 +5,7 @@ from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import OK, ProxyError
-from gantry_proxy.translation.checks import group_name, topic_name
+from gantry_proxy.translation.checks import group_name, namespace_of, topic_name
 from gantry_proxy.translation.routes import check_endpoints, write_assignments, write_route
 
 
@@ -15,7 +15,7 @@ async def query_route(core: ProxyCore, context: CallContext, request: pb.QueryRo
     core.guard.require(context, metadata_need(topic))
     known = await core.topics.get(topic)
     kind = await core.topics.kind(topic)
-    queues = write_route(known.data, request.topic, endpoints, kind)
+    queues = write_route(known.data, _resource(request.topic), endpoints, kind)
     return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
 
@@ -29,7 +29,12 @@ async def query_assignment(
     known = await core.topics.get(topic)
     config = await core.topics.group(group, topic)
     is_fifo = config is not None and config.consume_message_orderly
-    assignments = write_assignments(known.data, request.topic, endpoints, is_fifo=is_fifo)
+    assignments = write_assignments(known.data, _resource(request.topic), endpoints, is_fifo=is_fifo)
     if not assignments:
         raise ProxyError(pb.FORBIDDEN, f"topic {topic!r} has no queue that can be read")
     return pb.QueryAssignmentResponse(status=OK, assignments=assignments)
+
+
+def _resource(topic: pb.Resource) -> pb.Resource:
+    """Return the topic as replies repeat it, without anything else that the client may have sent in it."""
+    return pb.Resource(resource_namespace=namespace_of(topic), name=topic.name)

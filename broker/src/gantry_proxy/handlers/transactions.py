@@ -20,7 +20,12 @@ _DECISIONS: Final = {pb.COMMIT: 8, pb.ROLLBACK: 12}
 async def end_transaction(
     core: ProxyCore, context: CallContext, request: pb.EndTransactionRequest
 ) -> pb.EndTransactionResponse:
-    """Commit or roll back a transaction. The broker compares the half message with the topic that the call names."""
+    """Commit or roll back a transaction.
+
+    The producer group of half messages that came through a proxy is their topic. Brokers compare it with the group of
+    the half message, and Gantry's also with its topic, so that a client cannot end the transactions of a producer over
+    remoting whose group has the name of the client's topic.
+    """
     topic = topic_name(request.topic)
     if not request.transaction_id.strip():
         raise ProxyError(pb.INVALID_TRANSACTION_ID, "the transaction id is empty")

@@ -55,8 +55,8 @@ class Http2Connection:
     """One connection. Owned by the event loop; `output` is called with what is to be sent."""
 
     __slots__ = (
-        "_accept", "_block", "_block_flags", "_block_stream", "_blocked", "_buffer", "_credits", "_decoder",
-        "_limits", "_receive_window", "_unreturned", "frame_bytes_max",
+        "_accept", "_block", "_block_bytes", "_block_flags", "_block_stream", "_blocked", "_buffer", "_credits",
+        "_decoder", "_limits", "_receive_window", "_unreturned", "frame_bytes_max",
         "has_preface", "is_paused", "last_stream_id", "last_stream_max", "pings_pending", "stream_window",
         "streams", "window", "write",
     )  # fmt: skip
@@ -81,6 +81,7 @@ class Http2Connection:
         """Whether the client has begun to speak HTTP/2."""
         self._block: list[bytes] = []
         """The parts of a header block whose end has not arrived."""
+        self._block_bytes = 0
         self._block_stream = 0
         self._block_flags = 0
         self._receive_window = limits.connection_window
@@ -107,6 +108,11 @@ class Http2Connection:
         }
         update = frames.make_window_update(0, limits.connection_window - frames.WINDOW_DEFAULT)
         self.write(frames.make_settings(settings) + update)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes of an incomplete frame and an incomplete header block are kept."""
+        return len(self._buffer) + self._block_bytes
 
     # ------- Outlet
 
@@ -257,17 +263,19 @@ class Http2Connection:
             self._on_block(flags, stream_id, block)
             return
         self._block, self._block_flags, self._block_stream = [block], flags, stream_id
+        self._block_bytes = len(block)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not self._block_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a continuation without headers")
         self._pay(1)
         self._block.append(payload)
-        if sum(map(len, self._block)) > HEADER_BLOCK_FACTOR * self._limits.header_bytes_max:
+        self._block_bytes += len(payload)
+        if self._block_bytes > HEADER_BLOCK_FACTOR * self._limits.header_bytes_max:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the headers are too large")
         if flags & frames.END_HEADERS:
             block, begun = b"".join(self._block), self._block_flags
-            self._block, self._block_stream, self._block_flags = [], 0, 0
+            self._block, self._block_stream, self._block_flags, self._block_bytes = [], 0, 0, 0
             self._on_block(begun, stream_id, block)
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
@@ -285,9 +293,11 @@ class Http2Connection:
             self._pay(RESET_COST)
             self.write(frames.make_reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM))
             return
-        stream = Stream(stream_id, self, self._limits.stream_window, fields, self._accept)
+        stream = Stream(stream_id, self, self._limits.stream_window)
+        receiver = self._accept(stream, fields, len(block))
         if stream.is_local_closed:
             return  # it was refused with its headers
+        stream.receiver = receiver
         self.streams[stream_id] = stream
         if is_last:
             stream.end_of_request()

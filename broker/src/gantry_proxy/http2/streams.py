@@ -79,8 +79,8 @@ class Outlet(Protocol):
         """Remove a stream that is over from the connection."""
 
 
-Accept = Callable[["Stream", list[Field]], Receiver]
-"""Returns what gets the request that a stream begins with these headers."""
+Accept = Callable[["Stream", list[Field], int], Receiver]
+"""Returns what gets the request that a stream begins with these headers, of so many bytes; it may already reply."""
 
 
 @final
@@ -92,10 +92,7 @@ class Stream:
         "receive_window", "receiver", "send_window",
     )  # fmt: skip
 
-    def __init__(
-        self, stream_id: int, outlet: Outlet, receive_window: int, fields: list[Field], accept: Accept
-    ) -> None:
-        """``accept`` returns what gets the request with these headers, and may already reply."""
+    def __init__(self, stream_id: int, outlet: Outlet, receive_window: int) -> None:
         self.id: Final = stream_id
         self._outlet: Final = outlet
         self.receive_window = receive_window
@@ -117,10 +114,6 @@ class Stream:
         self.is_remote_closed = False
         self.receiver: Receiver = IGNORED
         """Gets the request, until the stream is over."""
-
-        receiver = accept(self, fields)
-        if not self.is_local_closed:
-            self.receiver = receiver
 
     def __repr__(self) -> str:
         return (

@@ -6,18 +6,19 @@
     BIDIRECTIONAL      headers -> the handler runs -> `read` and `write` -> reply or failure
     reset              the handler is cancelled
 
-Bytes of incomplete requests, of messages that a handler has not read yet, and of decompressed ones are counted for the
-whole port.
+Bytes of requests in several frames, of large headers, of messages that a handler has not read yet, of decompressed ones
+and of replies that the client has not read count in the share of the connection. An open call counts from its headers
+on, so that a client cannot begin any number of requests that it never ends.
 """
 
 import asyncio
 import logging
-from collections import deque
 from typing import Any, Final, Protocol, final
 
 from gantry_proxy.http2.frames import ErrorCode
 from gantry_proxy.http2.streams import Stream
-from gantry_proxy.rpc.compression import Decompressor, check_flag
+from gantry_proxy.rpc.compression import Decompressor
+from gantry_proxy.rpc.incoming import IncomingMessages, check_prefix
 from gantry_proxy.rpc.protocol import (
     ENCODING,
     HEADERS,
@@ -32,15 +33,25 @@ from gantry_proxy.rpc.protocol import (
     parse_timeout_s,
     with_prefix,
 )
+from gantry_proxy.rpc.shares import ConnectionShare
 
 log = logging.getLogger(__name__)
 
 READ_TIMEOUT_S: Final = 20.0
 """How long a client may take to read the reply of a unary call."""
 REQUEST_TIMEOUT_S: Final = 60.0
-"""How long a client may take to send a request; otherwise some clients could hold the bytes that all of them share."""
+"""How long a client may take to send a request, or one message of a stream; otherwise some clients could hold the bytes
+that all of them share."""
+TIGHT_REQUEST_TIMEOUT_S: Final = 5.0
+"""The same while the port is almost full."""
 
-TOO_MANY_BYTES: Final = "the proxy holds too many incomplete requests: send again"
+TOO_MANY_BYTES: Final = "the proxy holds too many bytes of incomplete requests and unread replies: send again"
+UNCOUNTED_HEADER_BYTES: Final = 2_048
+"""The headers of a call, as they are sent, that its own memory includes; SDKs send less than 1 KiB."""
+UNCOUNTED_FIELDS: Final = 48
+"""The same for the number of headers; SDKs send about 20."""
+FIELD_BYTES: Final = 64
+"""What a header costs besides its texts."""
 
 
 class CallOwner(Protocol):
@@ -62,14 +73,11 @@ class CallOwner(Protocol):
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the port. To ask for the running one is a call of the kernel in Python 3.11."""
 
-    def hold(self, size: int) -> bool:
-        """Count bytes that are held for a request, negative ones if they are no longer; False if there are too many."""
-
     def begin(self, call: "Call") -> None:
-        """The handler of a call begins."""
+        """A call is open: its headers have arrived."""
 
     def end(self, call: "Call") -> None:
-        """The handler of a call has ended."""
+        """A call has ended, and its handler, too."""
 
 
 @final
@@ -77,16 +85,20 @@ class Call:
     """One call, from its headers to its end. Owned by the event loop; `task` runs its handler."""
 
     __slots__ = (
-        "_begun_at", "_buffer", "_deadline", "_has_headers", "_held", "_is_complete", "_is_reset", "_messages",
-        "_method", "_owner", "_reader", "_stream", "_writer", "headers", "peer", "task",
+        "_begun_at", "_buffer", "_deadline", "_has_headers", "_held", "_is_complete", "_is_reset", "_is_running",
+        "_messages", "_owner", "_reader", "_stream", "_unsent", "_writer", "headers", "method", "peer", "share", "task",
     )  # fmt: skip
 
-    def __init__(self, owner: CallOwner, stream: Stream, method: Method, headers: dict[str, str], peer: str) -> None:
+    def __init__(
+        self, owner: CallOwner, stream: Stream, method: Method, headers: dict[str, str], share: ConnectionShare
+    ) -> None:
+        """Begin a call. ``share`` is that of its connection."""
         self._owner: Final = owner
         self._stream: Final = stream
-        self._method: Final = method
+        self.method: Final = method
         self.headers: Final = headers
-        self.peer: Final = peer
+        self.share: Final = share
+        self.peer: Final = share.peer
         """The IP address of the client."""
 
         timeout = headers.get("grpc-timeout")
@@ -95,18 +107,24 @@ class Call:
         self._deadline = None if timeout_s is None else self._begun_at + timeout_s
         self.task: asyncio.Task[None] | None = None
         self._buffer: bytearray | None = None
-        """Bytes of the request that are no whole message yet; most requests are whole at once."""
+        """The beginning of a request that is not complete; most requests are complete at once."""
         self._held = 0
-        """How many bytes of this call are counted in the port."""
-        self._messages: Final[deque[bytes] | None] = deque() if method.kind is MethodKind.BIDIRECTIONAL else None
-        """The messages of a stream, with their prefixes, that the handler has not read."""
+        """How many bytes of the client's side of this call are counted."""
+        self._unsent = 0
+        """How many bytes of replies that wait for the client's window are counted."""
+        self._is_running = False
+        """Whether the task of the call has begun; a task that is cancelled before never does."""
+        self._messages: Final = (
+            IncomingMessages(stream, owner.stream_window) if method.kind is MethodKind.BIDIRECTIONAL else None
+        )
         self._is_complete = False
         """Whether the client sends nothing more."""
         self._is_reset = False
         self._has_headers = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        if method.kind is MethodKind.BIDIRECTIONAL:
+        owner.begin(self)
+        if self._messages is not None:
             self._start(None)
 
     def __repr__(self) -> str:
@@ -119,12 +137,18 @@ class Call:
         """How long the client waits; None without a deadline."""
         return None if self._deadline is None else self._deadline - self._owner.loop.time()
 
-    def expire(self, now_s: float) -> None:
-        """End the call if its client does not wait any more, or takes too long to send the request."""
+    def expire(self, now_s: float, *, is_tight: bool) -> None:
+        """End the call if its client does not wait any more, or takes too long to send the request.
+
+        ``is_tight`` is whether the port is almost full.
+        """
+        timeout_s = TIGHT_REQUEST_TIMEOUT_S if is_tight else REQUEST_TIMEOUT_S
         if self._deadline is not None and self._deadline < now_s:
             self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
-        elif self.task is None and not self._is_complete and now_s - self._begun_at > REQUEST_TIMEOUT_S:
+        elif self.task is None and not self._is_complete and now_s - self._begun_at > timeout_s:
             self._refuse(StatusCode.DEADLINE_EXCEEDED, "the request was not complete in time")
+        elif self._messages is not None and self._messages.is_overdue(now_s, timeout_s):
+            self._refuse(StatusCode.DEADLINE_EXCEEDED, "a message was not complete in time")
 
     async def read(self) -> Any | None:
         """Return the next message of the client; None if no more comes. Raises CallFailed if it is malformed."""
@@ -138,9 +162,8 @@ class Call:
                 await self._reader
             finally:
                 self._reader = None
-        message = messages.popleft()
+        message = messages.take(self._owner.loop.time())
         self._release(len(message))
-        self._stream.consume(len(message), self._owner.stream_window)
         return await self._parse(message)
 
     async def write(self, reply: Any, timeout_s: float | None = None) -> None:
@@ -156,7 +179,11 @@ class Call:
         self._require_open()
         if not self._has_headers:
             self._send_headers()
-        return self._stream.send(with_prefix(self._method.write(reply)))
+        if self._stream.send(with_prefix(self.method.write(reply))):
+            return True
+        if not self._hold_reply():
+            raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_BYTES)
+        return False
 
     async def wait_until_sent(self, timeout_s: float | None) -> None:
         """Wait until the client's window has taken what was sent.
@@ -179,56 +206,51 @@ class Call:
         """Send the reply of a call that `Method.begin` has begun."""
         if self._is_reset:
             return
-        if self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
+        if self._send_reply(reply):
+            if self._held:
+                self._drop()
             self._owner.end(self)
         else:
             self.task = self._owner.loop.create_task(self._wait_for_reader(), name="gantry-proxy-call")
 
+    def hold_headers(self, block_bytes: int) -> None:
+        """Count unusually large headers of the call, and end a call for which there is no room."""
+        self._has_room(2 * block_bytes + FIELD_BYTES * len(self.headers))  # a text is longer than its Huffman code
+
     # ------- Receiver
 
     def on_data(self, data: bytes, *, is_last: bool) -> None:
-        if self._method.kind is MethodKind.BIDIRECTIONAL:
-            self._add_to_stream(data, is_last=is_last)
-            return
         if self._is_complete or self._is_reset:
             return
+        if self._messages is not None:
+            self._add_to_stream(self._messages, data, is_last=is_last)
+            return
         if not is_last:
-            if self._is_acceptable(self._collect(data), len(data)):
+            if self._has_room(len(data)) and self._is_acceptable(self._collect(data)):
                 self._stream.consume(len(data), self._owner.stream_window)
             return
         buffer = data if self._buffer is None else bytes(self._collect(data))
         self._is_complete = True
         self._buffer = None
-        self._release(self._held)
         if len(buffer) < PREFIX_BYTES or len(buffer) != PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big"):
             self._refuse(StatusCode.INTERNAL, "the call does not have exactly one message")
-        elif self._is_acceptable(buffer, 0):
+        elif self._is_acceptable(buffer):
             self._start(buffer)
 
     def on_reset(self) -> None:
-        self._drop()
         self._cancel()
 
     def on_sent(self) -> None:
+        if self._unsent:
+            self.share.hold(-self._unsent)
+            self._unsent = 0
         if self._writer is not None and not self._writer.done():
             self._writer.set_result(None)
         self._writer = None
 
-    def _add_to_stream(self, data: bytes, *, is_last: bool) -> None:
-        if self._is_reset:
+    def _add_to_stream(self, messages: IncomingMessages, data: bytes, *, is_last: bool) -> None:
+        if not self._has_room(len(data)) or not messages.add(data, self._owner.loop.time(), self._is_acceptable):
             return
-        buffer, messages = self._collect(data), self._messages
-        assert messages is not None, "the call is a stream"
-        if not self._is_acceptable(buffer, len(data)):
-            return
-        while len(buffer) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big")
-            if len(buffer) < end:
-                break
-            messages.append(bytes(buffer[:end]))
-            del buffer[:end]
-            if not self._is_acceptable(buffer, 0):
-                return
         self._is_complete = is_last
         if self._reader is not None and (messages or is_last) and not self._reader.done():
             self._reader.set_result(None)
@@ -240,34 +262,30 @@ class Call:
         self._buffer += data
         return self._buffer
 
-    def _is_acceptable(self, buffer: bytes | bytearray, added: int) -> bool:
+    def _has_room(self, size: int) -> bool:
+        """Count bytes of the client, and return whether the call may continue; otherwise refuse it."""
+        self._held += size
+        if self.share.hold(size):
+            return True
+        self._refuse(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_BYTES)
+        return False
+
+    def _is_acceptable(self, buffer: bytes | bytearray) -> bool:
         """Return whether the message that begins in ``buffer`` may continue; otherwise refuse the call."""
-        if added:
-            self._held += added
-            if not self._owner.hold(added):
-                self._refuse(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_BYTES)
+        limit = self._owner.message_bytes_max
+        if len(buffer) >= PREFIX_BYTES and (buffer[0] or int.from_bytes(buffer[1:PREFIX_BYTES], "big") > limit):
+            try:
+                check_prefix(buffer, self.headers.get(ENCODING, ""), limit)
+            except CallFailed as error:
+                self._refuse(error.code, str(error))
                 return False
-        if len(buffer) >= PREFIX_BYTES:
-            size = int.from_bytes(buffer[1:PREFIX_BYTES], "big")
-            if size > self._owner.message_bytes_max:
-                limit = self._owner.message_bytes_max
-                self._refuse(
-                    StatusCode.RESOURCE_EXHAUSTED, f"the message has {size} bytes, at most {limit} are allowed"
-                )
-                return False
-            if buffer[0]:
-                try:
-                    check_flag(buffer[0], self.headers.get(ENCODING, ""))
-                except CallFailed as error:
-                    self._refuse(error.code, str(error))
-                    return False
         return True
 
     # ------- the handler
 
     def _start(self, buffer: bytes | None) -> None:
         """Begin the call with the bytes of its request; those of a stream come later."""
-        request, compressed, method = None, b"", self._method
+        request, compressed, method = None, b"", self.method
         if buffer is not None and buffer[0]:
             compressed = buffer
         elif buffer is not None:
@@ -276,12 +294,12 @@ class Call:
             except CallFailed as error:
                 self._refuse(error.code, str(error))
                 return
-        self._owner.begin(self)
         if compressed or method.begin is None or not method.begin(request, self):
             self.task = self._owner.loop.create_task(self._run(request, compressed), name="gantry-proxy-call")
 
     async def _run(self, request: Any, compressed: bytes) -> None:
-        method = self._method
+        method = self.method
+        self._is_running = True
         try:
             if compressed:
                 request = await self._parse(compressed)
@@ -305,7 +323,7 @@ class Call:
     def _read_message(self, data: bytes) -> Any:
         """Return a message without its prefix."""
         try:
-            return self._method.read(data)
+            return self.method.read(data)
         except Exception as error:
             raise CallFailed(StatusCode.INTERNAL, "the message is malformed") from error
 
@@ -319,20 +337,37 @@ class Call:
         try:
             return self._read_message(data)
         finally:
-            if self._method.kind is MethodKind.BIDIRECTIONAL:
+            if self._messages is not None:
                 self._release(len(data))
 
     def _hold(self, size: int) -> None:
         self._held += size
-        if not self._owner.hold(size):
+        if not self.share.hold(size):
             raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, TOO_MANY_BYTES)
 
     async def _reply(self, reply: Any) -> None:
-        if not self._stream.reply(HEADERS, with_prefix(self._method.write(reply)), OK_TRAILERS):
+        if not self._send_reply(reply):
             await self._wait_until_read()
+
+    def _send_reply(self, reply: Any) -> bool:
+        """Send the reply of a unary call; return whether nothing of it waits for the client's window."""
+        return self._stream.reply(HEADERS, with_prefix(self.method.write(reply)), OK_TRAILERS) or not (
+            self._hold_reply()
+        )
+
+    def _hold_reply(self) -> bool:
+        """Count what waits for the client's window. If that is too much, reset the stream and return False."""
+        size = self._stream.queued_bytes - self._unsent
+        self._unsent += size
+        if self.share.hold(size):
+            return True
+        self._stream.reset(ErrorCode.ENHANCE_YOUR_CALM)
+        self.on_sent()
+        return False
 
     async def _wait_for_reader(self) -> None:
         """The task of a call that was begun without one, and whose client does not read its reply at once."""
+        self._is_running = True
         try:
             await self._wait_until_read()
         finally:
@@ -341,6 +376,7 @@ class Call:
 
     async def _wait_until_read(self) -> None:
         """Wait until the client's window has taken the reply, or reset the stream of a client that does not read."""
+        self._release(self._held)  # the request is not needed any more
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self._sent()
@@ -369,14 +405,14 @@ class Call:
     def _cancel(self) -> None:
         """End the handler. A call without a task ends at once, and what it waits for is dropped when it comes."""
         self._is_reset = True
+        self._drop()
         if self.task is not None:
             self.task.cancel()
-        elif self._is_complete:
+        if not self._is_running:
             self._owner.end(self)
 
     def _refuse(self, code: StatusCode, text: str) -> None:
         """End a call whose request cannot be accepted."""
-        self._drop()
         self.fail(code, text)
 
     def _send_failure(self, code: StatusCode, text: str) -> None:
@@ -400,4 +436,4 @@ class Call:
         if size and self._held:
             size = min(size, self._held)
             self._held -= size
-            self._owner.hold(-size)
+            self.share.hold(-size)

@@ -84,6 +84,9 @@ class Method:
     Returns False, with nothing done, if only ``handle`` can serve the call. It must not raise.
     """
 
+    is_endless: bool = False
+    """Whether a call lasts as long as its client wants, so that an orderly stop ends it instead of waiting."""
+
 
 HEADERS: Final = b"\x88" + hpack.encode(
     [(b"content-type", CONTENT_TYPE.encode()), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS.encode())]

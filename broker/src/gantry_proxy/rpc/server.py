@@ -1,7 +1,7 @@
 """A port that serves gRPC: its connections, the limits over all of them, TLS, and the orderly end.
 
     accept -> handshake, preface -> calls -> the client leaves, is silent, breaks the protocol, or does not read
-    drain  -> clients open new calls elsewhere; calls that run end, at most for the grace
+    drain  -> clients open new calls elsewhere; endless calls end at once, others by themselves, at most for the grace
 
 Output of a connection is collected for one turn of the event loop, so that the replies of a turn are one write.
 """
@@ -17,9 +17,10 @@ from gantry_proxy.http2.connection import Http2Connection, Http2Limits
 from gantry_proxy.http2.frames import ErrorCode, Http2Error
 from gantry_proxy.http2.hpack import Field
 from gantry_proxy.http2.streams import IGNORED, Receiver, Stream
-from gantry_proxy.rpc.call import Call
+from gantry_proxy.rpc.call import TOO_MANY_BYTES, UNCOUNTED_FIELDS, UNCOUNTED_HEADER_BYTES, Call
 from gantry_proxy.rpc.compression import Decompressor
 from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
+from gantry_proxy.rpc.shares import ConnectionShare, PortUse
 from gantry_remoting.addresses import listen, peer_address, stop_listening
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_layer import TlsLayer
@@ -39,13 +40,17 @@ DRAIN_NOTICE_S: Final = 1.0
 """How long calls that a client opened before it read the notice are served."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long the last bytes may take to reach a client at the end."""
+STOPPING: Final = "the proxy stops: connect to another one"
 BACKLOG: Final = 1_024
 HANDSHAKES_MAX: Final = 1_000
 """How many TLS handshakes may be in progress; each may hold some tens of KiB."""
 HELD_BYTES_MAX: Final = 256 << 20
-"""How many bytes of incomplete and unread requests all clients may occupy together."""
-UNSENT_BYTES_MAX: Final = 1 << 20
-"""How many bytes the transport of one client may hold; replies beyond it wait in their streams."""
+"""How many bytes of incomplete requests and unread replies all clients may occupy together."""
+UNSENT_BYTES_MAX: Final = 256 << 10
+"""How many bytes the transport of one client may hold; replies beyond it wait in their streams. The kernel has buffers
+of its own, so that a client that reads is not slowed down."""
+UNCOUNTED_BUFFER_BYTES: Final = 4_096
+"""How many bytes of an incomplete frame the memory of a connection includes."""
 
 
 @final
@@ -81,22 +86,21 @@ class RpcServer:
         self.decompressor: Final = Decompressor(limits.message_bytes_max)
         self.stream_window: Final = self.connection_limits.stream_window
         self.calls: Final[set[Call]] = set()
-        """The calls whose handlers run."""
+        """The open calls, also those whose request is not complete."""
         self.connections: Final[set[RpcConnection]] = set()
         self.handshakes: Final[dict[RpcConnection, None]] = {}
         """Connections whose TLS handshake is not complete, oldest first."""
-        self.refused = 0
-        """The number of calls and connections that were refused since there were too many."""
+        self.use: Final = PortUse(
+            bytes_max=HELD_BYTES_MAX, calls_max=limits.calls_max, connections_max=limits.connections_max
+        )
         self._certificates: Final = certificates
-        self.held_bytes = 0
-        """Bytes of incomplete and unread requests."""
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_idle = asyncio.Event()
         self._is_closing = False
 
     def __repr__(self) -> str:
-        return f"<RpcServer connections={len(self.connections)} calls={len(self.calls)} held={self.held_bytes}>"
+        return f"<RpcServer {self.use!r}>"
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
@@ -117,7 +121,7 @@ class RpcServer:
         if grace_s > 0:
             await self._drain(grace_s)
         for call in list(self.calls):
-            call.fail(StatusCode.UNAVAILABLE, "the proxy stops: connect to another one")
+            call.fail(StatusCode.UNAVAILABLE, STOPPING)
         await self._wait_until(lambda: not self.calls, CLOSE_TIMEOUT_S)
         for connection in list(self.connections):
             connection.close(ErrorCode.NO_ERROR, "the proxy stops")
@@ -131,26 +135,26 @@ class RpcServer:
 
     # ------- CallOwner
 
-    def hold(self, size: int) -> bool:
-        self.held_bytes += size
-        return self.held_bytes <= HELD_BYTES_MAX or size < 0
-
     def begin(self, call: Call) -> None:
         self.calls.add(call)
+        self.use.calls += 1
+        call.share.address.calls += 1
 
     def end(self, call: Call) -> None:
-        self.calls.discard(call)
-        self._notify()
+        if call in self.calls:
+            self.calls.remove(call)
+            self.use.calls -= 1
+            call.share.address.calls -= 1
+            self._notify()
 
     # ------- what connections call
 
-    def admit(self, connection: "RpcConnection") -> bool:
-        """Return whether there is room for a connection."""
-        if self._is_closing or len(self.connections) >= self.limits.connections_max:
-            self.refused += 1
-            return False
-        self.connections.add(connection)
-        return True
+    def admit(self, connection: "RpcConnection", peer: str) -> ConnectionShare | None:
+        """Return the share of a new connection; None if there is no room for it, or if the port stops."""
+        share = None if self._is_closing else self.use.connect(peer)
+        if share is not None:
+            self.connections.add(connection)
+        return share
 
     def begin_handshake(self, connection: "RpcConnection") -> None:
         """Add a handshake. At the limit the oldest one ends, so that a flood displaces itself."""
@@ -158,21 +162,29 @@ class RpcServer:
             next(iter(self.handshakes)).abort()
         self.handshakes[connection] = None
 
-    def forget(self, connection: "RpcConnection") -> None:
+    def forget(self, connection: "RpcConnection", share: ConnectionShare) -> None:
         self.connections.discard(connection)
         self.handshakes.pop(connection, None)
+        self.use.disconnect(share)
         self._notify()
 
     # ------- the end
 
     async def _drain(self, grace_s: float) -> None:
-        """Wait until no call runs. New ones are refused in a way that makes clients repeat them elsewhere."""
+        """Wait until no call is open. New ones are refused in a way that makes clients repeat them elsewhere.
+
+        A connection without a complete handshake has no call, and nothing can be sent on it.
+        """
         ends_at = self.loop.time() + grace_s
+        for connection in list(self.handshakes):
+            connection.abort()
         for connection in self.connections:
             connection.http2.begin_drain()
         await self._wait_until(lambda: not self.connections, min(DRAIN_NOTICE_S, grace_s))
         for connection in self.connections:
             connection.http2.finish_drain()
+        for call in [one for one in self.calls if one.method.is_endless]:
+            call.fail(StatusCode.UNAVAILABLE, STOPPING)
         await self._wait_until(lambda: not self.calls, ends_at - self.loop.time())
 
     async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
@@ -201,6 +213,7 @@ class RpcConnection(asyncio.Protocol):
     """The connection of one client. Owned by the event loop."""
 
     __slots__ = (
+        "_buffered",
         "_is_flushing",
         "_is_pinged",
         "_loop",
@@ -209,8 +222,10 @@ class RpcConnection(asyncio.Protocol):
         "_peer",
         "_received_at",
         "_server",
+        "_share",
         "_tls",
         "_transport",
+        "_unsent",
         "http2",
     )  # fmt: skip
 
@@ -221,6 +236,12 @@ class RpcConnection(asyncio.Protocol):
         self._tls: TlsLayer | None = None
         self._transport: asyncio.Transport | None = None
         self._peer = ""
+        self._share: ConnectionShare | None = None
+        """None until the connection is admitted."""
+        self._buffered = 0
+        """How many bytes of an incomplete frame are counted."""
+        self._unsent = 0
+        """How many bytes that the transport holds are counted."""
         self._output: list[bytes] = []
         self._is_flushing = False
         self._received_at = self._loop.time()
@@ -236,6 +257,9 @@ class RpcConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self._tls is not None and not self._tls.is_ready:
+            self.abort()
+            return
         self.http2.end(code, text)
         self._flush()
         transport.close()
@@ -248,11 +272,12 @@ class RpcConnection(asyncio.Protocol):
 
     def check_timeouts(self, now: float) -> None:
         """Close the connection of a client that is dead, does not begin, or does not read. Called periodically."""
-        http2, silent_s = self.http2, now - self._received_at
+        http2, silent_s, is_tight = self.http2, now - self._received_at, self._server.use.is_tight
         http2.add_credits(SWEEP_INTERVAL_S)
+        self._count_unsent()
         for stream in list(http2.streams.values()):
             if isinstance(stream.receiver, Call):
-                stream.receiver.expire(now)
+                stream.receiver.expire(now, is_tight=is_tight)
         if not http2.has_preface:
             if silent_s > PREFACE_TIMEOUT_S:
                 self._give_up("the client did not begin in time")
@@ -273,7 +298,8 @@ class RpcConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._peer = peer_address(transport.get_extra_info("peername"))[0]
-        if not self._server.admit(self):
+        self._share = self._server.admit(self, self._peer)
+        if self._share is None:
             log.info("connection refused", extra={"peer": self._peer, "reason": "too many connections, or stopping"})
             self._transport.abort()
             return
@@ -293,6 +319,7 @@ class RpcConnection(asyncio.Protocol):
                 data = self._decrypt(self._tls, data)
             if data:
                 self.http2.receive(data)
+                self._count_buffered()
         except Http2Error as error:
             log.info("client broke the protocol", extra={"peer": self._peer, "reason": str(error)})
             self.close(error.code, str(error))
@@ -313,7 +340,8 @@ class RpcConnection(asyncio.Protocol):
         self._output.clear()
         self.http2.lose()
         self._output.clear()
-        self._server.forget(self)
+        if self._share is not None:
+            self._server.forget(self, self._share)
 
     # ------- output
 
@@ -332,7 +360,31 @@ class RpcConnection(asyncio.Protocol):
             return
         data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
         self._output.clear()
+        waiting = transport.get_write_buffer_size()
         transport.write(data if self._tls is None else self._tls.encrypt(data))
+        if waiting or self._unsent:
+            self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        """Count what the transport holds, which the client has not read; if that is too much, close the connection."""
+        share, transport = self._share, self._transport
+        if share is None or transport is None or transport.is_closing():
+            return
+        size = transport.get_write_buffer_size() - self._unsent
+        self._unsent += size
+        if not share.hold(size):
+            self._give_up("the client does not read, and all clients together hold too many bytes")
+
+    def _count_buffered(self) -> None:
+        """Count an incomplete frame; if there is no room for it, close the connection."""
+        size, share = self.http2.buffered_bytes, self._share
+        if size <= UNCOUNTED_BUFFER_BYTES:
+            size = 0
+        if size == self._buffered or share is None:
+            return
+        difference, self._buffered = size - self._buffered, size
+        if not share.hold(difference):
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, TOO_MANY_BYTES)
 
     def _decrypt(self, tls: TlsLayer, data: bytes) -> bytes:
         was_ready = tls.is_ready
@@ -352,9 +404,10 @@ class RpcConnection(asyncio.Protocol):
 
     # ------- calls
 
-    def _accept(self, stream: Stream, fields: list[Field]) -> Receiver:
-        """Begin the call of a stream, or refuse it."""
-        headers, server = dict(fields), self._server
+    def _accept(self, stream: Stream, fields: list[Field], size: int) -> Receiver:
+        """Begin the call of a stream with headers of this size, or refuse it."""
+        headers, server, share = dict(fields), self._server, self._share
+        assert share is not None, "a connection that was refused reads nothing"
         if headers.get(":method") != "POST":
             return _refused(stream, http_failure(405))
         if not headers.get("content-type", "").startswith(CONTENT_TYPE):
@@ -363,10 +416,13 @@ class RpcConnection(asyncio.Protocol):
         method = server.methods.get(path)
         if method is None:
             return _refused(stream, failure_headers(StatusCode.UNIMPLEMENTED, f"unknown method {path[:128]!r}"))
-        if len(server.calls) >= server.limits.calls_max:
-            server.refused += 1
+        if not server.use.has_room_for_call(share):
+            server.use.refuse(self._peer, "calls")
             return _refused(stream, failure_headers(StatusCode.RESOURCE_EXHAUSTED, "too many calls are running"))
-        return Call(server, stream, method, headers, self._peer)
+        call = Call(server, stream, method, headers, share)
+        if size > UNCOUNTED_HEADER_BYTES or len(headers) > UNCOUNTED_FIELDS:
+            call.hold_headers(size)
+        return call
 
 
 def _refused(stream: Stream, block: bytes) -> Receiver:

@@ -17,6 +17,12 @@ from gantry_wire.filters import MessageFilter, TagFilter
 
 _CONTROL_CHARACTERS: Final = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 """Java's ISO control characters, which no text of a message may have: they separate properties in a record."""
+FILTER_CHARACTERS_MAX: Final = 32_768
+"""The longest filter of either kind; the limit of SQL92 filters. With every character escaped it fits a header."""
+MESSAGE_ID_CHARACTERS_MAX: Final = 255
+"""The longest id of a message that a call names; those of SDKs have 34 characters."""
+NAMESPACE_CHARACTERS_MAX: Final = 255
+"""The longest namespace of a name; replies repeat it for each message and each queue."""
 NAMES_KEPT: Final = 4_096
 """How many valid names are kept, so that a name is not checked in every call."""
 
@@ -36,6 +42,17 @@ def _checked_topic(name: str) -> str:
             pb.ILLEGAL_TOPIC, f"topic {name!r} is a system topic, which clients of the proxy cannot access"
         )
     return name
+
+
+def namespace_of(resource: pb.Resource) -> str:
+    """Return the namespace of a name, which replies repeat. Raises ProxyError for one that is too long."""
+    namespace: str = resource.resource_namespace
+    if len(namespace) > NAMESPACE_CHARACTERS_MAX:
+        raise ProxyError(
+            pb.BAD_REQUEST,
+            f"the namespace has {len(namespace)} characters, at most {NAMESPACE_CHARACTERS_MAX} are allowed",
+        )
+    return namespace
 
 
 def group_name(resource: pb.Resource) -> str:
@@ -84,6 +101,16 @@ def check_message_group(group: str, limits: ProxyLimits) -> None:
     _check_text(group, pb.ILLEGAL_MESSAGE_GROUP, "the message group")
 
 
+def check_message_id(message_id: str) -> str:
+    """Return the id of a message that a call names, which goes to a broker. Raises ProxyError for one too long."""
+    if len(message_id) > MESSAGE_ID_CHARACTERS_MAX:
+        raise ProxyError(
+            pb.ILLEGAL_MESSAGE_ID,
+            f"the message id has {len(message_id)} characters, at most {MESSAGE_ID_CHARACTERS_MAX} are allowed",
+        )
+    return message_id
+
+
 def check_user_property(name: str, value: str, reserved: frozenset[str]) -> None:
     """Raise ProxyError for a property that an application may not set."""
     if name in reserved:
@@ -107,6 +134,11 @@ def check_invisible_ms(invisible_ms: int, limits: ProxyLimits, *, least_ms: int 
 def read_filter(expression: pb.FilterExpression) -> MessageFilter:
     """Return the filter of a consumer; without an expression it accepts all. Raises ProxyError."""
     text = expression.expression
+    if len(text) > FILTER_CHARACTERS_MAX:
+        raise ProxyError(
+            pb.ILLEGAL_FILTER_EXPRESSION,
+            f"the filter has {len(text)} characters, at most {FILTER_CHARACTERS_MAX} are allowed",
+        )
     try:
         return make_filter(Sql(text) if expression.type == pb.SQL else text or "*")
     except InvalidMessage as error:

@@ -10,6 +10,7 @@ from typing import Final
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.statuses import ProxyError
+from gantry_proxy.translation.checks import topic_name
 from gantry_proxy.translation.times import to_duration
 from gantry_wire.commands.admin import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
 
@@ -30,6 +31,8 @@ EXPONENTIAL: Final = "EXPONENTIAL"
 CLIENT_PROPERTIES_MAX: Final = 32
 CLIENT_PROPERTY_NAME_MAX: Final = 64
 CLIENT_PROPERTY_VALUE_MAX: Final = 256
+SETTINGS_BYTES_MAX: Final = 64 * 1024
+"""The size of the settings of one client, which the proxy keeps: a thousand topics with usual names have 40 KiB."""
 SUBSCRIPTIONS_MAX: Final = 1_000
 """How many topics one client may name: more would make each heartbeat expensive."""
 PRODUCERS: Final = frozenset({pb.PRODUCER})
@@ -38,6 +41,12 @@ CONSUMERS: Final = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONS
 
 def check_client_settings(settings: pb.Settings) -> None:
     """Raise ProxyError for settings of a client that this proxy cannot serve."""
+    size = settings.ByteSize()
+    if size > SETTINGS_BYTES_MAX:
+        raise ProxyError(
+            pb.BAD_REQUEST,
+            f"the settings have {size} bytes, at most {SETTINGS_BYTES_MAX} are allowed: name fewer topics",
+        )
     if settings.WhichOneof("pub_sub") is None:
         raise ProxyError(pb.BAD_REQUEST, "the settings have neither publishing nor subscription")
     if settings.HasField("client_type") and settings.client_type not in PRODUCERS | CONSUMERS:
@@ -46,7 +55,19 @@ def check_client_settings(settings: pb.Settings) -> None:
     entries = max(len(settings.publishing.topics), len(settings.subscription.subscriptions))
     if entries > SUBSCRIPTIONS_MAX:
         raise ProxyError(pb.BAD_REQUEST, f"the settings name {entries} topics, at most {SUBSCRIPTIONS_MAX} are allowed")
+    for topic in settings.publishing.topics:
+        topic_name(topic)
+    for entry in settings.subscription.subscriptions:
+        topic_name(entry.topic)
     _check_client_properties(settings.client_properties.items())
+
+
+def kept_settings(settings: pb.Settings) -> pb.Settings:
+    """Return a copy of settings for the table of clients, without the memory of the message in which they came."""
+    kept = pb.Settings()
+    kept.CopyFrom(settings)
+    kept.DiscardUnknownFields()
+    return kept
 
 
 _CLIENT_TYPES: Final = frozenset(pb.ClientType.values())

@@ -5,7 +5,8 @@
 
 Both contain all that a later call needs, so any replica of the proxy can serve it. Receipts are those of RocketMQ's
 proxy. Its transactions need the replica that sent the half message; ours do not. Neither text is signed: brokers
-compare them with what they have stored, and a call needs the permissions of the topic and group that it names.
+compare them with what they have stored, and a call needs the permissions of the topic and group that it names. Brokers
+do not compare the physical offset of a receipt: code that uses it must compare the message that is stored there.
 """
 
 import base64
@@ -18,6 +19,8 @@ from gantry_wire.pop_receipts import Receipt, ReceiptError, parse_receipt
 
 _TRANSACTION_PREFIX: Final = "T1."
 _TRANSACTION_CHARACTERS_MAX: Final = 2048
+RECALL_HANDLE_CHARACTERS_MAX: Final = 2048
+"""The longest recall handle: one with the longest names has fewer than 1,000 characters."""
 _LONG_MAX: Final = (1 << 63) - 1
 _RECEIPT_PARTS: Final = 9
 
@@ -102,6 +105,11 @@ def recall_broker(handle: str) -> str:
 
     A handle is, in base64: `v1`, the topic, the broker, the delivery time, the message id.
     """
+    if len(handle) > RECALL_HANDLE_CHARACTERS_MAX:
+        raise ProxyError(
+            pb.BAD_REQUEST,
+            f"the recall handle has {len(handle)} characters, at most {RECALL_HANDLE_CHARACTERS_MAX} are allowed",
+        )
     try:
         data = base64.b64decode(handle + "=" * (-len(handle) % 4), altchars=b"-_").decode()
         version, _, broker_name, _, _ = data.split(" ")

@@ -18,6 +18,14 @@ QUEUES_MAX: Final = 16_384
 """How many queues one reply lists: about 2 MiB."""
 ENDPOINTS_MAX: Final = 64
 """How many addresses a client may name."""
+HOST_CHARACTERS_MAX: Final = 255
+"""The longest host of an address, as of a name in DNS."""
+ENDPOINTS_BYTES_MAX: Final = 8_192
+"""The size of a client's addresses together: 64 addresses of usual length. A reply repeats them for each queue."""
+REPLY_BYTES_MAX: Final = 8 << 20
+"""The size of a reply. It is reached by topics with thousands of queues if a client names many addresses."""
+_QUEUE_BYTES: Final = 128
+"""What a queue takes in a reply besides its topic, its broker's name and the addresses."""
 MIXED: Final = "MIXED"
 _MIXED_KINDS: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 _KINDS: Final = {pb.MessageType.Name(kind): kind for kind in (*_MIXED_KINDS, pb.PRIORITY, pb.LITE)}
@@ -26,10 +34,17 @@ _LONG_MASK: Final = (1 << 64) - 1
 
 
 def check_endpoints(endpoints: pb.Endpoints) -> pb.Endpoints:
-    """Return how the client reaches the proxy. Raises ProxyError if it names no address."""
+    """Return how the client reaches the proxy. Raises ProxyError if it names none, or too many."""
     if not 0 < len(endpoints.addresses) <= ENDPOINTS_MAX:
         raise ProxyError(
             pb.ILLEGAL_ACCESS_POINT, f"the endpoints have {len(endpoints.addresses)} addresses, expected 1 to 64"
+        )
+    longest, size = max(len(one.host) for one in endpoints.addresses), endpoints.ByteSize()
+    if longest > HOST_CHARACTERS_MAX or size > ENDPOINTS_BYTES_MAX:
+        raise ProxyError(
+            pb.ILLEGAL_ACCESS_POINT,
+            f"the endpoints have {size} bytes and a host of {longest} characters, at most {ENDPOINTS_BYTES_MAX} and "
+            f"{HOST_CHARACTERS_MAX} are allowed",
         )
     return endpoints
 
@@ -40,12 +55,13 @@ def write_route(
     """Return all queues of a topic, for producers and for consumers. Raises ProxyError for too many queues."""
     kinds = accepted_kinds(topic_kind)
     queues: list[pb.MessageQueue] = []
+    queues_max = _queues_max(topic, endpoints)
     for data, brokers in _queue_datas(route):
         for broker_id in sorted(brokers):
             broker = pb.Broker(name=data.broker_name, id=min(broker_id, (1 << 31) - 1), endpoints=endpoints)
             for queue_id, permission in _permissions(data):
-                if len(queues) >= QUEUES_MAX:
-                    raise ProxyError(pb.INTERNAL_ERROR, f"topic {topic.name!r} has more than {QUEUES_MAX} queues")
+                if len(queues) >= queues_max:
+                    raise _too_many_queues(topic, queues_max)
                 queues.append(
                     pb.MessageQueue(
                         topic=topic, id=queue_id, permission=permission, broker=broker, accept_message_types=kinds
@@ -59,6 +75,7 @@ def write_assignments(
 ) -> list[pb.Assignment]:
     """Return what a push consumer polls: each broker as a whole, or each of its queues for a group in order."""
     assignments: list[pb.Assignment] = []
+    queues_max = _queues_max(topic, endpoints)
     for data, brokers in _queue_datas(route):
         if not data.perm & PERMISSION_READ or data.read_queue_nums < 1 or MASTER_ID not in brokers:
             continue
@@ -72,7 +89,22 @@ def write_assignments(
             )
             for queue_id in ids
         ]
+        if len(assignments) > queues_max:
+            raise _too_many_queues(topic, queues_max)
     return assignments
+
+
+def _queues_max(topic: pb.Resource, endpoints: pb.Endpoints) -> int:
+    """Return how many queues fit a reply that repeats the topic and the addresses of the client for each of them."""
+    return min(QUEUES_MAX, REPLY_BYTES_MAX // (endpoints.ByteSize() + topic.ByteSize() + _QUEUE_BYTES))
+
+
+def _too_many_queues(topic: pb.Resource, queues_max: int) -> ProxyError:
+    return ProxyError(
+        pb.INTERNAL_ERROR,
+        f"topic {topic.name!r} has more than the {queues_max} queues that a reply lists: name fewer addresses of the "
+        "proxy, or create topics with fewer queues",
+    )
 
 
 def accepted_kinds(topic_kind: str) -> list[pb.MessageType]:

@@ -134,7 +134,7 @@ within {CONSUME_SECONDS_MAX:.0f} s.""",
     twin="serves no pulls from slaves",
     remark="""\
 `slaveReadEnable` decides in RocketMQ whether a slave answers consumers at all, and is false by default. In Gantry it
-only decides whether a consumer that lags is sent to a slave. That RocketMQ 5.5.0's slave does not have the group's
-offset is another report,
+only decides whether a consumer that lags is sent to a slave. That RocketMQ's slave does not have the group's offset is
+another report,
 [apache/rocketmq#10284](https://github.com/apache/rocketmq/issues/10284).""",
 )

@@ -196,7 +196,7 @@ INACTIVE: Final = Exhibit(
     title="An inactive master that is not replaced",
     threads=(Thread("apache/rocketmq", (10416, 10875)),),
     reported="""\
-The controller on JRaft searches for inactive brokers. In 5.5.0 a test of times is the wrong way round, so that the
+The controller on JRaft searches for inactive brokers. A test of times is the wrong way round there, so that the
 search ends before it begins: a broker that keeps its connection and does nothing stays the master (10416). A second
 test counts an inactive master as valid, so that the search would not find it either (10875).""",
     scenario=f"""\

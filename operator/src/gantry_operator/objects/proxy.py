@@ -52,8 +52,8 @@ CLIENT_BYTES: Final = 40 << 10
 CALL_BYTES: Final = 20 << 10
 """The memory of a long poll, and of any other call without its message."""
 
-BASE_BYTES: Final = 256 << 20
-"""The memory of a proxy's process, with the messages of calls that are running."""
+BASE_BYTES: Final = 384 << 20
+"""The memory of a proxy's process, with the 256 MiB at most of incomplete requests and unread replies."""
 
 CPU_DEFAULT: Final = "100m"
 """The CPU request of a proxy where the spec sets none."""

@@ -79,7 +79,7 @@ class ProxyLimits(Part, frozen=True):
     """How many clients may be connected to one proxy."""
 
     calls: Count = 15_000
-    """How many calls may run at once in one proxy. The long polls and the stream of each client count, too."""
+    """How many calls may run at once in one proxy, long polls included. The streams of clients do not count."""
 
     connections: Count = 7_500
     """How many connections may be open to one proxy. The clients of a process share one."""

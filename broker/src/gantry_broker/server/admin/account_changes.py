@@ -10,6 +10,10 @@ sent to slaves when they change; after that a record is appended to the log (`co
 slave that has the record has the tables, too, since one stream carries both in order. So the answer waits for the
 acks of that record, and an election, which prefers the longest log, prefers a slave that has the change.
 
+A change that is in effect and not safe, because the disk or the log has refused it, is never answered as if it had not
+been made: the codes are those of a message that is stored and not acknowledged. The request may be repeated: then the
+tables stay as they are, and the answer waits again until they are safe.
+
 A slave accepts no change: it answers 0 if it has what the request asks for, because mqadmin sends a change of a
 cluster to masters and slaves, and otherwise RocketMQ's code and text for changes that belong to the master.
 """
@@ -30,11 +34,12 @@ from gantry_access.account_changes import (
 )
 from gantry_access.account_document import BYTES_MAX, write_tables
 from gantry_access.stored_accounts import AccountTables
+from gantry_broker.errors import BrokerError
 from gantry_broker.server.admin.account_handlers import ACCESS_CONTROL_OFF, is_by_super
 from gantry_broker.server.core.account_records import append_change_record
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
-from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.core.refusals import Refused, store_refusal
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -44,6 +49,9 @@ from gantry_wire.commands.fields import FieldError
 
 ON_SLAVE: Final = "Can't modify users or policies from slave broker, please execute it from master broker."
 """The answer of a slave, in RocketMQ's words for topics and groups."""
+
+ONLY_HERE: Final = "the change is stored here, but a failover may lose it"
+"""The beginning of the answer to a change that slaves may not have."""
 
 Change = Callable[[AccountTables], AccountTables]
 Answer = Command | Awaitable[Command]
@@ -61,11 +69,15 @@ class AccountChangeHandlers:
         self._source: Final = accounts
         self._guard: Final = guard
         self._ack_gate: Final = ack_gate
+        self._unconfirmed: AccountTables | None = None
+        """The tables of the last change that was made here, until they are safe."""
+        self._recorded = (0, 0)
+        """The epoch and the number of the last change whose record was appended here."""
 
     @handles(RequestCode.AUTH_CREATE_USER)
     def create_user(self, command: Command, connection: Connection) -> Answer:
         name, info = self._read_user(command)
-        if self._core.gate.write_refusal is not None and self._has_user(name, info):
+        if self._has_from_master() and self._has_user(name, info):
             return command.reply()
         return self._change(command, lambda tables: create_user(tables, name, info, is_by_super=self._is_by_super()))
 
@@ -90,7 +102,7 @@ class AccountChangeHandlers:
     def delete_acl(self, command: Command, connection: Connection) -> Answer:
         request = DeleteAcl.read(command.ext)
         subject = request.subject or ""
-        if self._core.gate.write_refusal is not None and self._has_deleted(subject):
+        if self._has_from_master() and self._has_deleted(subject):
             return command.reply()
         return self._change(command, lambda tables: delete_acl(tables, subject, request.policy_type, request.resource))
 
@@ -121,7 +133,7 @@ class AccountChangeHandlers:
         except ChangeRefused as refused:
             raise Refused(refused.code, refused.text) from refused
         if tables is before:
-            return command.reply()
+            return command.reply() if self._has_from_master() else self._answer_when_safe(command, before)
         if self._core.gate.write_refusal is not None:
             raise Refused(ResponseCode.SYSTEM_ERROR, ON_SLAVE)
         if len(write_document(write_tables(tables))) > BYTES_MAX:
@@ -131,23 +143,48 @@ class AccountChangeHandlers:
                 "prefixes such as Topic:orders-*",
             )
         self._accounts.replace(tables)
+        self._unconfirmed = tables
         self._core.persistence.mark("accounts", now=True)
-        return self._answer_when_safe(command, tables.change_count)
+        return self._answer_when_safe(command, tables)
 
-    async def _answer_when_safe(self, command: Command, change_count: int) -> Command:
+    def _has_from_master(self) -> bool:
+        """Whether this broker accepts no change, and its tables have none of its own that may be lost."""
+        return self._core.gate.write_refusal is not None and self._accounts.tables is not self._unconfirmed
+
+    async def _answer_when_safe(self, command: Command, tables: AccountTables) -> Command:
+        """Return the answer to a request for these tables, which are in effect, when they are on disk and on slaves."""
         core = self._core
-        await core.persistence.wait_until_written("accounts")
+        try:
+            await core.persistence.wait_until_written("accounts")
+        except (OSError, BrokerError) as error:
+            text = f"the change is in effect, but not on the disk, a restart may lose it: {error}; it is written later"
+            return command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, text)
         refusal = core.gate.write_refusal
         if refusal is not None:
             return command.reply(refusal.code, f"the change may be lost: {refusal.remark}; check it at the master")
-        # Sent after the tables: they were sent before this coroutine ran.
-        append_change_record(core, change_count)
+        try:
+            self._record(tables.change_count)
+        except BrokerError as error:
+            refusal = store_refusal(error)
+            core.stats.refusals.count(refusal)
+            text = f"{ONLY_HERE}: the log has no record of it: {refusal.remark}; repeat the request"
+            return command.reply(ResponseCode.FLUSH_SLAVE_TIMEOUT, text)
         code = await self._ack_gate.wait_until_acknowledged()
-        if code is ResponseCode.SUCCESS:
-            return command.reply()
-        return command.reply(
-            code, "the change is stored here, but a failover may lose it: slaves have not confirmed it"
-        )
+        if code is not ResponseCode.SUCCESS:
+            return command.reply(code, f"{ONLY_HERE}: slaves have not confirmed it")
+        if self._unconfirmed is tables:
+            self._unconfirmed = None
+        return command.reply()
+
+    def _record(self, change_count: int) -> None:
+        """Append the record of a change, unless this master has. Raises errors of the store.
+
+        Slaves get it after the tables, which were sent when they changed.
+        """
+        change = (self._core.store.identity.epoch, change_count)
+        if change > self._recorded:
+            append_change_record(self._core, change_count)
+            self._recorded = change
 
     # ------- what the tables have
 

@@ -4,7 +4,8 @@ Functions over `BrokerCore`; all run in the event loop.
 """
 
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Set
+from typing import Final
 
 import msgspec
 
@@ -23,12 +24,15 @@ from gantry_broker.server.core.topic_attributes import (
 )
 from gantry_broker.server.core.topics import QUEUES_MAX
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.admin import CreateTopic, TopicConfig, TopicConfigList, TopicListing, TopicName
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.fastjson import dumps
 
 log = logging.getLogger(__name__)
+
+OWNERS_SHOWN_MAX: Final = 8
+"""How many topics and groups one log message names."""
 
 # Handlers make their changes synchronously, since following sends depend on them; only the answers wait.
 
@@ -68,15 +72,54 @@ def create_topics(core: BrokerCore, command: Command, connection: Connection) ->
 
 @handles(RequestCode.DELETE_TOPIC_IN_BROKER)
 def delete_topic(core: BrokerCore, command: Command, connection: Connection) -> Awaitable[Command]:
-    """Delete a topic with its configuration, offsets and queues. Its messages are deleted with their files."""
+    """Delete a topic with its configuration, offsets and queues. Its messages are deleted with their files.
+
+    The retry topics of its groups are deleted first, so that a request that was interrupted can be repeated.
+    """
     topic = TopicName.read(command.ext).topic
     _check_name(core, topic)
-    core.topics.delete(topic)
-    core.send_routes.forget(topic)
-    core.offsets.forget_topic(topic)
-    core.store.delete_topic(topic)
-    core.topic_statistics.forget_topic(topic)
+    for name in (*_pop_retry_topics(core, topic), topic):
+        core.topics.delete(name)
+        core.send_routes.forget(name)
+        core.offsets.forget_topic(name)
+        core.store.delete_topic(name)
+        core.topic_statistics.forget_topic(name)
     return _reply_when_written(core, command)
+
+
+def _pop_retry_topics(core: BrokerCore, topic: str) -> list[str]:
+    """Return the topics with messages of a topic that groups have popped and not acked in time.
+
+    The names of the first kind are ambiguous: a topic that may belong to another topic or group is left out, since its
+    messages may be undelivered.
+    """
+    groups = core.groups.all.keys() | core.offsets.topics_by_group().keys()
+    end_v1, end_v2 = (f"{sign}{topic}" for sign in (names.POP_RETRY_SEPARATOR_V1, names.POP_RETRY_SEPARATOR_V2))
+    found: list[str] = []
+    for name in core.topics.all:
+        if not name.startswith(names.RETRY_PREFIX):
+            continue
+        if name.endswith(end_v2):
+            found.append(name)
+        elif name.endswith(end_v1) and name[len(names.RETRY_PREFIX) : -len(end_v1)] in groups:
+            others = [other for other in _owners(core, name.removeprefix(names.RETRY_PREFIX), groups) if other != topic]
+            if not others:
+                found.append(name)
+                continue
+            facts = {"topic": name, "deleted": topic, "others": others[:OWNERS_SHOWN_MAX]}
+            log.warning("retry topic may have messages of others; it is not deleted with its topic", extra=facts)
+    return found
+
+
+def _owners(core: BrokerCore, label: str, groups: Set[str]) -> Iterator[str]:
+    """Yield the topics, and the group, to which ``%RETRY%<label>`` may belong."""
+    if label in groups:
+        yield label  # for messages that its consumers have sent back
+    for position, character in enumerate(label):
+        if character == names.POP_RETRY_SEPARATOR_V1 and label[:position] in groups:
+            topic = label[position + 1 :]
+            if topic in core.topics:
+                yield topic
 
 
 @handles(RequestCode.GET_ALL_TOPIC_CONFIG)

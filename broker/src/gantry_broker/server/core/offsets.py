@@ -137,14 +137,14 @@ class OffsetResets:
             return None
         return reset.redirect(reader)
 
-    def take(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a pending reset and complete it, for a reader that the broker itself moves there."""
-        key = f"{topic}{SEPARATOR}{group}"
-        reset = self.by_key.get(key, {}).get(queue_id)
-        if reset is None:
-            return None
-        self._complete(key, queue_id)
-        return reset.offset
+    def find(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a pending reset; None if none is pending."""
+        reset = self.by_key.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
+        return None if reset is None else reset.offset
+
+    def complete(self, group: str, topic: str, queue_id: int) -> None:
+        """Complete a pending reset: the broker itself has moved the group there."""
+        self._complete(f"{topic}{SEPARATOR}{group}", queue_id)
 
     def clamp(self, key: str, queue_id: int, end: int) -> None:
         reset = self.by_key.get(key, {}).get(queue_id)

@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import msgspec
 
 from gantry_broker.ports import Clock
+from gantry_broker.server.core.broker_properties import OWNED_PROPERTIES, remove_broker_properties
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
 from gantry_speedups import native
@@ -56,11 +57,6 @@ SPECIAL_PROPERTIES: Final = frozenset(
     }
 )
 """A message with one of these takes the slow path."""
-
-OWNED_PROPERTIES: Final = frozenset(
-    {keys.POP_CHECKPOINT, keys.RECORD_CRC, keys.MESSAGE_REGION, keys.TRACE_ON, keys.CLUSTER}
-)
-"""The broker removes or overwrites these, so properties with one of them are encoded again."""
 
 _CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 """Properties without any of these can be stored as they came."""
@@ -199,8 +195,7 @@ class SendRoutes:
             else:
                 if len(text.encode()) > PROPERTIES_BYTES_MAX:
                     return None
-                pairs.pop(keys.POP_CHECKPOINT, None)
-                pairs.pop(keys.RECORD_CRC, None)
+                remove_broker_properties(pairs)
                 data = keys.format_properties({**pairs, **self.added_properties}).encode()
         except UnicodeEncodeError:
             return None

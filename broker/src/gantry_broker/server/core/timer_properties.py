@@ -15,6 +15,7 @@ which precision (`server.timers.entries`).
 from collections.abc import Mapping
 from typing import Final
 
+from gantry_broker.server.core.broker_properties import remove_broker_properties
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.settings import BrokerSettings
 from gantry_wire import ResponseCode
@@ -82,9 +83,12 @@ def _illegal(settings: BrokerSettings) -> Refused:
 
 
 def as_timer(properties: Mapping[str, str], topic: str, queue_id: int, due_ms: int) -> dict[str, str]:
-    """Return the properties of a message for this queue while it waits in the timer topic."""
+    """Return the properties of a message for this queue while it waits in the timer topic.
+
+    A half message that an older version has stored may have properties that only a broker may set.
+    """
     return {
-        **properties,
+        **remove_broker_properties(dict(properties)),
         keys.TIMER_OUT_MS: str(due_ms - 1),
         keys.REAL_TOPIC: topic,
         keys.REAL_QUEUE_ID: str(queue_id),

@@ -7,7 +7,8 @@ An ack with a receipt of no open checkpoint succeeds without an effect, as in Ro
 its time is over and it was delivered again. A change then fails with the code of a message that does not exist, where
 RocketMQ would deliver the message again.
 
-An ordered group has no checkpoints: an ack moves its offset when all messages before are acked, too.
+An ordered group has no checkpoints: an ack moves its offset when all messages before are acked, too. If the pop of its
+receipt is not known any more, the ack counts only for a message that was stored before that pop.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class PopAcks:
 
         def act() -> Command | None:
             if receipt.is_ordered:
-                queue = self._pops.journal.state.queue(topic, request.consumer_group, queue_id)
+                queue = self._ordered_queue(topic, request.consumer_group, queue_id)
                 return self._ack_ordered(queue, [request.offset], receipt.pop_time_ms, answer)
             checkpoint = self._find(topic, request.consumer_group, queue_id, receipt)
             acked = [] if checkpoint is None else [(checkpoint, checkpoint.bit_of(request.offset))]
@@ -99,7 +100,7 @@ class PopAcks:
             acked: list[tuple[Checkpoint, int]] = []
             for ack in acks:
                 if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
-                    refusal = self._ack_ordered(self._queue_of(ack), _ordered_offsets(ack), ack.pop_time, None)
+                    refusal = self._ack_ordered(self._queue_of(ack), self._ordered_offsets(ack), ack.pop_time, None)
                     if refusal is not None:
                         answer.reply.code, answer.reply.remark = refusal.code, refusal.remark
                 else:
@@ -119,9 +120,27 @@ class PopAcks:
         found = [one for one in checkpoint.offsets if wanted >> (one - ack.start_offset) & 1]
         yield checkpoint, checkpoint.bits_of(found)
 
-    def _queue_of(self, ack: BatchAck) -> PopQueue:
+    def _queue_of(self, ack: BatchAck) -> PopQueue | None:
         topic = queue_topic(ack.topic, ack.consumer_group, ack.retry)
-        return self._pops.journal.state.queue(topic, ack.consumer_group, ack.queue_id)
+        return self._ordered_queue(topic, ack.consumer_group, ack.queue_id)
+
+    def _ordered_queue(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
+        """Return the state of a queue that the group may have popped; None if a pop would be refused.
+
+        It may have to be created, since nothing is stored for an ordered pop before its first ack.
+        """
+        state = self._pops.journal.state
+        found = state.queues.get((topic, group, queue_id))
+        if found is None and requests.is_queue_of_group(self._core, group, topic, queue_id):
+            found = state.queue(topic, group, queue_id)
+        return found
+
+    def _ordered_offsets(self, ack: BatchAck) -> list[int]:
+        """Return the offsets of an ordered ack that the queue has; RocketMQ ignores the others, too."""
+        wanted = int.from_bytes(ack.bit_set[: ORDERED_BITS_MAX // 8], "little")
+        first, end = self._core.readable_range(queue_topic(ack.topic, ack.consumer_group, ack.retry), ack.queue_id)
+        offsets = (ack.start_offset + distance for distance in range(ORDERED_BITS_MAX) if wanted >> distance & 1)
+        return [offset for offset in offsets if first <= offset <= end]
 
     def _find(self, topic: str, group: str, queue_id: int, receipt: Receipt) -> Checkpoint | None:
         """Return the open checkpoint of a receipt, if it is from this broker."""
@@ -132,27 +151,39 @@ class PopAcks:
     # ------- ordered groups
 
     def _ack_ordered(
-        self, queue: PopQueue, offsets: Iterable[int], pop_time_ms: int, answer: Answer | None
+        self, queue: PopQueue | None, offsets: Iterable[int], pop_time_ms: int, answer: Answer | None
     ) -> Command | None:
-        """Ack messages of an ordered group, and move its offset. Return the answer if it is a refusal, or at once."""
+        """Ack messages of an ordered group, and move its offset. Return the answer if it is a refusal, or at once.
+
+        An offset that was not popped refuses the request, but the others are acked, as in RocketMQ.
+        """
+        if queue is None:
+            return None if answer is None else answer.reply
         ordered, writer = self._pops.ordered, self._pops.writer
-        key, next_offset = f"{queue.topic}{SEPARATOR}{queue.group}", -1
+        key, next_offset, refusal = f"{queue.topic}{SEPARATOR}{queue.group}", -1, None
         committed = self._core.offsets.find(queue.group, queue.topic, queue.queue_id) or 0
         for offset in offsets:
             start = max(queue.next_offset or 0, committed, next_offset)
             if offset < start:
                 continue
+            if not ordered.is_known(key, queue.queue_id) and not self._may_be_popped(queue, offset, pop_time_ms):
+                continue
             moved = ordered.ack(key, queue.queue_id, offset, pop_time_ms, next_offset=start)
             if moved == ILLEGAL:
-                return _illegal(queue, offset, answer)
+                refusal = _illegal(queue, offset, answer)
             next_offset = max(next_offset, moved)
         if next_offset > (queue.next_offset or 0):
             writer.set_position(queue, next_offset, is_void=False)
             self._pops.journal.note_progress(queue, next_offset)
-        writer.notify_acked(queue)
-        if answer is not None:
+        self._pops.wake_if_free(queue)
+        if answer is not None and refusal is None:
             writer.add_acks([], answer)
-        return None
+        return refusal
+
+    def _may_be_popped(self, queue: PopQueue, offset: int, pop_time_ms: int) -> bool:
+        """Whether a pop at this time may have returned the message, since it was stored before."""
+        _, end = self._core.readable_range(queue.topic, queue.queue_id)
+        return offset < end and self._core.store.times.store_time(queue.topic, queue.queue_id, offset) <= pop_time_ms
 
     # ------- invisible times
 
@@ -179,7 +210,7 @@ class PopAcks:
         if old is None or not bit or writer.is_acked(old, bit):
             text = "the receipt names no message that is invisible: it was acked, or its time is over"
             return answer.command.reply(ResponseCode.NO_MESSAGE, text)
-        offset, pop_time_ms = request.offset, self._pops.journal.clock.now_ms()
+        offset, pop_time_ms = request.offset, self._pops.journal.times.pop_time_ms()
         new = _one_message(old.queue, offset, pop_time_ms, request.invisible_time)
         while writer.is_claimed(new):
             pop_time_ms += 1
@@ -193,16 +224,18 @@ class PopAcks:
 
     def _change_ordered(self, command: Command, request: ChangeInvisibleTime, receipt: Receipt) -> Command:
         pops = self._pops
-        queue = pops.journal.state.queue(request.topic, request.consumer_group, request.queue_id)
-        if request.offset < (queue.next_offset or 0):
+        queue = self._ordered_queue(request.topic, request.consumer_group, request.queue_id)
+        if queue is None or request.offset < (queue.next_offset or 0):
             text = "the receipt names no message that is invisible: it was acked"
             return command.reply(ResponseCode.NO_MESSAGE, text)
-        visible_ms = pops.journal.clock.now_ms() + request.invisible_time
+        times, invisible_ms = pops.journal.times, request.invisible_time
+        visible_ms = times.monotonic_ms() + invisible_ms
         key = f"{queue.topic}{SEPARATOR}{queue.group}"
         pops.ordered.change_visible(key, queue.queue_id, request.offset, receipt.pop_time_ms, visible_ms)
         ext = ChangeInvisibleTimeResult(
-            pop_time=receipt.pop_time_ms, invisible_time=visible_ms - receipt.pop_time_ms, revive_qid=ORDER_REVIVE_QUEUE
-        ).write()
+            pop_time=receipt.pop_time_ms, revive_qid=ORDER_REVIVE_QUEUE,
+            invisible_time=max(invisible_ms, times.pop_time_ms() + invisible_ms - receipt.pop_time_ms),
+        ).write()  # fmt: skip
         return command.reply(ext=ext)
 
 
@@ -216,14 +249,6 @@ def _check_batch_ack(ack: BatchAck) -> None:
     if len(ack.bit_set) > BITS_BYTES_MAX:
         text = f"the bits of an ack have {len(ack.bit_set)} bytes, but at most {BITS_BYTES_MAX}"
         raise Refused(ResponseCode.INVALID_PARAMETER, text)
-
-
-def _ordered_offsets(ack: BatchAck) -> list[int]:
-    wanted, offsets = int.from_bytes(ack.bit_set[: ORDERED_BITS_MAX // 8], "little"), []
-    for distance in range(ORDERED_BITS_MAX):
-        if wanted >> distance & 1:
-            offsets.append(ack.start_offset + distance)
-    return offsets
 
 
 def _illegal(queue: PopQueue, offset: int, answer: Answer | None) -> Command:

@@ -5,27 +5,32 @@
                           all acked: forgotten
 
 Applying a record twice changes nothing, so that a part of a revive queue may be read again. A checkpoint is forgotten
-when all of its messages are acked; a message that is delivered again counts as acked. Owned by the event loop.
+when all of its messages are acked; a message that is delivered again counts as acked.
+
+A summary of the state (`record`) says from where a start reads, and has old open checkpoints (`open_records`).
+Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, final
 
+from gantry_broker.server.pop.open_records import COMPACTED_FROM, OpenRecords
 from gantry_broker.server.pop.records import (
     REVIVE_QUEUES,
     AckRecord,
     CheckpointRecord,
+    OldCheckpoint,
     PopRecord,
     PositionRecord,
     StateRecord,
     revive_queue_of,
 )
+from gantry_broker.server.pop.times import due_time
 
 SEPARATOR: Final = "@"
 """Separates topic and group in keys of a state."""
@@ -33,9 +38,6 @@ SEPARATOR: Final = "@"
 FOREIGN_GRACE_MS: Final = 3_000
 """How long a checkpoint of a RocketMQ broker stays open after its time. Its acks are timer messages, too, which are due
 at that time, rounded up to a second. RocketMQ waits for them two seconds."""
-
-COMPACTED_FROM: Final = 1024
-"""From how many entries on an index is freed of checkpoints that are done: below, the saving is not worth a pass."""
 
 CheckpointKey = tuple[int, int]
 """The start offset and the time of a pop, which name a checkpoint of a queue."""
@@ -45,8 +47,8 @@ CheckpointKey = tuple[int, int]
 class Checkpoint:
     """The messages of one pop from one queue that are invisible to the group."""
 
-    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "is_suspended", "offsets", "pop_time_ms", "queue",
-                 "record_offset", "revive_queue", "start_offset")  # fmt: skip
+    __slots__ = ("acked", "broker_name", "due_ms", "invisible_ms", "is_foreign", "is_suspended", "offsets",
+                 "pop_time_ms", "queue", "record_offset", "revive_queue", "start_offset")  # fmt: skip
 
     def __init__(
         self, queue: PopQueue, start_offset: int, pop_time_ms: int, invisible_ms: int, offsets: Sequence[int]
@@ -68,9 +70,12 @@ class Checkpoint:
         """The offset of its record in the revive queue."""
 
         self.due_ms = pop_time_ms + invisible_ms
-        """When its messages are delivered again."""
+        """When its messages are delivered again, on the clock of deadlines: see `due_time`."""
 
         self.broker_name: str | None = None
+        self.is_foreign = False
+        """Whether a RocketMQ broker has stored it."""
+
         self.is_suspended = False
         """Whether the delivery did not fail, so that the next one is not counted."""
 
@@ -90,6 +95,13 @@ class Checkpoint:
     def unacked(self) -> list[int]:
         """The queue offsets of the messages that are not acked."""
         return [offset for index, offset in enumerate(self.offsets) if not self.acked >> index & 1]
+
+    @property
+    def distances(self) -> list[int] | None:
+        """The distance of each message from the start offset; None if they follow each other from there on."""
+        offsets, start = self.offsets, self.start_offset
+        is_dense = isinstance(offsets, range) and offsets.start == start
+        return None if is_dense else [offset - start for offset in offsets]
 
     def bit_of(self, offset: int) -> int:
         """Return the bit of the message at a queue offset; 0 if it is none of this checkpoint."""
@@ -143,8 +155,18 @@ def is_open(checkpoint: Checkpoint) -> bool:
 class PopState:
     """All queues of all groups that pop. Owned by the event loop."""
 
-    def __init__(self, start: StateRecord | None = None, starts: Sequence[int] = (0,) * REVIVE_QUEUES) -> None:
-        """Begin with a state of the log, or, without one, at these offsets of the revive queues."""
+    def __init__(
+        self,
+        start: StateRecord | None = None,
+        starts: Sequence[int] = (0,) * REVIVE_QUEUES,
+        *,
+        now_ms: int = 0,
+        wall_lead_ms: int = 0,
+    ) -> None:
+        """Begin with a state of the log, or, without one, at these offsets of the revive queues.
+
+        ``now_ms`` and ``wall_lead_ms`` are the times as for ``apply``.
+        """
         self.queues: Final[dict[tuple[str, str, int], PopQueue]] = {}
         self.inflight_count = 0
         """The number of messages that are popped and not acked, of all queues."""
@@ -152,22 +174,39 @@ class PopState:
         self._known_ends: Final = list(starts if start is None else start.ends)
         """For each revive queue, the offset up to which the first state has the positions."""
 
-        self.read_offsets: Final = list(starts if start is None else start.starts)
+        recent = None if start is None else start.recent_starts
+        self.read_offsets: Final = list(recent or (starts if start is None else start.starts))
         """For each revive queue, the offset of the next record to apply."""
 
         self.open_count = 0
         """The number of open checkpoints."""
 
-        self._by_record: Final[list[deque[Checkpoint]]] = [deque() for _ in range(REVIVE_QUEUES)]
+        self._records: Final = [OpenRecords[Checkpoint](is_open, end) for end in self._known_ends]
+        """For each revive queue the open checkpoints in the order of their records."""
+
         self._due: list[tuple[int, int, Checkpoint]] = []
         self._due_count = 0
-        for key, positions in ({} if start is None else start.positions).items():
-            topic, _, group = key.partition(SEPARATOR)
-            for queue_id, offset in positions.items():
-                self.queue(topic, group, queue_id).next_offset = offset
+        if start is not None:
+            self._begin(start, now_ms, wall_lead_ms)
 
     def __repr__(self) -> str:
         return f"<PopState queues={len(self.queues)} inflight={self.inflight_count} read={self.read_offsets}>"
+
+    def _begin(self, start: StateRecord, now_ms: int, wall_lead_ms: int) -> None:
+        for key, positions in start.positions.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in positions.items():
+                self.queue(topic, group, queue_id).next_offset = offset
+        found: list[tuple[OldCheckpoint, CheckpointRecord]] = []
+        for key, queues in start.old.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, checkpoints in queues.items():
+                found += [(one, one.record(topic, group, queue_id)) for one in checkpoints]
+        for one, record in sorted(found, key=lambda pair: pair[0].record_offset):
+            foreign_queue = one.foreign_queue if one.foreign_queue >= 0 else None
+            due_ms = due_time(one.pop_time, one.invisible_time, now_ms=now_ms, wall_lead_ms=wall_lead_ms)
+            queue = self.queue(record.topic, record.group, record.queue_id)
+            self._open_recorded(queue, record, one.record_offset, due_ms, foreign_queue)
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
         """Return the state of a queue; it is created if it is missing."""
@@ -184,16 +223,26 @@ class PopState:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def apply(self, record: PopRecord, record_offset: int, now_ms: int, *, foreign_queue: int | None = None) -> None:
-        """Apply a record that was read from the log. ``now_ms`` is the present time.
+    def apply(
+        self,
+        record: PopRecord,
+        record_offset: int,
+        now_ms: int,
+        *,
+        wall_lead_ms: int = 0,
+        foreign_queue: int | None = None,
+    ) -> None:
+        """Apply a record that was read from the log. ``now_ms`` is the present time, on the clock of deadlines.
 
+        ``wall_lead_ms``: how far the wall clock is ahead of that clock.
         ``foreign_queue``: the revive queue of a record that a RocketMQ broker has stored, as a timer message, so that
         it comes just before its checkpoint is over, and out of order. It does not change the next offset, which
         RocketMQ commits by itself.
         """
         queue = self.queue(record.topic, record.group, record.queue_id)
         if isinstance(record, CheckpointRecord):
-            self._apply_checkpoint(queue, record, record_offset, now_ms, foreign_queue)
+            due_ms = due_time(record.pop_time, record.invisible_time, now_ms=now_ms, wall_lead_ms=wall_lead_ms)
+            self._apply_checkpoint(queue, record, record_offset, due_ms, foreign_queue)
         elif isinstance(record, AckRecord):
             checkpoint = queue.open.get((record.start_offset, record.pop_time))
             if checkpoint is not None:
@@ -202,27 +251,33 @@ class PopState:
             self._apply_position(queue, record, record_offset)
 
     def _apply_checkpoint(
-        self, queue: PopQueue, record: CheckpointRecord, record_offset: int, now_ms: int, foreign_queue: int | None
+        self, queue: PopQueue, record: CheckpointRecord, record_offset: int, due_ms: int, foreign_queue: int | None
     ) -> None:
         offsets = record.offsets
         if not offsets or any(a >= b for a, b in pairwise(offsets)):
             raise ValueError("a checkpoint without messages, or whose offsets do not grow")
         if foreign_queue is None and record_offset >= self._known_ends[queue.revive_queue]:
             queue.next_offset = max(queue.next_offset or 0, offsets[-1] + 1)
+        self._open_recorded(queue, record, record_offset, due_ms, foreign_queue)
+
+    def _open_recorded(
+        self, queue: PopQueue, record: CheckpointRecord, record_offset: int, due_ms: int, foreign_queue: int | None
+    ) -> None:
+        offsets = record.offsets
         if (record.start_offset, record.pop_time) in queue.open:
             return
         checkpoint = Checkpoint(queue, record.start_offset, record.pop_time, record.invisible_time, offsets)
         checkpoint.broker_name, checkpoint.is_suspended = record.broker_name, record.is_suspended
-        checkpoint.due_ms = min(max(checkpoint.due_ms, now_ms), now_ms + record.invisible_time)
+        checkpoint.due_ms = due_ms
         if foreign_queue is not None:
-            checkpoint.revive_queue = foreign_queue
+            checkpoint.revive_queue, checkpoint.is_foreign = foreign_queue, True
             checkpoint.due_ms += FOREIGN_GRACE_MS
         self.open(checkpoint, record_offset)
         self.ack(checkpoint, record.bit_map & (1 << len(offsets)) - 1)
 
     def _apply_position(self, queue: PopQueue, record: PositionRecord, record_offset: int) -> None:
-        if record.is_void:
-            self.void(queue)
+        if record.is_void:  # checkpoints of another revive queue have acks there
+            self.void(queue, before=record_offset)
         if record_offset >= self._known_ends[queue.revive_queue]:
             queue.next_offset = None if record.offset < 0 else record.offset
 
@@ -236,13 +291,7 @@ class PopState:
         queue.inflight_count += len(checkpoint.offsets)
         self.inflight_count += len(checkpoint.offsets)
         self.open_count += 1
-        records = self._by_record[checkpoint.revive_queue]
-        if records and record_offset < records[-1].record_offset:
-            insort(records, checkpoint, key=lambda one: one.record_offset)  # a record that was healed
-        else:
-            records.append(checkpoint)
-        if len(records) > COMPACTED_FROM + 2 * self.open_count:
-            self._by_record[checkpoint.revive_queue] = deque(filter(is_open, records))
+        self._records[checkpoint.revive_queue].add(checkpoint, self.open_count)
         self.schedule(checkpoint, checkpoint.due_ms)
 
     def ack(self, checkpoint: Checkpoint, bits: int) -> int:
@@ -259,10 +308,12 @@ class PopState:
             self.open_count -= 1
         return count
 
-    def void(self, queue: PopQueue) -> None:
-        """Forget all checkpoints of a queue."""
+    def void(self, queue: PopQueue, *, before: int | None = None) -> None:
+        """Forget all checkpoints of a queue, or those with records before an offset of its revive queue."""
         for checkpoint in list(queue.open.values()):
-            self.ack(checkpoint, (1 << len(checkpoint.offsets)) - 1)
+            is_own = checkpoint.revive_queue == queue.revive_queue
+            if before is None or (is_own and checkpoint.record_offset < before):
+                self.ack(checkpoint, (1 << len(checkpoint.offsets)) - 1)
         queue.generation += 1
 
     # -- due checkpoints -----------------------------------------------------------------------------------------------
@@ -301,19 +352,32 @@ class PopState:
     # -- the state for the log -----------------------------------------------------------------------------------------
 
     def start_of(self, revive_queue: int) -> int:
-        """Return the offset of the first record that a restart has to read."""
-        records = self._by_record[revive_queue]
-        while records and not is_open(records[0]):
-            records.popleft()
-        return records[0].record_offset if records else self.read_offsets[revive_queue]
+        """Return the offset of the record of the oldest open checkpoint; without one, of the next record to read."""
+        return self._records[revive_queue].oldest(self.read_offsets[revive_queue])
 
     def record(self) -> StateRecord:
-        """Return the state for the log."""
+        """Return the state for the log: a summary of the records so far."""
         positions: dict[str, dict[int, int]] = {}
         for (topic, group, queue_id), queue in self.queues.items():
             if queue.next_offset is not None:
                 positions.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = queue.next_offset
+        ends = list(self.read_offsets)
+        summaries = [one.summarize(end) for one, end in zip(self._records, ends, strict=True)]
+        old: dict[str, dict[int, list[OldCheckpoint]]] = {}
+        for checkpoint in (one for summary in summaries for one in summary.old):
+            queue = checkpoint.queue
+            queues = old.setdefault(f"{queue.topic}{SEPARATOR}{queue.group}", {})
+            queues.setdefault(queue.queue_id, []).append(_old_checkpoint(checkpoint))
         return StateRecord(
-            starts=[self.start_of(number) for number in range(REVIVE_QUEUES)],
-            ends=list(self.read_offsets), positions=positions,
+            starts=[summary.oldest for summary in summaries], ends=ends, positions=positions,
+            recent_starts=[summary.start for summary in summaries], old=old,
         )  # fmt: skip
+
+
+def _old_checkpoint(checkpoint: Checkpoint) -> OldCheckpoint:
+    return OldCheckpoint(
+        record_offset=checkpoint.record_offset, start_offset=checkpoint.start_offset, pop_time=checkpoint.pop_time_ms,
+        invisible_time=checkpoint.invisible_ms, count=len(checkpoint.offsets), acked=checkpoint.acked,
+        distances=checkpoint.distances, broker_name=checkpoint.broker_name, is_suspended=checkpoint.is_suspended,
+        foreign_queue=checkpoint.revive_queue if checkpoint.is_foreign else -1,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ until its time is over. The time that the client writes into the request is not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, final
 
@@ -16,7 +16,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused, store_refusal
 from gantry_broker.server.pop import requests
-from gantry_broker.server.pop.popping import Popped
+from gantry_broker.server.pop.claims import Popped
 from gantry_broker.server.pop.service import Pops
 from gantry_broker.server.pop.writer import Answer
 from gantry_broker.server.pull.handlers import SUSPEND_MS_MAX
@@ -32,6 +32,7 @@ from gantry_wire.commands.pop import (
     PopMessage,
     PopResult,
 )
+from gantry_wire.filters import MessageFilter
 from gantry_wire.pop_receipts import format_offsets, format_start_offsets, queue_topic
 
 FOUND: Final = "FOUND"
@@ -57,13 +58,21 @@ class _Held(Generic[R]):
     handlers: PopHandlers
     is_done: bool = False
     is_held: bool = False
+    is_more_left: bool = True
 
 
 @final
+@dataclass(slots=True, eq=False, kw_only=True)
 class HeldPop(_Held[PopMessage]):
     """A pop that waits for messages."""
 
-    __slots__ = ()
+    message_filter: MessageFilter
+
+    @property
+    def contest(self) -> Hashable:
+        """The group, and what else decides whether there are messages: their order, and the limits of a pop."""
+        request = self.request
+        return request.consumer_group, bool(request.order), request.max_msg_nums
 
     def retry(self, must_answer: bool) -> Command | None:
         return self.handlers.attempt_pop(self, must_answer)
@@ -78,6 +87,11 @@ class HeldNotification(_Held[Notification]):
     """A request that is answered when there are messages to pop."""
 
     __slots__ = ()
+
+    @property
+    def contest(self) -> Hashable:
+        """The group: a notification takes no messages from others, but if there are none, that is so for all."""
+        return self.request.consumer_group, bool(self.request.order)
 
     def retry(self, must_answer: bool) -> Command | None:
         return self.handlers.attempt_notification(self, must_answer)
@@ -104,8 +118,9 @@ class PopHandlers:
         """Answer with messages, or hold the request."""
         request = PopMessage.read(command.ext)
         requests.check_pop(self._core, request)
+        found, deadline = requests.parse_pop_filter(request), self._deadline(request.poll_time)
         keys = wait_keys(request.topic, request.consumer_group, request.queue_id)
-        held = HeldPop(command, connection, request, keys, self._deadline(request.poll_time), self)
+        held = HeldPop(command, connection, request, keys, deadline, self, message_filter=found)
         if self._pops.read_if_short():
             return self._answer_or_hold(held, request.poll_time)
         return self._pops.when_ready(command, lambda: self._answer_or_hold(held, request.poll_time))
@@ -114,14 +129,16 @@ class PopHandlers:
         """Pop messages; return the answer, or None if there is none yet. An error becomes the answer."""
         request = held.request
         try:
-            message_filter = requests.check_pop(self._core, request)  # a permission may be gone meanwhile
-            if not self._pops.journal.is_ready:
+            requests.check_pop(self._core, request)  # a permission may be gone meanwhile
+            if not self._pops.is_ready:
+                held.is_more_left = False  # all are retried when it is
                 return self.no_messages(held, None) if must_answer else None
-            popped = self._pops.popper.pop(request, message_filter)
+            popped = self._pops.popper.pop(request, held.message_filter)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
         except BrokerError as error:
             return self._core.stats.refusals.reply(held.command, store_refusal(error))
+        held.is_more_left = popped.is_unfinished or (popped.count > 0 and popped.rest_count > 0)
         if popped.count:
             return self._reply_found(held, popped)
         if must_answer:
@@ -165,7 +182,7 @@ class PopHandlers:
         """Return the answer to a pop without messages."""
         self._core.stats.count_empty_pull()
         ext = PopResult(
-            pop_time=self._pops.journal.clock.now_ms(), invisible_time=held.request.invisible_time, revive_qid=0,
+            pop_time=self._pops.journal.times.pop_time_ms(), invisible_time=held.request.invisible_time, revive_qid=0,
             rest_num=0 if popped is None else popped.rest_count, start_offset_info="", msg_offset_info="",
         ).write()  # fmt: skip
         return held.command.reply(code, NO_MESSAGE, ext=ext)
@@ -202,10 +219,11 @@ class PopHandlers:
     def attempt_notification(self, held: HeldNotification, must_answer: bool) -> Command | None:
         """Return the answer if there are messages, or if it must be given."""
         request = held.request
-        is_found = self._pops.journal.is_ready and self._pops.popper.has_messages(
+        is_found = self._pops.is_ready and self._pops.popper.has_messages(
             request.consumer_group, request.topic, request.queue_id,
             attempt_id=request.attempt_id, is_order=request.order,
         )  # fmt: skip
+        held.is_more_left = is_found
         if not is_found and not must_answer:
             return None
         return held.command.reply(ext=NotificationResult(has_msg=is_found).write())

@@ -117,7 +117,8 @@ class HealedPops:
             return
         queue = state.queue(record.topic, record.group, record.queue_id)
         if isinstance(record, AckRecord):
-            state.apply(record, offset, self._journal.clock.now_ms())
+            times = self._journal.times
+            state.apply(record, offset, times.monotonic_ms(), wall_lead_ms=times.wall_lead_ms())
         elif isinstance(record, PositionRecord):
             if record.is_void:
                 _end_before(queue, offset, self._journal)
@@ -159,8 +160,7 @@ class HealedPops:
         healed.done = healed.finish()
         if healed.is_obsolete or checkpoint.key in queue.open:
             return
-        now_ms = self._journal.clock.now_ms()
-        checkpoint.due_ms = min(max(checkpoint.due_ms, now_ms), now_ms + checkpoint.invisible_ms)
+        checkpoint.due_ms = self._journal.times.due_ms(checkpoint.pop_time_ms, checkpoint.invisible_ms)
         state.open(checkpoint, healed.record_offset)
         state.ack(checkpoint, healed.done)
         facts = {"topic": queue.topic, "queue": queue.queue_id, "group": queue.group}

@@ -4,9 +4,9 @@ The log decides. After a start or a promotion the state is read from the log: fr
 and from the records of the revive queues that it does not cover. Nothing is popped, acked or delivered again before all
 records from before the promotion are read: a message that seems open may have been acked at another master.
 
-    state queue    ... state }
-    revive queue   [ ...... done ...... | ck ... ack ... ck ...... end )
-                                        `- the start in the state
+    state queue    ... state }            with the old open checkpoints
+    revive queue   [ ... old, or done ... | ck ... ack ... ck ...... end )
+                                          `- the start in the state
 
 While this broker is the master, its own appends are applied at once and are not read again. Records that something else
 has stored there, such as a RocketMQ broker's timers, are read in between.
@@ -22,13 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
-from gantry_broker.ports import Clock
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_broker.server.pop import records
 from gantry_broker.server.pop.checkpoints import SEPARATOR, PopQueue, PopState
 from gantry_broker.server.pop.records import REVIVE_QUEUES, STATE_QUEUE, StateRecord
+from gantry_broker.server.pop.times import PopTimes
 from gantry_broker.store.draft import Draft
 from gantry_wire import names
 from gantry_wire import properties as keys
@@ -37,45 +37,20 @@ from gantry_wire.message import StoredMessage, decode_record
 
 log = logging.getLogger(__name__)
 
-SLICE_MESSAGES_MAX: Final = 512
-"""Limit of the records of a revive queue that are read before other requests are served: some milliseconds."""
+SLICE_MESSAGES_MAX: Final = 256
+"""Limit of the records that are read before other requests are served, of all revive queues: about 8 ms."""
 SLICE_BYTES_MAX: Final = 1 << 20
-"""Limit of the bytes of these records."""
+"""Limit of the bytes of these records in one revive queue."""
 
 STATES_EXAMINED_MAX: Final = 64
 """How many records of kind ``state`` are examined, from the last one on, until one is readable."""
 
 STATE_INTERVAL_MS: Final = 10_000
-"""The interval of records of kind ``state``: a start reads at most the records of this time, and those of open
-checkpoints."""
+"""The interval of records of kind ``state``: a start reads the records since the last but one, for which open
+checkpoints are no reason to read more, unless there are very many (`open_records.OLD_MAX`)."""
 
 POSITIONS_MAX: Final = 100_000
 """The limit of queues in one state: about a megabyte after compression. Others keep their committed offset only."""
-
-
-@final
-class AnchoredClock:
-    """The time of pops: the wall clock at one moment, continued by the monotonic clock. Owned by the event loop.
-
-    A jump of the wall clock therefore changes nothing while the broker runs. A jump between two starts makes messages
-    visible early by at most the jump, or late by at most their invisible time.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock: Final = clock
-        self._offset_ms = 0
-        self.anchor()
-
-    def __repr__(self) -> str:
-        return f"<AnchoredClock {self.now_ms()}>"
-
-    def anchor(self) -> None:
-        """Continue from the present wall time."""
-        self._offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
-
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970, as they were when the clock was anchored."""
-        return self._clock.monotonic_ms() + self._offset_ms
 
 
 class Progress(NamedTuple):
@@ -93,7 +68,7 @@ class PopJournal:
 
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
-        self.clock: Final = AnchoredClock(core.clock)
+        self.times: Final = PopTimes(core.clock)
         self.topic: Final = names.revive_topic(core.settings.cluster_name)
         """The topic of the records."""
 
@@ -141,6 +116,11 @@ class PopJournal:
         return self._is_caught_up and self._core.store.identity.epoch == self._epoch and self.is_master
 
     @property
+    def is_reading(self) -> bool:
+        """Whether a part of the records from before the promotion is read: the task reads the others."""
+        return self._is_state_read and not self._is_caught_up and self._core.store.identity.epoch == self._epoch
+
+    @property
     def is_used(self) -> bool:
         """Whether the log has, or may have, records of pop consumption."""
         return any(self._core.store.queues.get(self.topic, number) is not None for number in range(REVIVE_QUEUES))
@@ -153,7 +133,7 @@ class PopJournal:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read_next(self) -> bool:
-        """Read a slice of each revive queue. True if the state is complete. Callers are the master."""
+        """Read a slice of the revive queues. True if the state is complete. Callers are the master."""
         self._follow_epoch()
         # Checked before reading, since the dispatched position grows meanwhile.
         is_all_dispatched = self._core.store.dispatcher.dispatched >= self._promotion_end
@@ -162,8 +142,10 @@ class PopJournal:
             if self.is_waiting or not self._begin_state():
                 return False
         self.is_waiting = False
-        are_read = [self._read_slice(number) for number in range(REVIVE_QUEUES)]
-        if not all(are_read):
+        left = SLICE_MESSAGES_MAX
+        for number in range(REVIVE_QUEUES):
+            left -= self._read_slice(number, left)
+        if not all(self._is_read(number) for number in range(REVIVE_QUEUES)):
             return False
         if not self._is_caught_up:
             self._is_caught_up = True
@@ -188,7 +170,6 @@ class PopJournal:
         self._is_changed = False
         for own in self._own:
             own.clear()
-        self.clock.anchor()
 
     def _prove_offsets(self) -> None:
         """Set back committed offsets whose checkpoints the log may have lost, to where the log proves a pop ended.
@@ -219,7 +200,8 @@ class PopJournal:
             return False
         self._is_state_read = True
         if found is not None:
-            self.state = PopState(found)
+            times = self.times
+            self.state = PopState(found, now_ms=times.monotonic_ms(), wall_lead_ms=times.wall_lead_ms())
             return True
         committed = (self._core.offsets.find(names.REVIVE_GROUP, self.topic, each) for each in range(REVIVE_QUEUES))
         # RocketMQ commits the last offset that it has processed, not the next one.
@@ -245,37 +227,46 @@ class PopJournal:
                 log.error("unreadable pop state; using the one before", extra={"offset": offset, "reason": str(error)})
         return None
 
-    def _read_slice(self, number: int) -> bool:
-        """Read a slice of a revive queue. True if it is read to its end."""
+    def _is_read(self, number: int) -> bool:
+        queue = self._core.store.queues.get(self.topic, number)
+        return queue is None or self.state.read_offsets[number] >= queue.readable_end
+
+    def _read_slice(self, number: int, count_max: int) -> int:
+        """Read some records of a revive queue; return their number."""
         store, state = self._core.store, self.state
         queue = store.queues.get(self.topic, number)
         if queue is None:
-            return True
+            return 0
         offset = state.read_offsets[number] = max(state.read_offsets[number], queue.min_offset)
-        if offset >= queue.readable_end:
-            return True
+        if count_max <= 0 or offset >= queue.readable_end:
+            return 0
         result = store.read(
-            self.topic, number, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
-        )
+            self.topic, number, offset, count_max=count_max, bytes_max=SLICE_BYTES_MAX, accept=None
+        )  # fmt: skip
         if result.is_waiting and not result.body:
             self.is_waiting = True
-            return False
-        position, now_ms = 0, self.clock.now_ms()
+            return 0
+        position = count = 0
         while position < len(result.body):
             message = decode_record(result.body, position)
             position += message.size
+            count += 1
             if not self._is_own(number, message.queue_offset):
-                self._apply(message, number, now_ms)
+                self._apply(message, number)
         state.read_offsets[number] = max(result.next_offset, offset + 1)
         self._skip_own(number)
-        return state.read_offsets[number] >= queue.readable_end
+        return count
 
-    def _apply(self, message: StoredMessage, number: int, now_ms: int) -> None:
+    def _apply(self, message: StoredMessage, number: int) -> None:
+        times = self.times
         try:
             record = records.parse_record(message)
             if record is not None:
                 foreign_queue = number if keys.TIMER_ENQUEUE_MS in message.properties else None
-                self.state.apply(record, message.queue_offset, now_ms, foreign_queue=foreign_queue)
+                self.state.apply(
+                    record, message.queue_offset, times.monotonic_ms(), wall_lead_ms=times.wall_lead_ms(),
+                    foreign_queue=foreign_queue,
+                )  # fmt: skip
         except ValueError as error:
             facts = {"offset": message.queue_offset, "queue": message.queue_id, "reason": str(error)}
             log.error("unreadable pop record; skipping it", extra=facts)

@@ -45,6 +45,16 @@ QueryRoute = Callable[[str], Awaitable[TopicRoute | None]]
 
 
 @final
+class _RouteQuery:
+    """A query of a route that several requests wait for."""
+
+    def __init__(self) -> None:
+        self.is_done: Final = asyncio.Event()
+        self.queues: list[MessageQueue] | None = None
+        """The result; None if the request that made the query was cancelled."""
+
+
+@final
 class ModeHandlers:
     """The handlers of assignments and modes. Owned by the event loop."""
 
@@ -54,6 +64,8 @@ class ModeHandlers:
         self._loop: Final = loop
         self._routes: Final[dict[str, tuple[float, list[MessageQueue]]]] = {}
         """(loop time at which it is outdated, queues) by topic."""
+        self._queries: Final[dict[str, _RouteQuery]] = {}
+        """The queries that wait for a name server, by topic: one each, since a whole group asks at once."""
 
     # ------- modes
 
@@ -125,10 +137,32 @@ class ModeHandlers:
         return list(dict.fromkeys(queue for member in sharing for queue in allocate(member, queues, members)))
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of all brokers, sorted; those of this broker if no name server answers."""
-        known = self._routes.get(topic)
-        if known is not None and known[0] > self._loop.time():
-            return known[1]
+        """Return the readable queues of all brokers, sorted; those of this broker if no name server answers.
+
+        Requests that come while a route is being queried wait for it, also if no name server answers.
+        """
+        while True:
+            known = self._routes.get(topic)
+            if known is not None and known[0] > self._loop.time():
+                return known[1]
+            query = self._queries.get(topic)
+            if query is None:
+                return await self._query_queues(topic)
+            await query.is_done.wait()
+            if query.queues is not None:
+                return query.queues
+
+    async def _query_queues(self, topic: str) -> list[MessageQueue]:
+        query = self._queries[topic] = _RouteQuery()
+        try:
+            queues = query.queues = await self._find_queues(topic)
+        finally:
+            # If this request is cancelled, one of those that wait takes its place.
+            del self._queries[topic]
+            query.is_done.set()
+        return queues
+
+    async def _find_queues(self, topic: str) -> list[MessageQueue]:
         route = await self._query_route(topic)
         if route is None:
             return self._own_queues(topic)

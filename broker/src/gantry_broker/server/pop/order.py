@@ -7,16 +7,26 @@ and a pop starts there. A request with the ``attemptId`` of the last one repeats
 
 The table is written to ``consumerOrderInfo.json`` every few seconds, in RocketMQ's format. After a crash a queue may be
 blocked no more, so that its messages are delivered again before their time, also those that were acked out of order;
-they are never skipped. A slave has no table. Owned by the event loop.
+they are never skipped. A slave has no table, and a member whose log is truncated forgets the pops of lost messages.
+
+The receipt of a queue without an entry may be from before a reset, or from before its topic or group was deleted. Then
+it must not ack a message that its pop has not returned. So the table keeps when queues were freed by an administrator:
+
+    receipt with a pop time at or before that    no effect
+    a later one                                  acks the message at which the next pop starts
+    a time that was dropped                      the latest of them counts for all queues
+
+Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gantry_wire.commands.clients import Document
 
@@ -37,6 +47,14 @@ FREE_TIMES_MIN: Final = 4096
 KEPT_MS: Final = 24 * 3600 * 1000
 """How long the entry of a queue is kept that is not consumed, as in RocketMQ."""
 
+FREED_KEPT_MS: Final = 3 * 24 * 3600 * 1000
+"""How long it is kept when a queue was freed: the limit of an invisible time. Older receipts have no effect then."""
+FREED_MAX: Final = 10_000
+"""The limit of these times, some hundred bytes each. With more, the older half is dropped."""
+
+_ANY: Final = ""
+"""The scope of the latest of the times that were dropped: it stands for all queues."""
+
 
 class OrderInfo(Document):
     """The messages of the last ordered pop from a queue, with RocketMQ's names for the fields."""
@@ -55,6 +73,8 @@ class OrderInfo(Document):
     last_consumed_ms: int = msgspec.field(name="l", default=0)
     acked_bits: int = msgspec.field(name="cm", default=0)
     attempt_id: str | None = msgspec.field(name="a", default=None)
+    wall_lead_ms: int | UnsetType = UNSET
+    """How far the wall clock was ahead of the clock of deadlines at the pop, if at all; it is not written."""
 
     @property
     def offsets(self) -> list[int]:
@@ -69,9 +89,15 @@ class OrderInfo(Document):
 
     @property
     def free_at_ms(self) -> int:
-        """When all messages that are not acked are visible; 0 if all are acked."""
+        """When all messages that are not acked are visible, on the clock of deadlines; 0 if all are acked."""
         changed, usual = self.next_visible or {}, self.pop_time + self.invisible_time
-        return max((changed.get(offset, usual) for offset in self.unacked), default=0)
+        times = [changed.get(offset, usual) for offset in self.unacked]
+        return max(times) - self.lead_ms if times else 0
+
+    @property
+    def lead_ms(self) -> int:
+        """How far the times of the entry are ahead of the clock of deadlines."""
+        return 0 if self.wall_lead_ms is UNSET else self.wall_lead_ms
 
 
 class OrderDocument(Document):
@@ -80,6 +106,9 @@ class OrderDocument(Document):
     table: dict[str, dict[int, OrderInfo]] = msgspec.field(default_factory=dict)
     """The last ordered pop from each queue, by topic@group and queue id."""
 
+    freed: dict[str, int] | UnsetType = UNSET
+    """A field of ours, which RocketMQ ignores: when queues were freed, by topic@group@queue, topic@ or @group."""
+
 
 @final
 class OrderedQueues:
@@ -87,6 +116,9 @@ class OrderedQueues:
 
     def __init__(self) -> None:
         self._table: dict[str, dict[int, OrderInfo]] = {}
+        self._freed: dict[str, int] = {}
+        """When an administrator freed queues, in the time of pops, by scope as in the document."""
+
         self._free: list[tuple[int, str, int]] = []
         """A heap of (time, topic@group, queue): when blocked queues may be free."""
         self._free_max = FREE_TIMES_MIN
@@ -99,7 +131,10 @@ class OrderedQueues:
         return f"<OrderedQueues groups={len(self._table)}>"
 
     def is_blocked(self, key: str, queue_id: int, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether messages of a queue are invisible, so that none is to be popped; not for a repeated request."""
+        """Whether messages of a queue are invisible, so that none is to be popped; not for a repeated request.
+
+        ``now_ms`` is on the clock of deadlines.
+        """
         info = self._table.get(key, {}).get(queue_id)
         if info is None or (attempt_id is not None and info.attempt_id == attempt_id):
             return False
@@ -127,7 +162,8 @@ class OrderedQueues:
         """
         info = self._table.get(key, {}).get(queue_id)
         if info is None:
-            return offset + 1 if offset == next_offset else OUTDATED
+            is_valid = offset == next_offset and pop_time_ms > self._freed_ms(key, queue_id)
+            return offset + 1 if is_valid else OUTDATED
         if info.pop_time != pop_time_ms:
             return OUTDATED
         offsets = info.offsets
@@ -139,24 +175,46 @@ class OrderedQueues:
         return unacked[0] if unacked else offsets[-1] + 1
 
     def change_visible(self, key: str, queue_id: int, offset: int, pop_time_ms: int, visible_ms: int) -> None:
-        """Let a message become visible at another time, unless it was popped again since ``pop_time_ms``."""
+        """Let a message become visible at another time, unless it was popped again since ``pop_time_ms``.
+
+        ``visible_ms`` is on the clock of deadlines.
+        """
         info = self._table.get(key, {}).get(queue_id)
         if info is None or info.pop_time != pop_time_ms:
             return
-        info.next_visible = {**(info.next_visible or {}), offset: visible_ms}
+        info.next_visible = {**(info.next_visible or {}), offset: visible_ms + info.lead_ms}
         self._schedule(key, queue_id, info)
 
-    def forget(self, key: str, queue_id: int) -> None:
-        """Free a queue: its group was reset."""
-        if self._table.get(key, {}).pop(queue_id, None) is not None:
-            self.change_count += 1
+    def is_known(self, key: str, queue_id: int) -> bool:
+        """Whether the last ordered pop from a queue is known."""
+        return queue_id in self._table.get(key, ())
 
-    def forget_keys(self, topic: str | None, group: str | None) -> None:
-        """Free all queues of a topic, or of a group, that was deleted."""
+    def forget(self, key: str, queue_id: int, now_ms: int) -> None:
+        """Free a queue: its group was reset. Receipts of pops until the wall time ``now_ms`` have no effect any more.
+
+        Receipts of the last pop have none either, if the wall clock was set back since.
+        """
+        info = self._table.get(key, {}).pop(queue_id, None)
+        last_ms = 0 if info is None else info.pop_time
+        self._record_freed(f"{key}{SEPARATOR}{queue_id}", max(now_ms, last_ms))
+
+    def forget_keys(self, topic: str | None, group: str | None, now_ms: int) -> None:
+        """Free all queues of a topic, or of a group, that was deleted, in the same way."""
         for key in list(self._table):
             name, _, owner = key.partition(SEPARATOR)
             if topic in (None, name) and group in (None, owner):
-                del self._table[key]
+                now_ms = max(now_ms, *(info.pop_time for info in self._table.pop(key).values()), 0)
+        self._record_freed(f"{topic or ''}{SEPARATOR}{group or ''}", now_ms)
+
+    def forget_beyond(self, end_of: Callable[[str, int], int]) -> None:
+        """Forget pops of messages that the log lost when it was truncated: others will have their offsets.
+
+        ``end_of`` returns the end of a queue by topic and number.
+        """
+        for key, queues in self._table.items():
+            topic = key.partition(SEPARATOR)[0]
+            for queue_id in [number for number, info in queues.items() if info.offsets[-1] >= end_of(topic, number)]:
+                del queues[queue_id]
                 self.change_count += 1
 
     def take_free(self, now_ms: int) -> list[tuple[str, int]]:
@@ -174,20 +232,44 @@ class OrderedQueues:
             for key, queues in self._table.items()
         }
         self._table = {key: queues for key, queues in kept.items() if queues}
-        return OrderDocument(table={key: dict(queues) for key, queues in self._table.items()})
+        self._drop_freed(now_ms - FREED_KEPT_MS)
+        table = {
+            key: {number: msgspec.structs.replace(one, wall_lead_ms=UNSET) for number, one in queues.items()}
+            for key, queues in self._table.items()
+        }
+        return OrderDocument(table=table, freed=dict(self._freed) or UNSET)
 
-    def load(self, document: OrderDocument, now_ms: int) -> None:
-        """Load the table of the file. No queue is blocked for longer than its invisible time from now on."""
+    def load(self, document: OrderDocument, now_ms: int, *, wall_lead_ms: int = 0) -> None:
+        """Load the table of the file. No queue is blocked for longer than its invisible time from now on.
+
+        ``now_ms`` is the wall time, and ``wall_lead_ms`` how far it is ahead of the clock of deadlines.
+        """
         self._table = document.table
+        self._freed = dict(document.freed) if document.freed else {}
         for key, queues in self._table.items():
             for queue_id, info in list(queues.items()):
                 if not info.offset_list:
                     del queues[queue_id]
                     continue
-                ahead_ms = max(0, info.pop_time - now_ms)  # the wall clock was set back
-                info.pop_time -= ahead_ms
-                info.next_visible = {offset: at - ahead_ms for offset, at in (info.next_visible or {}).items()} or None
+                info.wall_lead_ms = wall_lead_ms + max(0, info.pop_time - now_ms)  # the wall clock was set back
                 self._schedule(key, queue_id, info)
+
+    def _freed_ms(self, key: str, queue_id: int) -> int:
+        topic, _, group = key.partition(SEPARATOR)
+        scopes = (_ANY, f"{topic}{SEPARATOR}", f"{SEPARATOR}{group}", f"{key}{SEPARATOR}{queue_id}")
+        return max(self._freed.get(scope, 0) for scope in scopes)
+
+    def _record_freed(self, scope: str, now_ms: int) -> None:
+        self.change_count += 1
+        self._freed[scope] = now_ms
+        if len(self._freed) > FREED_MAX:
+            self._drop_freed(sorted(self._freed.values())[FREED_MAX // 2])
+
+    def _drop_freed(self, until_ms: int) -> None:
+        """Drop the times up to ``until_ms``. The latest of them counts for all queues from now on."""
+        dropped = [scope for scope, at_ms in self._freed.items() if at_ms <= until_ms]
+        if dropped:
+            self._freed[_ANY] = max(self._freed.pop(scope) for scope in dropped)
 
     def _schedule(self, key: str, queue_id: int, info: OrderInfo) -> None:
         self.change_count += 1

@@ -3,7 +3,7 @@
     ck         a checkpoint: which messages of a queue a pop has returned, when, and for how long they are invisible
     ack, bAck  one message, or several, of a checkpoint are done
     pos        the next offset of a group in a queue; with ``v`` its checkpoints before are void
-    state      the next offsets of all groups, and from where the other records have to be read
+    state      the next offsets of all groups, old open checkpoints, and from where the other records have to be read
 
 They are in the topic ``rmq_sys_REVIVE_LOG_<cluster>``. Queues 0 to 7 are RocketMQ's revive queues: all records about
 one queue of a group are in the same revive queue, so that their order is that of the log. Queue 8 has the records of
@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from gantry_broker.server.core.broker_properties import BROKER_PROPERTIES
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_wire import properties as keys
@@ -52,10 +53,10 @@ _CODES: Final = {tag: tags_code(tag) for tag in (CHECKPOINT_TAG, ACK_TAG, BATCH_
 _PROPERTIES: Final = {tag: keys.encode_properties({keys.TAGS: tag, keys.TIMER_DELIVER_MS: "%d"}) for tag in _CODES}
 """The properties of each kind of record, to be formatted with the time."""
 
-_NOT_COPIED: Final = (
-    keys.RECORD_CRC, keys.POP_CHECKPOINT, keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID,
-    keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS,
-)  # fmt: skip
+_NOT_COPIED: Final = BROKER_PROPERTIES | {
+    keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS,
+    keys.TIMER_DELIVER_MS,
+}  # fmt: skip
 """Properties that a message has not any more when it is delivered again: it is neither delayed nor popped then."""
 
 RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
@@ -127,17 +128,48 @@ class PositionRecord(msgspec.Struct, gc=False):
     """Whether the checkpoints before this record are void: their messages are not delivered again."""
 
 
+class OldCheckpoint(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
+    """An open checkpoint in a state, with its acks so far: a start need not read its records."""
+
+    record_offset: Int64
+    start_offset: Int64
+    pop_time: Int64
+    invisible_time: Int64
+    count: int
+    acked: int = 0
+    distances: list[int] | None = None
+    broker_name: str | None = None
+    is_suspended: bool = False
+    foreign_queue: int = -1
+    """The revive queue of a checkpoint that a RocketMQ broker has stored."""
+
+    def record(self, topic: str, group: str, queue_id: int) -> CheckpointRecord:
+        """Return the record of this checkpoint, with its acks."""
+        return CheckpointRecord(
+            start_offset=self.start_offset, pop_time=self.pop_time, invisible_time=self.invisible_time,
+            queue_id=queue_id, topic=topic, group=group, count=self.count, bit_map=self.acked,
+            distances=self.distances, broker_name=self.broker_name, is_suspended=self.is_suspended,
+        )  # fmt: skip
+
+
 class StateRecord(msgspec.Struct, gc=False):
     """A summary of the records before it, from which reading starts."""
 
     starts: list[Int64] = msgspec.field(name="r")
-    """For each revive queue, the offset of the first record that has to be read: of the oldest open checkpoint."""
+    """For each revive queue, the offset of the record of the oldest open checkpoint. A reader that does not know
+    ``old`` starts here: an earlier version, or RocketMQ, by its committed offset."""
 
     ends: list[Int64] = msgspec.field(name="e")
     """For each revive queue, the offset before which the positions of this state have all records."""
 
     positions: dict[str, dict[int, int]] = msgspec.field(name="p", default_factory=dict)
     """The next offset of each queue, by topic@group and queue id."""
+
+    recent_starts: list[Int64] | None = msgspec.field(name="s", default=None)
+    """For each revive queue, the offset of the first record that has to be read, given ``old``; None without it."""
+
+    old: dict[str, dict[int, list[OldCheckpoint]]] = msgspec.field(name="o", default_factory=dict)
+    """The open checkpoints whose records are before ``recent_starts``, by topic@group and queue id."""
 
 
 PopRecord = CheckpointRecord | AckRecord | PositionRecord
@@ -177,7 +209,8 @@ def parse_state(message: StoredMessage) -> StateRecord:
     if not inflater.eof:
         raise ValueError("the compressed body is torn or too large")
     state = msgspec.json.decode(data, type=StateRecord)
-    if len(state.starts) != REVIVE_QUEUES or len(state.ends) != REVIVE_QUEUES:
+    recent = state.starts if state.recent_starts is None else state.recent_starts
+    if not len(state.starts) == len(state.ends) == len(recent) == REVIVE_QUEUES:
         raise ValueError(f"a state of {len(state.starts)} revive queues, expected {REVIVE_QUEUES}")
     return state
 

@@ -55,8 +55,23 @@ def check_queue_of_group(core: BrokerCore, group: str, topic: str, queue_id: int
         raise Refused(ResponseCode.INVALID_PARAMETER, f"{text} but at most {RETRY_TOPIC_BYTES_MAX}; shorten the names")
 
 
-def check_pop(core: BrokerCore, request: PopMessage) -> MessageFilter:
-    """Return the filter of a pop. Raises Refused if the request is invalid."""
+def is_queue_of_group(core: BrokerCore, group: str, topic: str, queue_id: int) -> bool:
+    """Whether a topic has this queue, and the group exists and may consume it. Nothing is created."""
+    config = core.topics.find(topic)
+    found = core.groups.all.get(group)
+    return (
+        config is not None
+        and found is not None
+        and 0 <= queue_id < config.read_queue_nums
+        and bool(config.perm & PERMISSION_READ)
+        and topic not in names.HIDDEN_TOPICS
+        and found.consume_enable
+        and not core.groups.is_forbidden(group, topic)
+    )
+
+
+def check_pop(core: BrokerCore, request: PopMessage) -> None:
+    """Raise Refused if a pop is invalid, apart from its filter."""
     if not 1 <= request.max_msg_nums <= MESSAGES_MAX:
         over = (
             "greater than 32"
@@ -69,6 +84,10 @@ def check_pop(core: BrokerCore, request: PopMessage) -> MessageFilter:
     check_queue_of_group(core, request.consumer_group, request.topic, request.queue_id)
     if request.exp:
         check_filter_type(core, request.consumer_group, request.topic, request.exp_type)
+
+
+def parse_pop_filter(request: PopMessage) -> MessageFilter:
+    """Return the filter of a pop. Raises Refused if it is malformed."""
     try:
         return parse_filter(request.exp_type if request.exp else None, request.exp)
     except ValueError as error:

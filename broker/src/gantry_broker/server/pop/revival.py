@@ -26,8 +26,11 @@ from gantry_wire.message import StoredMessage, decode_record
 
 log = logging.getLogger(__name__)
 
-CHECKPOINTS_PER_SLICE_MAX: Final = 32
-"""The limit of checkpoints whose messages are delivered before other requests are served."""
+SLICE_MESSAGES_MAX: Final = 64
+"""The limit of messages that are delivered before other requests are served, up to one batch more: milliseconds."""
+
+SLICE_BYTES_MAX: Final = 1 << 20
+"""The limit of the bytes of these messages, up to one batch more."""
 
 BATCH_BYTES_MAX: Final = 1 << 20
 """The limit of the bytes of copies in one append, unless one message is larger."""
@@ -45,6 +48,9 @@ class Batch(NamedTuple):
     drafts: list[Draft]
     offsets: list[int]
     """Their queue offsets, with those of messages that do not exist any more."""
+
+    size: int
+    """The bytes of the messages."""
 
     is_waiting: bool
     """Whether the next message is damaged and may still be healed."""
@@ -72,34 +78,33 @@ class Reviver:
 
     def revive_due(self) -> bool:
         """Deliver some messages whose time is over. True if there may be more. Raises errors of the store."""
-        state, now_ms = self._journal.state, self._journal.clock.now_ms()
-        for _ in range(CHECKPOINTS_PER_SLICE_MAX):
+        state, now_ms = self._journal.state, self._journal.times.monotonic_ms()
+        count = size = 0
+        while count < SLICE_MESSAGES_MAX and size < SLICE_BYTES_MAX:
             checkpoint = state.take_due(now_ms)
             if checkpoint is None:
                 return False
             try:
-                is_done = self._revive(checkpoint)
+                batch = self._revive_batch(checkpoint)
             except BrokerError:
                 state.schedule(checkpoint, now_ms + RETRY_MS)
                 raise
-            if not is_done:
-                state.schedule(checkpoint, now_ms + RETRY_MS)
+            if not checkpoint.is_done:
+                state.schedule(checkpoint, now_ms + RETRY_MS if batch.is_waiting else checkpoint.due_ms)
+            count, size = count + max(1, len(batch.offsets)), size + batch.size
         return True
 
-    def _revive(self, checkpoint: Checkpoint) -> bool:
-        """Deliver the messages of a checkpoint. False if one of them waits to be healed."""
+    def _revive_batch(self, checkpoint: Checkpoint) -> Batch:
+        """Deliver the next messages of a checkpoint; return them."""
         self._writer.flush()  # acks of this turn count
-        while not checkpoint.is_done:
-            batch = self._next_batch(checkpoint)
-            if batch.offsets:
-                bits = checkpoint.bits_of(batch.offsets)
-                self._writer.append([ack_entry(checkpoint, bits)], batch.drafts)
-                self._core.stats.count_put(len(batch.drafts), self._core.store)
-                self._journal.state.ack(checkpoint, bits)
-                self._writer.notify_acked(checkpoint.queue)
-            if batch.is_waiting:
-                return False
-        return True
+        batch = self._next_batch(checkpoint)
+        if batch.offsets:
+            bits = checkpoint.bits_of(batch.offsets)
+            self._writer.append([ack_entry(checkpoint, bits)], batch.drafts)
+            self._core.stats.count_put(len(batch.drafts), self._core.store)
+            self._journal.state.ack(checkpoint, bits)
+            self._writer.notify_acked()
+        return batch
 
     def _next_batch(self, checkpoint: Checkpoint) -> Batch:
         drafts: list[Draft] = []
@@ -108,17 +113,16 @@ class Reviver:
         for offset in checkpoint.unacked:
             message = self._read(checkpoint.queue, offset)
             if message is _WAITING:
-                return Batch(drafts, offsets, is_waiting=True)
+                return Batch(drafts, offsets, size, is_waiting=True)
             if message is not None:
-                draft = self._copy(checkpoint, message)
-                size += len(draft.body)
-                if drafts and size > BATCH_BYTES_MAX:
+                if drafts and size + len(message.body) > BATCH_BYTES_MAX:
                     break
-                drafts.append(draft)
+                size += len(message.body)
+                drafts.append(self._copy(checkpoint, message))
             else:
                 self._count_dropped(checkpoint.queue, offset)
             offsets.append(offset)
-        return Batch(drafts, offsets, is_waiting=False)
+        return Batch(drafts, offsets, size, is_waiting=False)
 
     def _read(self, queue: PopQueue, offset: int) -> StoredMessage | None:
         """Return the message at a queue offset; None if it does not exist any more."""

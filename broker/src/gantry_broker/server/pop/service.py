@@ -20,7 +20,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.pop.checkpoints import PopQueue
 from gantry_broker.server.pop.healing import HealedPops
 from gantry_broker.server.pop.journal import PopJournal
-from gantry_broker.server.pop.order import ORDER_TABLE, OrderedQueues
+from gantry_broker.server.pop.order import ORDER_TABLE, SEPARATOR, OrderedQueues
 from gantry_broker.server.pop.popping import Popper
 from gantry_broker.server.pop.revival import Reviver
 from gantry_broker.server.pop.writer import NOT_READY, PopWriter
@@ -64,9 +64,11 @@ class Pops:
         self.healed: Final = HealedPops(core, self.journal)
         self._ordered_change_count = 0
         self._deferred: list[Callable[[], None]] = []
-        """Changes by administrators that came while the checkpoints were read."""
+        """Changes by administrators that came while the checkpoints were read. No request is served before them."""
 
-        self.journal.on_ready.append(self._apply_deferred)
+        self._deferred_epoch = -1
+        """The epoch of these changes: another master has made them itself, and perhaps others since."""
+
         self.journal.on_ready.append(hold.wake_all)
         self.writer.on_acked.append(self._on_acked)
         core.offsets.on_set.append(self._on_offset_set)
@@ -81,7 +83,7 @@ class Pops:
         return {
             "popInflightMessages": state.inflight_count,
             "popOpenCheckpoints": state.open_count,
-            "popReviveLagMillis": state.overdue_ms(self.journal.clock.now_ms()),
+            "popReviveLagMillis": state.overdue_ms(self.journal.times.monotonic_ms()),
             "popUnflushedOffsets": self.journal.unsettled_count,
             "popMessages": self.popper.pop_count,
             "popAckedMessages": writer.ack_count,
@@ -92,16 +94,24 @@ class Pops:
 
     # -- readiness -----------------------------------------------------------------------------------------------------
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the state is complete, with all changes by administrators."""
+        return self.journal.is_ready and not self._deferred
+
     def read_if_short(self) -> bool:
-        """Whether the state is complete; reads a part of the log if it is not."""
+        """Whether the state is complete; reads the first slice if none is read. Raises errors of the store."""
         journal = self.journal
-        return journal.is_ready or (journal.is_master and journal.read_next())
+        if not journal.is_ready and (not journal.is_master or journal.is_reading or not journal.read_next()):
+            return False
+        self._apply_deferred()
+        return True
 
     async def when_ready(self, command: Command, act: Callable[[], Command | None]) -> Command | None:
-        """Call ``act`` when the state is complete, and return its answer; or refuse the request on timeout."""
+        """Call ``act`` when the task has read the state, and return its answer; or refuse the request on timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READY_TIMEOUT_S
-        while not self.read_if_short():
+        while not self.is_ready:
             if loop.time() >= deadline:
                 return self._core.stats.refusals.reply(command, NOT_READY)
             await asyncio.sleep(READY_POLL_S)
@@ -113,48 +123,70 @@ class Pops:
     def on_log_changed(self, end: int) -> None:
         """Forget records from ``end`` on, where the log ends now: other records will be appended there."""
         self.journal.on_log_changed()
+        self.ordered.forget_beyond(self._end_of)
         self.healed.on_log_changed(end)
 
-    def _on_acked(self, queue: PopQueue) -> None:
-        """Retry the pops that wait because too many messages were not acked, or because a queue was blocked."""
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        queue = self._core.store.queues.get(topic, queue_id)
+        return 0 if queue is None else queue.end
+
+    def wake_if_free(self, queue: PopQueue) -> None:
+        """Retry the pops of an ordered queue if an ack has freed it."""
+        if not self.popper.is_blocked(queue, None):
+            self._hold.mark_queues([(queue.topic, queue.queue_id)])
+
+    def _on_acked(self) -> None:
+        """Retry the pops that wait because too many messages were not acked, where there is room now."""
         limited = self.popper.limited
-        woken = {(one.topic, one.queue_id) for one in (*limited, queue)}
-        limited.clear()
-        self._hold.mark_queues(woken)
+        woken = [one for one in limited if self.popper.has_room(one)]
+        limited.difference_update(woken)
+        self._hold.mark_queues({(one.topic, one.queue_id) for one in woken})
 
     def _on_offset_set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Let the group continue at an offset that an administrator has set. Raises errors of the store."""
-        if self._defer_if_unread(lambda: self._on_offset_set(group, topic, queue_id, offset)):
-            return
-        self.popper.reset(self.journal.state.queue(topic, group, queue_id), offset)
+        self.ordered.forget(f"{topic}{SEPARATOR}{group}", queue_id, self.journal.times.pop_time_ms())
+        self._apply_or_defer(lambda: self._reset(group, topic, queue_id, offset))
+
+    def _reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        state, is_used = self.journal.state, self.journal.is_used
+        queue = state.queue(topic, group, queue_id) if is_used else state.queues.get((topic, group, queue_id))
+        if queue is not None:
+            self.popper.reset(queue, offset)
 
     def _on_forgotten(self, topic: str | None, group: str | None) -> None:
         """Forget the checkpoints of a topic or a group that was deleted. Raises errors of the store."""
-        self.ordered.forget_keys(topic, group)
-        if self._defer_if_unread(lambda: self._on_forgotten(topic, group)):
-            return
+        self.ordered.forget_keys(topic, group, self.journal.times.pop_time_ms())
+        self._apply_or_defer(lambda: self._forget(topic, group))
+
+    def _forget(self, topic: str | None, group: str | None) -> None:
         for queue in list(self.journal.state.queues.values()):
             if topic in (None, queue.topic) and group in (None, queue.group):
                 self.writer.set_position(queue, None, is_void=True)
                 del self.journal.state.queues[queue.topic, queue.group, queue.queue_id]
 
-    def _defer_if_unread(self, change: Callable[[], None]) -> bool:
-        """Keep a change until the checkpoints are read; False if it can be made now.
-
-        A slave, and a broker without checkpoints, has nothing to change.
-        """
-        journal = self.journal
-        if not journal.is_master or not journal.is_used:
-            return True
-        if not self.read_if_short():
-            self._deferred.append(change)
-            return True
-        return False
+    def _apply_or_defer(self, change: Callable[[], None]) -> None:
+        """Make a change, or keep it until the checkpoints are read. A slave has nothing to change."""
+        if not self.journal.is_master:
+            return
+        if self.read_if_short():
+            change()
+            return
+        epoch = self._core.store.identity.epoch
+        if epoch != self._deferred_epoch:
+            self._deferred.clear()
+            self._deferred_epoch = epoch
+        self._deferred.append(change)
 
     def _apply_deferred(self) -> None:
+        """Make the changes that were kept; one that the store refuses is kept. Raises errors of the store."""
+        if not self._deferred:
+            return
+        if self._deferred_epoch != self._core.store.identity.epoch:
+            self._deferred.clear()
         while self._deferred:
             self._deferred[0]()
             del self._deferred[0]
+        self._hold.wake_all()
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
@@ -175,6 +207,7 @@ class Pops:
             return TICK_S
         if not journal.read_next():
             return TICK_S if journal.is_waiting else 0
+        self._apply_deferred()
         is_more = self.healed.step()
         is_more |= self.reviver.revive_due()
         journal.settle()
@@ -184,7 +217,7 @@ class Pops:
 
     def _wake_free_queues(self) -> None:
         """Retry pops of ordered queues that are not blocked any more, and mark their table for writing."""
-        free = self.ordered.take_free(self.journal.clock.now_ms())
+        free = self.ordered.take_free(self.journal.times.monotonic_ms())
         if free:
             self._hold.mark_queues(free)
         if self.ordered.change_count != self._ordered_change_count:

@@ -3,14 +3,21 @@
 Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue is retried
 from the first message that it has not checked. A pull that finds only messages that do not match stays held at a later
 offset, and continues in a later turn if more are left than it may read in one. Filters by properties have a budget for
-each turn of the loop (`FilterBudget`); once it is spent, the other pulls wait for the next turn. Held pulls are indexed
-by queue, by connection and by time, so that no operation searches all of them. Owned by the event loop.
+each turn of the loop (`FilterBudget`), and all retries a limit of time; after that, the other pulls wait for the next
+turn. Held pulls are indexed by queue, by connection and by time, so that no operation searches all of them.
+
+Requests that compete for the same messages, such as the pops of one group, are retried one after another, and only
+until one of them finds that no message is left:
+
+    queue marked -> pop 1 (answered, more is left) -> pop 2 (answered, nothing is left)        pops 3 to 500 stay held
+
+Owned by the event loop.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, final
 
@@ -24,6 +31,9 @@ log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 0.1
 """How often pulls are answered whose deadline has passed."""
+
+TURN_S: Final = 0.005
+"""For how long held requests are retried in one turn of the loop: other requests wait meanwhile."""
 
 TURN_TOKENS_MAX: Final = 50_000
 """The budget of filters in one turn of the loop, in tokens of their expressions: about five milliseconds."""
@@ -58,6 +68,13 @@ class HeldRequest(Protocol):
     is_done: bool
     """Whether it is answered, or its answer is on its way."""
 
+    is_more_left: bool
+    """Whether the last retry has left messages for others of the contest."""
+
+    @property
+    def contest(self) -> Hashable:
+        """Equal for requests that compete for the same messages: if one finds none, the others would find none, too."""
+
     def retry(self, must_answer: bool) -> Command | None:
         """Try again to answer; return the answer, or None if it stays held, or if ``is_done`` is set."""
 
@@ -85,6 +102,10 @@ class HeldPull:
     def keys(self) -> tuple[QueueKey, ...]:
         return ((self.pull.topic, self.pull.queue_id),)
 
+    @property
+    def contest(self) -> None:
+        """Nothing: a pull competes with no other one, since it takes no messages from them."""
+
     def skip_to(self, offset: int) -> None:
         """Continue at ``offset``, since the messages before it do not match."""
         self.next_offset = offset
@@ -95,6 +116,9 @@ Retry = Callable[[HeldPull, bool], Command | None]
 
 
 Held = HeldPull | HeldRequest
+
+Contests = dict[Hashable, dict[Held, None]]
+"""The requests that wait for messages of one queue, by contest; pulls have the contest None."""
 
 
 @final
@@ -116,7 +140,7 @@ class PullHold:
         self._is_spent = is_spent
         self._failures: Final = LimitedLog(log)
         self.set_limits(held_max=held_max, held_per_connection_max=held_per_connection_max)
-        self._by_queue: dict[QueueKey, dict[Held, None]] = {}
+        self._by_queue: dict[QueueKey, Contests] = {}
         self._by_connection: dict[Connection, dict[Held, None]] = {}
         self._by_sweep: dict[int, dict[Held, None]] = {}
         self.count = 0
@@ -124,6 +148,8 @@ class PullHold:
         self._marked: set[QueueKey] = set()
         self._waking: OrderedDict[Held, None] = OrderedDict()
         """The pulls that are retried in this turn, or in the next ones."""
+        self._contests: OrderedDict[tuple[QueueKey, Hashable], Iterator[Held]] = OrderedDict()
+        """The requests of contests that are retried in this turn, or in the next ones, until no message is left."""
         self._is_wake_scheduled = False
         self._last_sweep = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -146,8 +172,9 @@ class PullHold:
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for held_pulls in list(self._by_queue.values()):
-            self._retry_all(list(held_pulls), must_answer=True)
+        for contests in list(self._by_queue.values()):
+            for held_pulls in list(contests.values()):
+                self._retry_all(list(held_pulls), must_answer=True)
 
     def has_room(self, connection: Connection) -> bool:
         """Whether another pull of this connection may be held."""
@@ -156,14 +183,14 @@ class PullHold:
 
     def held_for(self, key: QueueKey) -> tuple[Held, ...]:
         """Return the requests that wait for messages of a queue."""
-        return tuple(self._by_queue.get(key, ()))
+        return tuple(held for contest in self._by_queue.get(key, {}).values() for held in contest)
 
     def hold(self, held: Held) -> None:
         assert not self.is_stopped, "callers answer at once when the broker stops"
         number = sweep_number(held.deadline)
         assert number > self._last_sweep, "no sweep would answer it"
         for key in held.keys:
-            self._by_queue.setdefault(key, {})[held] = None
+            self._by_queue.setdefault(key, {}).setdefault(held.contest, {})[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
         self._by_sweep.setdefault(number, {})[held] = None
         self.count += 1
@@ -201,15 +228,37 @@ class PullHold:
         """Retry held pulls of marked queues: at least one, so that none waits for ever behind expensive ones."""
         self._is_wake_scheduled = False
         for key in self._marked:
-            self._waking.update(self._by_queue.get(key, {}))
+            for contest, held_requests in self._by_queue.get(key, {}).items():
+                if contest is None:
+                    self._waking.update(held_requests)
+                else:
+                    self._contests[key, contest] = iter(tuple(held_requests))
         self._marked.clear()
+        end = self._loop.time() + TURN_S
         for _ in range(len(self._waking)):
             held, _ = self._waking.popitem(last=False)
             self._retry_all([held], must_answer=False)
-            if self._waking and self._is_spent():
+            if self._waking and (self._is_spent() or self._loop.time() >= end):
                 break
-        if self._waking:
+        while self._contests:
+            self._retry_next()
+            if self._loop.time() >= end:
+                break
+        if self._waking or self._contests:
             self._wake_soon()
+
+    def _retry_next(self) -> None:
+        """Retry the next request of a contest, and let the others follow if it has left messages."""
+        name, others = self._contests.popitem(last=False)
+        key, contest = name
+        for held in others:
+            if isinstance(held, HeldPull) or held not in self._by_queue.get(key, {}).get(contest, ()):
+                continue  # it was dropped since
+            held.is_more_left = True
+            self._retry_all([held], must_answer=False)
+            if held.is_more_left:
+                self._contests[name] = others
+            return
 
     def _sweep(self) -> None:
         sweep_now = int(self._loop.time() / SWEEP_INTERVAL_S)
@@ -243,7 +292,10 @@ class PullHold:
         self.count -= 1
         self._waking.pop(held, None)
         for key in held.keys:
-            _discard(self._by_queue, key, held)
+            contests = self._by_queue[key]
+            _discard(contests, held.contest, held)
+            if not contests:
+                del self._by_queue[key]
         _discard(self._by_connection, held.connection, held)
         _discard(self._by_sweep, sweep_number(held.deadline), held)
 

@@ -94,7 +94,9 @@ class StoredTables:
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
         core.request_modes.load(self._load(MODE_TABLE, MessageRequestModes))
-        self._ordered.load(self._load(ORDER_TABLE, OrderDocument), core.clock.wall_ms())
+        now_ms = core.clock.wall_ms()
+        lead_ms = now_ms - core.clock.monotonic_ms()
+        self._ordered.load(self._load(ORDER_TABLE, OrderDocument), now_ms, wall_lead_ms=lead_ms)
         self._timers.progress.load(self._load("timerProgress", TimerDocument))
         if core.accounts is not None:
             self._load_accounts(core.accounts)

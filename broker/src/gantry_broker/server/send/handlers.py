@@ -15,6 +15,7 @@ import msgspec
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.broker_properties import remove_broker_properties
 from gantry_broker.server.core.priorities import place_by_priority
 from gantry_broker.server.core.refusals import Refused, check_topic_name, store_refusal
 from gantry_broker.server.core.send_routes import json_text
@@ -374,13 +375,6 @@ def read_send(command: Command) -> SendMessageV2:
         return SendMessageV2.read(command.ext)
     first = SendMessage.read(command.ext)
     return SendMessageV2(**{info.name: getattr(first, info.name) for info in msgspec.structs.fields(SendMessage)})
-
-
-def remove_broker_properties(properties: dict[str, str]) -> dict[str, str]:
-    """Remove the properties that only the broker may set."""
-    properties.pop(keys.POP_CHECKPOINT, None)
-    properties.pop(keys.RECORD_CRC, None)
-    return properties
 
 
 def parse_delay_level(properties: dict[str, str], levels: int) -> int:

@@ -21,6 +21,7 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.broker_properties import remove_broker_properties
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.timer_properties import is_timer
@@ -31,7 +32,6 @@ from gantry_broker.server.send.handlers import (
     encode_stored_properties,
     is_waiting_for_store,
     read_send,
-    remove_broker_properties,
 )
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
 from gantry_remoting.addresses import join_address

@@ -10,6 +10,7 @@ failures is stored in the record, so that neither a restart nor another broker w
 Retries of a group are spread over its retry queues, since their order does not matter.
 """
 
+from gantry_broker.server.core.broker_properties import remove_broker_properties
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.send.handlers import OutgoingMessage, SendHandlers
@@ -73,17 +74,29 @@ def _read_original(sends: SendHandlers, back: SendBack) -> StoredMessage:
     if message.sys_flag & FLAG_INNER_BATCH:
         # RocketMQ refuses it, too. Its clients then send the one message of the batch to the retry topic themselves.
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the record at {back.offset} is a batch of several messages")
-    if message.topic in names.HIDDEN_TOPICS:
+    if message.topic in names.HIDDEN_TOPICS or (back.delay_level < 0 and not _is_origin(back, message.topic)):
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
     return message
+
+
+def _is_origin(back: SendBack, topic: str) -> bool:
+    """Return whether a message of ``topic`` may go to the dead letters of a request that names its origin.
+
+    A proxy sends such requests for its clients. It has compared their permissions with the origin that they name, and
+    the guard compares only those of the proxy with the message. Consumers name the topic to which the message was sent
+    first, also for a message of their retry topic. Their retries are not compared, since some leave out a namespace.
+    """
+    if back.origin_topic in (None, "", topic) or topic == names.retry_topic(back.group):
+        return True
+    return names.pop_retry_origin(topic, back.group) == back.origin_topic
 
 
 def _make_retry(
     sends: SendHandlers, back: SendBack, group: SubscriptionGroupConfig, original: StoredMessage
 ) -> OutgoingMessage:
     """Return the message as it is stored again: with its retry or dead letter topic, queue and properties."""
-    properties = dict(original.properties)
-    for name in (keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.RECORD_CRC):
+    properties = remove_broker_properties(dict(original.properties))
+    for name in (keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID):
         properties.pop(name, None)
     properties.setdefault(keys.RETRY_TOPIC, original.topic)
     properties.setdefault(keys.ORIGIN_MESSAGE_ID, original.offset_message_id)

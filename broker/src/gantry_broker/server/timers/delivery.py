@@ -17,6 +17,7 @@ from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.delay.drafts import find_destination, record_properties
 from gantry_broker.server.timers.drafts import delivered_draft
 from gantry_broker.server.timers.entries import (
+    REPLACED,
     Entry,
     decode_entry,
     due_of,
@@ -24,6 +25,7 @@ from gantry_broker.server.timers.entries import (
     entries_of,
     first_key,
     real_topic,
+    replaces,
     source_of,
 )
 from gantry_broker.server.timers.progress import TimerProgress
@@ -56,20 +58,27 @@ class _Batch:
         return [*self.urgent, *self.pending]
 
 
+CopyKey = tuple[int, int, int, str]
+"""The due time, the first copy, the key hash and the topic of a message."""
+
+
 class _Due(NamedTuple):
     """What is done with a due message."""
 
     entry: Entry
+    topic: str
+    """Its own topic."""
+
     draft: Draft | None
     """The message for its own topic; None if it is not delivered."""
 
-    topic: str | None
+    pending_topic: str | None
     """The topic for which it is not pending any more; None if it was not counted, or its copy is."""
 
     @property
-    def copy_key(self) -> tuple[int, int]:
-        """What all copies of a message have in common: the due time, and the first copy."""
-        return self.entry.due_ms, self.entry.origin
+    def copy_key(self) -> CopyKey:
+        """What all copies of a message have in common, and no other message has."""
+        return self.entry.due_ms, self.entry.origin, self.entry.key_hash, self.topic
 
 
 @final
@@ -79,7 +88,7 @@ class _Slice:
     def __init__(self) -> None:
         self.drafts: list[Draft] = []
         self.due: list[_Due] = []
-        self.copies: set[tuple[int, int]] = set()
+        self.copies: set[CopyKey] = set()
         """The keys of its messages that were stored again."""
         self._bytes = 0
 
@@ -110,8 +119,8 @@ class TimerDelivery:
         self._progress: Final = progress
         self._reader: Final = reader
         self._window: Final = window
-        self._copies: set[tuple[int, int]] = set()
-        """(due time, first copy) of the copies that were delivered last, all with one due time."""
+        self._copies: set[CopyKey] = set()
+        """The keys of the copies that were delivered last, all with one due time."""
         self._skipped: set[int] = set()
         """Queue offsets of messages that were damaged when they were due, since the start."""
 
@@ -202,8 +211,8 @@ class TimerDelivery:
     def _note_done(self, one: _Due, now_ms: int, *, is_late: bool) -> None:
         """Record that a message is not pending any more. Called after the append, which may have failed."""
         entry = one.entry
-        if one.topic is not None:
-            self._progress.pending.note_done(entry, one.topic, is_late=is_late)
+        if one.pending_topic is not None:
+            self._progress.pending.note_done(entry, one.pending_topic, is_late=is_late)
         if one.draft is not None:
             self.lateness_ms_max = max(self.lateness_ms_max, now_ms - entry.due_ms)
             if entry.origin != entry.queue_offset:
@@ -232,14 +241,17 @@ class TimerDelivery:
         record: bytes,
         known: dict[tuple[bytes, bytes], ConsumeQueue | None],
         now_ms: int,
-        copies: Set[tuple[int, int]],
+        copies: Set[CopyKey],
     ) -> _Due:
         """Return what is to be done with a due message. ``copies`` are those that are delivered with it."""
         pairs = record_properties(record, 0, len(record))
         if entry.encode() not in entries_in(record, 0, pairs):
-            return _Due(entry, None, None)
-        one = _Due(entry, None, None if self._window.is_replaced(entry) else real_topic(pairs))
-        if self.is_cancelled(entry) or one.copy_key in self._copies or one.copy_key in copies:
+            return _Due(entry, "", None, None)
+        topic = real_topic(pairs)
+        cancellation = self.find_cancellation(entry, topic)
+        is_replaced = cancellation is not None and cancellation.kind == REPLACED
+        one = _Due(entry, topic, None, None if is_replaced else topic)
+        if cancellation is not None or one.copy_key in self._copies or one.copy_key in copies:
             return one
         queue = find_destination(pairs, known, self._find_target_queue)
         if queue is None:
@@ -252,21 +264,19 @@ class TimerDelivery:
         self._core.topics.ensure_queue(topic, queue_id)
         return self._core.store.queues.get_or_create(topic, queue_id)
 
-    def is_cancelled(self, entry: Entry) -> bool:
-        """Whether a message in the window was recalled, or stored again, by a record that the log still has.
+    def find_cancellation(self, entry: Entry, topic: str) -> Entry | None:
+        """Return the entry by which a message for this topic was stored again or recalled; None if there is none.
 
-        A recall that was just appended is not readable yet, and counts.
+        The log must still have its record. A recall or copy that was just appended is not readable yet, and counts.
         """
         for one in self._window.find_cancellations(entry):
             source = source_of(one)
-            record = None if source >= self._reader.position else self._reader.find_record(source)
-            if record is None:
-                if source >= self._reader.position:
-                    return True
-                continue
-            if one.encode() in entries_of(record, 0, len(record)):
-                return True
-        return False
+            if source >= self._reader.position:
+                return one
+            record = self._reader.find_record(source)
+            if record is not None and _is_confirmed(one, record, entry, topic):
+                return one
+        return None
 
     def deliver_healed(self) -> None:
         """Deliver messages that were skipped as damaged, and are healed. Raises errors of the store."""
@@ -282,6 +292,15 @@ class TimerDelivery:
             self._core.store.append([one.draft])
             self._core.stats.count_put(1, self._core.store)
             log.warning("delivered healed timer message late", extra={"queue_offset": entry.queue_offset})
-        if one.topic is not None:
-            self._progress.pending.note_done(entry, one.topic, is_late=True)
+        if one.pending_topic is not None:
+            self._progress.pending.note_done(entry, one.pending_topic, is_late=True)
         self._skipped.discard(entry.queue_offset)
+
+
+def _is_confirmed(one: Entry, record: bytes, entry: Entry, topic: str) -> bool:
+    """Whether the record of a cancellation confirms that it cancels a message for this topic."""
+    pairs = record_properties(record, 0, len(record))
+    found = entries_in(record, 0, pairs)
+    if one.encode() not in found:
+        return False
+    return one.kind != REPLACED or (replaces(decode_entry(found[0]), entry) and real_topic(pairs) == topic)

@@ -9,8 +9,9 @@ its record gives is left over from a part of the log that was truncated, and is 
 A *message* waits until it is due. A *recall* cancels the messages with the same key whose origin is before its own, and
 that are due within a second after it, since RocketMQ's times are only that precise. A *replaced* entry cancels exactly
 one message, at its queue offset, which was stored again before its log file expired; its origin is the queue offset of
-that copy. Otherwise the origin is the queue offset of the first copy, so that a copy is cancelled by a recall from
-before it was made. At one due time, recalls and replaced entries sort first.
+that copy. It counts only if that copy is one of the same message (`replaces`): older versions of Gantry have stored the
+properties of copies also in messages of clients. Otherwise the origin is the queue offset of the first copy, so that a
+copy is cancelled by a recall from before it was made. At one due time, recalls and replaced entries sort first.
 
 The key hash is that of topic and unique id. It is cryptographic, so that no producer can construct a message whose
 recall cancels another one.
@@ -98,6 +99,16 @@ def cancels(recall: Entry, message: Entry) -> bool:
     """Whether a recall with the key of a message cancels it."""
     is_earlier = message.origin < recall.origin
     return is_earlier and recall.due_ms <= message.due_ms < recall.due_ms + JAVA_PRECISION_MAX_MS
+
+
+def replaces(copy: Entry, message: Entry) -> bool:
+    """Whether a message is one of the same message as ``copy``: both have one key, first copy and due time.
+
+    The due time of RocketMQ's messages is less precise in copies. Messages without a key need a look at their topics.
+    """
+    is_same = copy.kind == message.kind == MESSAGE and copy.key_hash == message.key_hash
+    is_due_then = message.due_ms <= copy.due_ms < message.due_ms + JAVA_PRECISION_MAX_MS
+    return is_same and is_due_then and copy.origin == message.origin
 
 
 def source_of(entry: Entry) -> int:

@@ -24,11 +24,13 @@ from gantry_broker.server.timers.entries import (
     entries_of,
     kind_of,
     real_topic,
+    source_of,
 )
 from gantry_broker.server.timers.pending import ReadMessage
 from gantry_broker.server.timers.progress import MARKS_MAX, TimerProgress
 from gantry_broker.server.timers.urgent import UrgentMessages
 from gantry_broker.server.timers.window import DueWindow
+from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_wire import names
 from gantry_wire.message import INT, RECORD_HEAD
 
@@ -83,24 +85,41 @@ class TimerReader:
         self.urgent.clear()
 
     def restore(self, indexed: IndexedPosition) -> bool:
-        """Start after the indexed messages; False if the log does not have the last of them as it was indexed.
+        """Start after the indexed messages; False if the due files have entries that do not follow from the queue.
 
-        The record is read from the log, since the queue may not be visible up to there yet.
+        Whether they do is decided by the last indexed message. Its record is read from the log, since the queue may not
+        be visible up to there yet: a start hides messages until slaves have confirmed them.
         """
-        store, offset = self._core.store, indexed.queue_offset - 1
-        queue = store.queues.get(names.TIMER_TOPIC, 0)
-        if offset < 0:
+        if indexed.queue_offset <= 0:
             return True
-        if queue is None or queue.end <= offset or indexed.last_physical < 0:
+        queue = self._core.store.queues.get(names.TIMER_TOPIC, 0)
+        if queue is None or indexed.last_physical < 0:
             return False
-        if indexed.last_physical >= store.log.min_physical:
-            record = store.guard.message_at(indexed.last_physical)
-            entries = [] if record is None else entries_of(record, 0, len(record))
-            if not entries or entries[0].hex() != indexed.last_entry:
-                return False
-        self.position, self._last_entry = indexed.queue_offset, bytes.fromhex(indexed.last_entry)
+        entry, end = bytes.fromhex(indexed.last_entry), queue.end
+        if self._is_in_log(entry, indexed.last_physical):
+            end = max(end, source_of(decode_entry(entry)) + 1)
+        elif end < indexed.queue_offset or not self._is_in_queue(queue, entry, indexed.last_physical):
+            return False
+        # Messages without a valid time may have followed the last indexed one. The log may have lost them.
+        self.position, self._last_entry = min(indexed.queue_offset, end), entry
         self._last_physical = indexed.last_physical
         return True
+
+    def _is_in_log(self, entry: bytes, physical: int) -> bool:
+        """Return whether the record at this offset of the log has this entry, and is of the present topic."""
+        store = self._core.store
+        if physical < store.queues.deleted.get(names.TIMER_TOPIC, -1):
+            return False
+        record = store.guard.message_at(physical)
+        return record is not None and entries_of(record, 0, len(record))[:1] == [entry]
+
+    def _is_in_queue(self, queue: ConsumeQueue, entry: bytes, physical: int) -> bool:
+        """Return whether the queue had this entry, whose record has expired or is damaged."""
+        store, offset = self._core.store, source_of(decode_entry(entry))
+        if physical < store.log.min_physical:
+            return True
+        unit = queue.unit(offset)
+        return unit is not None and unit[0] == physical and store.guard.message_at(physical) is None
 
     def find_record(self, queue_offset: int) -> bytes | None:
         """Return the record at this queue offset; None if it has expired, is damaged, or is not visible yet."""

@@ -24,7 +24,6 @@ from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.timers.drafts import recall_draft
 from gantry_broker.server.timers.entries import (
-    MESSAGE,
     RECALL,
     REPLACED,
     Entry,
@@ -33,6 +32,7 @@ from gantry_broker.server.timers.entries import (
     entries_of,
     hash_key,
     recall_entry,
+    replaces,
 )
 from gantry_broker.server.timers.service import TimerService
 from gantry_remoting import Connection
@@ -136,20 +136,23 @@ class RecallHandlers:
         found, _, _ = self._core.store.keys.records(names.TIMER_TOPIC, handle.unique_id, COPIES_MAX, 0, 1 << 62)
         key_hash = hash_key(handle.topic.encode(), handle.unique_id.encode())
         messages: dict[int, tuple[Entry, bytes]] = {}
-        others: list[Entry] = []
+        recalls: list[Entry] = []
+        copies: list[tuple[int, Entry]] = []  # (queue offset of the copy before, this copy)
         for record in found:
-            for entry in map(decode_entry, entries_of(record, 0, len(record))):
-                if entry.kind == MESSAGE and entry.key_hash == key_hash:
+            entries = [decode_entry(one) for one in entries_of(record, 0, len(record))]
+            for entry in entries:
+                if entry.kind == REPLACED:
+                    copies.append((entry.queue_offset, entries[0]))
+                elif entry.key_hash == key_hash and entry.kind == RECALL:
+                    recalls.append(entry)
+                elif entry.key_hash == key_hash:
                     messages[entry.queue_offset] = entry, record
-                elif entry.kind == REPLACED or entry.key_hash == key_hash:
-                    others.append(entry)
         now_ms = self._core.clock.wall_ms()
-        replaced = {entry.queue_offset for entry in others if entry.kind == REPLACED}
-        recalls = [entry for entry in others if entry.kind == RECALL]
         pending: dict[int, bytes] = {}
         is_recalled = False
         for offset, (entry, record) in messages.items():
-            if offset in replaced or entry.due_ms <= now_ms or not self._timers.is_pending(entry):
+            is_replaced = any(previous == offset and replaces(copy, entry) for previous, copy in copies)
+            if is_replaced or entry.due_ms <= now_ms or not self._timers.is_pending(entry):
                 continue
             if entry.due_ms <= self._core.store.log.last_timestamp_ms and self._has_copy(handle, record):
                 continue

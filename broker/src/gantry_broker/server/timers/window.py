@@ -6,13 +6,16 @@ Every pending entry before `covered` is in memory, so the service delivers from 
 the due files in runs of a bounded size, however many are due in one hour or in one millisecond, and new entries before
 `covered` are added as they are read. When too many are added, `covered` moves back: the files have them.
 
-Recalls are in memory for the messages that are in memory, and from their request until they are read from the log.
+Recalls are in memory for the messages that are in memory, and from their request until they are read from the log. Any
+number of them may have one key, since a producer chooses it. Of those with one time the one with the last origin
+cancels all that the others cancel; they count only if the log has lost its record. So adding a recall takes the same
+time, however many there are, and a message is compared with at most one recall for each millisecond of a second.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, final
 
 from gantry_broker.server.timers.entries import (
@@ -45,14 +48,17 @@ class DueWindow:
         self._run: list[bytes] = []
         self._position = 0
         self._fresh: list[bytes] = []
-        self._recalls: dict[int, list[Entry]] = {}
-        """Key hash -> recalls."""
-        self._replaced: dict[int, Entry] = {}
-        """Queue offset of a message that was stored again -> the entry that cancels it."""
+        self._recalls: dict[int, dict[int, Entry]] = {}
+        """Key hash -> due time -> the recall with the last origin."""
+        self._other_recalls: dict[tuple[int, int], set[Entry]] = {}
+        """Key hash and due time -> the other recalls."""
+        self._recall_count = 0
+        self._replaced: dict[int, set[Entry]] = {}
+        """Queue offset of a message -> the entries of records that claim to be its copy; no more than one can be."""
         self._forget_at = RECALLS_MIN
 
     def __repr__(self) -> str:
-        return f"<DueWindow entries={len(self)} recalls={len(self._recalls)}>"
+        return f"<DueWindow entries={len(self)} recalls={self._recall_count}>"
 
     def __len__(self) -> int:
         return len(self._run) - self._position + len(self._fresh)
@@ -66,6 +72,8 @@ class DueWindow:
         self._run, self._position, self._fresh = [], 0, []
         if not keeps_recalls:
             self._recalls.clear()
+            self._other_recalls.clear()
+            self._recall_count = 0
             self._replaced.clear()
         self.covered = first_key(due_ms - JAVA_PRECISION_MAX_MS)
 
@@ -88,22 +96,50 @@ class DueWindow:
 
     def cancel(self, entry: Entry) -> None:
         """Add a recall, or a message that was stored again, also for messages that are not in memory yet."""
-        if entry.kind == RECALL:
-            recalls = self._recalls.setdefault(entry.key_hash, [])
-            if entry not in recalls:
-                recalls.append(entry)
-        else:
-            self._replaced[entry.queue_offset] = entry
+        if entry.kind != RECALL:
+            self._replaced.setdefault(entry.queue_offset, set()).add(entry)
+            return
+        by_time = self._recalls.setdefault(entry.key_hash, {})
+        last = by_time.setdefault(entry.due_ms, entry)
+        if last is entry:
+            self._recall_count += 1
+        elif last != entry:
+            self._add_other_recall(by_time, last, entry)
+
+    def _add_other_recall(self, by_time: dict[int, Entry], last: Entry, entry: Entry) -> None:
+        """Add a recall with the same key and time as ``last``, which is the last one so far."""
+        others = self._other_recalls.setdefault((entry.key_hash, entry.due_ms), set())
+        if entry in others:
+            return
+        if _rank_of(entry) > _rank_of(last):
+            by_time[entry.due_ms], entry = entry, last
+        others.add(entry)
+        self._recall_count += 1
 
     def uncancel(self, entry: Entry) -> None:
         """Remove a cancellation, so that its messages are delivered if nothing else cancels them."""
-        recalls = self._recalls.get(entry.key_hash, [])
-        if self._replaced.get(entry.queue_offset) == entry:
-            del self._replaced[entry.queue_offset]
-        if entry in recalls:
-            recalls.remove(entry)
-            if not recalls:
-                del self._recalls[entry.key_hash]
+        if entry.kind != RECALL:
+            claims = self._replaced.get(entry.queue_offset, set())
+            claims.discard(entry)
+            if not claims:
+                self._replaced.pop(entry.queue_offset, None)
+            return
+        by_time, place = self._recalls.get(entry.key_hash, {}), (entry.key_hash, entry.due_ms)
+        others = self._other_recalls.get(place, set())
+        if by_time.get(entry.due_ms) == entry:
+            del by_time[entry.due_ms]
+            if others:
+                by_time[entry.due_ms] = max(others, key=_rank_of)
+                others.remove(by_time[entry.due_ms])
+        elif entry in others:
+            others.remove(entry)
+        else:
+            return
+        self._recall_count -= 1
+        if not others:
+            self._other_recalls.pop(place, None)
+        if not by_time:
+            del self._recalls[entry.key_hash]
 
     def add_run(self, entries: Iterable[bytes], covered: bytes) -> None:
         """Add loaded entries in due order, which are all from the present ``covered`` up to the new one."""
@@ -136,16 +172,19 @@ class DueWindow:
         for data in entries:
             heapq.heappush(self._fresh, data)
 
-    def is_replaced(self, entry: Entry) -> bool:
-        """Whether a message was stored again."""
-        return entry.queue_offset in self._replaced
-
-    def find_cancellations(self, entry: Entry) -> list[Entry]:
-        """Return the entries that cancel a message. The log may have lost the records of some."""
-        found = [self._replaced[entry.queue_offset]] if entry.queue_offset in self._replaced else []
-        if entry.key_hash != NO_KEY and entry.key_hash in self._recalls:
-            found += [one for one in self._recalls[entry.key_hash] if cancels(one, entry)]
-        return found
+    def find_cancellations(self, entry: Entry) -> Iterator[Entry]:
+        """Yield the entries that may cancel a message, copies first: their records decide, if the log has them."""
+        yield from self._replaced.get(entry.queue_offset, ())
+        by_time = self._recalls.get(entry.key_hash) if entry.key_hash != NO_KEY else None
+        if by_time is None:
+            return
+        times = range(entry.due_ms - JAVA_PRECISION_MAX_MS + 1, entry.due_ms + 1)
+        for due_ms in times if len(by_time) > len(times) else list(by_time):
+            last = by_time.get(due_ms)
+            if last is not None and cancels(last, entry):
+                yield last
+                others = self._other_recalls.get((entry.key_hash, due_ms), ())
+                yield from (one for one in others if cancels(one, entry))
 
     def _shrink(self) -> None:
         """Keep the entries that are due first, and let the due files have the others."""
@@ -156,13 +195,23 @@ class DueWindow:
 
     def forget_recalls_if_many(self, due_ms: int) -> None:
         """Call ``forget_recalls`` if recalls have doubled since the last call."""
-        if len(self._recalls) + len(self._replaced) >= self._forget_at:
+        if self._recall_count + len(self._replaced) >= self._forget_at:
             self.forget_recalls(due_ms)
-            self._forget_at = max(RECALLS_MIN, 2 * (len(self._recalls) + len(self._replaced)))
+            self._forget_at = max(RECALLS_MIN, 2 * (self._recall_count + len(self._replaced)))
 
     def forget_recalls(self, due_ms: int) -> None:
         """Forget recalls of messages that are all due before ``due_ms``, so that all are delivered or passed."""
         limit = due_ms - JAVA_PRECISION_MAX_MS
-        kept = {key: [one for one in recalls if one.due_ms >= limit] for key, recalls in self._recalls.items()}
-        self._recalls = {key: recalls for key, recalls in kept.items() if recalls}
-        self._replaced = {offset: one for offset, one in self._replaced.items() if one.due_ms >= limit}
+        kept = {
+            key: {due: one for due, one in by_time.items() if due >= limit} for key, by_time in self._recalls.items()
+        }
+        self._recalls = {key: by_time for key, by_time in kept.items() if by_time}
+        self._other_recalls = {place: others for place, others in self._other_recalls.items() if place[1] >= limit}
+        self._recall_count = sum(map(len, self._recalls.values())) + sum(map(len, self._other_recalls.values()))
+        claims = {offset: {one for one in some if one.due_ms >= limit} for offset, some in self._replaced.items()}
+        self._replaced = {offset: some for offset, some in claims.items() if some}
+
+
+def _rank_of(recall: Entry) -> tuple[int, int]:
+    """Return what orders the recalls of one key and time: the last origin cancels most, the last copy lives longest."""
+    return recall.origin, recall.queue_offset

@@ -63,6 +63,8 @@ class TransactionEndings:
         message = self._journal.read_message(half)
         if message is None:
             return self._answer_unreadable(half.physical)
+        if _is_of_proxy(request) and message.properties.get(keys.REAL_TOPIC) != request.topic:
+            return EndResult(ResponseCode.SYSTEM_ERROR, "the transaction is of another topic")
         if outcome is Outcome.COMMITTED:
             return self._commit(half, message)
         self._writer.end(half, outcome, [])
@@ -156,6 +158,15 @@ class TransactionEndings:
             if other.topic == topic and is_commit and is_committed_from(message, other):
                 return True
         return False
+
+
+def _is_of_proxy(request: EndTransaction) -> bool:
+    """Return whether a request has the form of a proxy's, whose producer group is the topic of its client's call.
+
+    The client has permission for that topic. A producer over remoting may have a group with the same name, and publish
+    to other topics: its transactions are not the client's. Such a producer names its topic or that of half messages.
+    """
+    return request.topic == request.producer_group
 
 
 def is_committed_from(half: StoredMessage, committed: StoredMessage) -> bool:

@@ -5,7 +5,8 @@
                  => open: h3, h2'               and nothing before h3 has to be read again after a restart
 
 Both queues are read in order, and reading a part again changes nothing. A half message that was stored again names its
-first offset, so that the older copies are not open any more even if their op message was torn off. A half message may
+first offset, so that the older copies are not open any more even if their op message was torn off. It counts as a copy
+only if it has their identity: an older version of Gantry may have stored that offset for a client. A half message may
 end before its next copy was read: then that copy has ended, too.
 """
 
@@ -51,6 +52,9 @@ class Half:
 
     origin: int = -1
     """The queue offset of its first copy; its own offset if it was not stored again."""
+
+    identity: bytes = b""
+    """What all copies of the message have in common, and no other message has."""
 
     is_restored: bool = False
     """Whether it is from before this broker was the master: the old master may have ended it incompletely."""
@@ -127,10 +131,13 @@ class OpenHalves:
         if half.queue_offset in self._ended or half.queue_offset in self._ended_unread:
             self._ended_unread.discard(half.queue_offset)
             return  # it has ended before it was read, perhaps as an older copy
-        older = self._open.pop(self._by_origin.get(half.origin, -1), None)
-        if older is not None:
+        older = self._open.get(self._by_origin.get(half.origin, -1))
+        if older is not None and older.identity == half.identity:
+            del self._open[older.queue_offset]
             is_restored = half.is_restored or older.is_restored
             half = replace(half, aliases=older.copies, is_restored=is_restored)
+        elif older is not None:  # it names another message, so it is no copy
+            half = replace(half, origin=half.queue_offset, aliases={})
         self._add(half)
 
     def skip_to(self, half_offset: int) -> None:

@@ -10,6 +10,7 @@ message: our op messages have it in a property of their own, and are found by th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -33,13 +34,12 @@ from gantry_wire.message import (
 
 OP_TAG: Final = "d"
 """RocketMQ's tag of an op message."""
-OUTCOME: Final = "GANTRY_OUTCOME"
-"""The property of an op message that holds the outcome."""
-OPEN_SINCE: Final = "GANTRY_OPEN_SINCE"
-"""The time at which a half message was first stored, on its later copies."""
 
 IMMUNITY_SECONDS_MAX: Final = 10 * 365 * 86_400
 """Limit of the time that a message may set before its first check."""
+
+IDENTITY_BYTES: Final = 16
+"""The size of the digest that tells half messages apart: no producer can construct two with the same one."""
 
 
 class Outcome(StrEnum):
@@ -90,6 +90,7 @@ def parse_half(message: StoredMessage, timeout_ms: int, check_interval_ms: int, 
         immunity_ms=own_ms,
         checks=checks,
         origin=origin_of(message),
+        identity=_identity_of(message),
         is_restored=is_restored,
     )
 
@@ -98,14 +99,24 @@ def _open_since_ms(message: StoredMessage, checks: int) -> int:
     """Return the time of the first copy, by a broker's clock if possible: a producer's may be days off."""
     if not checks:
         return message.store_timestamp_ms
-    own = _count(message.properties.get(OPEN_SINCE, ""))
+    own = _count(message.properties.get(keys.TRANSACTION_OPEN_SINCE, ""))
     return own or min(message.born_timestamp_ms, message.store_timestamp_ms)
 
 
 def origin_of(message: StoredMessage) -> int:
     """Return the queue offset of the first copy of a half message."""
     text = message.properties.get(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
-    return _count(text) if text else message.queue_offset
+    return min(_count(text), message.queue_offset) if text else message.queue_offset
+
+
+def _identity_of(message: StoredMessage) -> bytes:
+    """Return a digest of what every copy of a half message keeps, also in RocketMQ: its sender, time and content."""
+    properties = message.properties
+    texts = (properties.get(name, "") for name in (keys.REAL_TOPIC, keys.UNIQUE_KEY, keys.PRODUCER_GROUP))
+    head = keys.VALUE_END.join((message.born_host.hex(), str(message.born_timestamp_ms), *texts, ""))
+    digest = hashlib.blake2b(head.encode(), digest_size=IDENTITY_BYTES)
+    digest.update(message.body)
+    return digest.digest()
 
 
 def parse_ended_offsets(message: StoredMessage) -> list[int]:
@@ -118,7 +129,8 @@ def parse_ended_offsets(message: StoredMessage) -> list[int]:
 def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome, *, host: bytes, now_ms: int) -> Draft:
     """Return the op message that ends these copies of a half message. It is indexed by them and by the first copy."""
     found_by = tuple(str(offset) for offset in sorted({half.origin, *ended}))
-    properties = {keys.TAGS: OP_TAG, keys.KEYS: keys.KEY_SEPARATOR.join(found_by), OUTCOME: outcome.value}
+    found_text = keys.KEY_SEPARATOR.join(found_by)
+    properties = {keys.TAGS: OP_TAG, keys.KEYS: found_text, keys.TRANSACTION_OUTCOME: outcome.value}
     return Draft(
         queue=queue, body="".join(f"{offset}," for offset in ended).encode(),
         properties=keys.encode_properties(properties), sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0,
@@ -129,7 +141,7 @@ def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome
 
 def parse_outcome(message: StoredMessage) -> Outcome | None:
     """Return the outcome of a transaction from its op message; None if it has none."""
-    return ENDINGS.get(message.properties.get(OUTCOME, ""))
+    return ENDINGS.get(message.properties.get(keys.TRANSACTION_OUTCOME, ""))
 
 
 def is_op_for(message: StoredMessage, half_offset: int) -> bool:
@@ -160,7 +172,9 @@ def committed_draft(message: StoredMessage, queue: ConsumeQueue, timer: Mapping[
 
     ``timer`` has the properties of a timer message, whose delay begins with the commit, for the timer queue.
     """
-    properties = {name: value for name, value in (timer or message.properties).items() if name != OPEN_SINCE}
+    properties = {
+        name: value for name, value in (timer or message.properties).items() if name != keys.TRANSACTION_OPEN_SINCE
+    }
     return copy_draft(message, queue, properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset)
 
 
@@ -170,14 +184,14 @@ def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Dr
         **message.properties,
         keys.TRANSACTION_CHECK_TIMES: str(half.checks + 1),
         keys.TRANSACTION_PREPARED_QUEUE_OFFSET: str(half.origin),
-        OPEN_SINCE: str(half.open_since_ms),
+        keys.TRANSACTION_OPEN_SINCE: str(half.open_since_ms),
     }
     return copy_draft(message, queue, properties)
 
 
 def resumed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
     """Return the new half message of an abandoned transaction, with a check count of 0."""
-    dropped = (keys.TRANSACTION_PREPARED_QUEUE_OFFSET, OPEN_SINCE)
+    dropped = (keys.TRANSACTION_PREPARED_QUEUE_OFFSET, keys.TRANSACTION_OPEN_SINCE)
     properties = {name: value for name, value in message.properties.items() if name not in dropped}
     return copy_draft(message, queue, {**properties, keys.TRANSACTION_CHECK_TIMES: "0"})
 

@@ -2,8 +2,9 @@
 
 A start checks only the ends: a queue that is shorter than in the recovery point, or whose first or last unit does not
 point to its message, is rebuilt from the log; so is an index that differs from the recovery point. All others are
-trusted, and caught up. The same decisions are made here for a store that is not opened. Only an index of another log,
-or one with missing older files, is not detected here: ``DerivedFiles`` compares the files' ends and some entries.
+trusted, and caught up. The same decisions are made here for a store that is not opened. Not detected here are an index
+of another log, or one with missing older files: ``DerivedFiles`` compares the files' ends and some entries. Nor is a
+damaged unit because of which a queue would begin too late, which ``QueueSearch`` detects.
 """
 
 from __future__ import annotations
