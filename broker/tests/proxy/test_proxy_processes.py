@@ -29,7 +29,7 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 GROUP = "billing"
 READY = "proxy listening on "
 TIMEOUT_S = 120.0
-INVISIBLE_S = 5
+INVISIBLE_S = 3
 """How long a message that is not acknowledged stays away; an ack that takes longer has no effect."""
 RETRIED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """What SDKs repeat: a call whose connection is lost, or that a server has not begun."""
@@ -79,8 +79,8 @@ class Sdk:
 
     def __init__(self, *proxies: ProxyProcess, credentials: grpc.ChannelCredentials | None = None) -> None:
         target = "ipv4:" + ",".join(proxy.target for proxy in proxies)
-        options = [("grpc.lb_policy_name", "round_robin"), ("grpc.initial_reconnect_backoff_ms", 100)]
-        options.append(("grpc.ssl_target_name_override", "localhost"))
+        options = [("grpc.lb_policy_name", "round_robin"), ("grpc.ssl_target_name_override", "localhost")]
+        options += [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100)]
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(target, options=options)
         else:
