@@ -246,7 +246,7 @@ def build_core(
         delay=delay,
         timers=timers,
         transactions=Transactions(core) if guard is None else Transactions(core, make_half_message_check(guard)),
-        ordered=OrderedQueues(),
+        ordered=OrderedQueues(core.offsets.freed),
         flow=flow,
         retention=retention,
         scrubber=Scrubber(
