@@ -75,10 +75,14 @@ async def test_receipts_from_before_a_reset_have_no_effect_after_a_crash(tmp_pat
         await send(peer, b"0", b"1")
         old = await pop(peer, **ORDER)
         await reset(peer, 0)
+        again = await pop(peer, **ORDER, maxMsgNums=1)
+        await ack_all(peer, again.receipts, is_batch=False)
         copy = crashed(tmp_path / "store", "copy")
+    for file in (copy / "config").glob("consumerOrderInfo.json*"):
+        file.unlink()  # as if the kill had come before the next write of the last pops
     async with running_broker(copy) as broker, dialogue(broker) as peer:
         await ack_all(peer, old.receipts, is_batch=False)
-        assert (await pop(peer, **ORDER)).bodies == [b"0", b"1"]
+        assert b"1" in (await pop(peer, **ORDER)).bodies
 
 
 async def test_deleted_offsets_do_not_return_after_a_crash(tmp_path: Path) -> None:
@@ -88,7 +92,9 @@ async def test_deleted_offsets_do_not_return_after_a_crash(tmp_path: Path) -> No
         await send(peer, b"0", b"1")
         await peer.make_group(GROUP)
         assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+        broker.core.persistence.mark("consumerOffset", now=False)
         await broker.core.persistence.write_stale()
+        assert KEY in (tmp_path / "store/config/consumerOffset.json").read_text()
         await delete_group(peer)
         copy = crashed(tmp_path / "store", "copy")
     async with running_broker(copy) as broker:
