@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from gantry_interop import ha_store, java, peers, probe
 from gantry_interop.ha_store import FILE_BYTES
-from gantry_interop.processes import Nursery
+from gantry_interop.processes import Child, Nursery
 
-from gantry_client import Admin, FetchStatus, Message, NoRoute, Producer, PullConsumer, SendStatus
+from gantry_client import Admin, ClientError, FetchStatus, Message, NoRoute, Producer, PullConsumer, SendStatus
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import HaRole, HaStatus, OrderError, Promote, StatusRequest
 from gantry_testing.client import wait_until
@@ -168,3 +168,39 @@ async def test_apaches_broker_is_a_slave_of_ours(tmp_path: Path) -> None:
 async def _has_slave(store: Path) -> bool:
     status = await status_of(store)
     return status is not None and len(status.slaves) == 1 and status.slaves[0].received == status.wrote
+
+
+async def is_served(address: str, number: int) -> bool:
+    """Return whether a message is accepted by brokers that may just be starting."""
+    try:
+        return await is_accepted(address, number)
+    except ClientError:
+        return False
+
+
+@pytest.mark.slow
+async def test_our_pair_comes_back_by_apaches_name_server(tmp_path: Path) -> None:
+    """Both brokers are killed. The slave finds its master, which waits for it, by fields that Apache's server knows."""
+    await asyncio.to_thread(java.build)
+    master = peers.Layout(tmp_path / "master", settings={**ha_store.JAVA_SETTINGS, "brokerRole": "SYNC_MASTER"})
+    slave = peers.Layout(
+        tmp_path / "slave", settings={**ha_store.JAVA_SETTINGS, "brokerRole": "SLAVE", "brokerId": "1"},
+        name_server_override=master.name_server,
+    )  # fmt: skip
+    with Nursery(tmp_path / "logs") as nursery:
+        await asyncio.to_thread(peers.start_name_server, "apache", nursery, master)
+
+        async def start_pair() -> list[Child]:
+            first = await asyncio.to_thread(peers.start_broker, "gantry", nursery, master, "master")
+            return [first, await asyncio.to_thread(peers.start_broker, "gantry", nursery, slave, "slave")]
+
+        brokers = await start_pair()
+        async with Admin(master.name_server) as admin:
+            await admin.topics.create(TOPIC, queues=2)
+        await wait_until(lambda: is_served(master.name_server, 0), timeout_s=TIMEOUT_S)
+        for broker in brokers:
+            broker.kill()
+
+        await start_pair()
+        await wait_until(lambda: is_served(master.name_server, 1), timeout_s=TIMEOUT_S)
+        assert {0, 1} <= set(await read_from_committed_offset(master.name_server, count_max=100))

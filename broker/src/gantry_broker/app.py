@@ -370,6 +370,7 @@ class Broker(Host):
                 settings.ha_address,
                 broker_id,
                 self.external_addresses.find(broker_id),
+                is_provisional=self.roles.is_hidden,
             )
         )
 

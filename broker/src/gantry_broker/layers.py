@@ -11,10 +11,11 @@ from typing import Protocol
 
 from gantry_access import AccountFile, AccountStore, Guard, OwnAccount
 from gantry_broker.control.server import ControlServer
+from gantry_broker.external_addresses import ExternalAddresses
 from gantry_broker.ha.role_files import PromiseFile, RoleFile
 from gantry_broker.listeners import BrokerListeners
 from gantry_broker.ports import Clock, Disk
-from gantry_broker.registration import ExternalAddresses, Registration
+from gantry_broker.registration import Registration
 from gantry_broker.server.admin import topic_handlers
 from gantry_broker.server.admin.account_changes import AccountChangeHandlers
 from gantry_broker.server.admin.account_handlers import AccountHandlers
@@ -59,8 +60,8 @@ from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
 from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester
 from gantry_broker.server.roles.replication import Replication
+from gantry_broker.server.roles.role_host import Host as RolesHost
 from gantry_broker.server.roles.role_orders import RoleOrders
-from gantry_broker.server.roles.roles import Host as RolesHost
 from gantry_broker.server.roles.roles import Roles
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.roles.table_sync import TableSync
@@ -246,7 +247,7 @@ def build_core(
         delay=delay,
         timers=timers,
         transactions=Transactions(core) if guard is None else Transactions(core, make_half_message_check(guard)),
-        ordered=OrderedQueues(),
+        ordered=OrderedQueues(core.offsets.freed),
         flow=flow,
         retention=retention,
         scrubber=Scrubber(
@@ -363,7 +364,9 @@ def build_server(
     listeners = BrokerListeners(core, send_path, sends, pulls, visibility, tls=tls, guard=store_layer.guard)
     registration = Registration(
         None, list(settings.name_servers),
-        lambda: published_topics(core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn),
+        lambda: published_topics(
+            core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn, is_hidden=roles.is_hidden
+        ),
         period_ms=settings.register_period_ms, on_master=roles.follow_found_master, on_order_topics=host.mark_ordered,
         account=store_layer.account, tls=tls.name_server_context,
     )  # fmt: skip

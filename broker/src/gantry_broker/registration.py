@@ -1,30 +1,30 @@
 """Keeps this broker registered at its name servers.
 
 One task per name server keeps one connection open: a name server forgets a broker as soon as that connection closes.
-The whole topic table is sent at the start, right after a change, and once in each `registerNameServerPeriod`. An
-unreachable name server costs a log line when it becomes unreachable and when it returns, nothing else. When the broker
-stops being the master it unregisters its old broker id before it registers the new one, on the same connection, so that
-the two cannot overtake each other. A slave that becomes the master stays in the routes: at the same address it replaces
-its old broker id in one step, and at another one (`brokerMasterIP`) it unregisters the old address after the new one is
-registered.
+The whole topic table is sent at the start, right after a change, and once in each `registerNameServerPeriod`; by a
+slave that learns of no master, again after a few seconds. An unreachable name server costs a log line when it becomes
+unreachable and when it returns, nothing else. When the broker stops being the master it unregisters its old broker id
+before it registers the new one, on the same connection, so that the two cannot overtake each other. A slave that
+becomes the master stays in the routes: at the same address it replaces its old broker id in one step, and at another
+one (`brokerMasterIP`) it unregisters the old address after the new one is registered.
 """
 
 import asyncio
 import logging
-import re
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 from gantry_access import OwnAccount, StrictSigner
-from gantry_remoting import Channel, FileWatch, RemotingError, read_small_file
+from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import (
     MASTER_ID,
+    ClusterInfo,
     KeyValueTable,
     QueryRoute,
     RegisterBroker,
@@ -45,10 +45,9 @@ RETRY_S: Final = 1.0
 
 SETTLE_S: Final = 0.02
 """Changes within this many seconds are sent together."""
-MASTER_KEY: Final = "master"
-"""The name of the master's address in the file of external addresses."""
-_LINE: Final = re.compile(r"(?P<member>master|[1-9][0-9]{0,8})=(?P<address>[A-Za-z0-9.\-\[\]:]{1,260}:[0-9]{1,5})")
-"""A line of the file of external addresses: member and address."""
+
+SEARCH_PERIOD_S: Final = 3.0
+"""Seconds after which a slave registers again for which a name server has no master, to learn its address soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,12 @@ class BrokerIdentity:
     external_address: str = ""
     """Address by which clients outside of the network reach it; empty if there is none."""
 
+    is_provisional: bool = False
+    """Whether it yields to any other master: it registers only where none is registered.
+
+    A master that compares its log with slaves has not shown yet that it still is the master of its shard.
+    """
+
 
 def _replaces(new: BrokerIdentity | None, old: BrokerIdentity) -> bool:
     """Return whether name servers drop ``old`` when ``new`` is registered, so that unregistering is not needed.
@@ -78,7 +83,13 @@ def _replaces(new: BrokerIdentity | None, old: BrokerIdentity) -> bool:
     """
     if new is None:
         return False
-    same = replace(new, external_address=old.external_address, ha_address=old.ha_address, broker_id=old.broker_id)
+    same = replace(
+        new,
+        external_address=old.external_address,
+        ha_address=old.ha_address,
+        broker_id=old.broker_id,
+        is_provisional=old.is_provisional,
+    )
     is_promoted = new.broker_id == MASTER_ID != old.broker_id
     return old == same and (is_promoted or (new.broker_id, new.ha_address) == (old.broker_id, old.ha_address))
 
@@ -282,10 +293,10 @@ class Registration:
                     await self._account.refresh()
                 await self._unregister(address, channel, is_registered=False)
                 identity = self._identity
-                if identity is None:
+                if identity is None or await self._must_yield(address, channel, identity):
                     self.registered.discard(address)
                     self._progress.set()
-                    await self._changes[address].wait()
+                    await self._wait_for_change_or_period(address, self._period_s if identity else None)
                     if not channel.is_open:
                         return
                     continue
@@ -303,16 +314,41 @@ class Registration:
                     log.info("registered at name server", extra={"address": address})
                 self._published[address] = change_count
                 self.registered.add(address)
+                period_s = self._period_s
                 if identity.broker_id:
-                    self._on_master(RegisterBrokerResult.read(reply.ext).ha_server_addr or "")
+                    master = RegisterBrokerResult.read(reply.ext).ha_server_addr or ""
+                    self._on_master(master)
+                    period_s = period_s if master else min(period_s, SEARCH_PERIOD_S)
                 else:
                     self._read_order_topics(address, reply)
                 self._progress.set()
-                await self._wait_for_change_or_period(address)
+                await self._wait_for_change_or_period(address, period_s)
         finally:
             if not self._is_closing:
                 del self._channels[address]
                 await channel.close()
+
+    async def _must_yield(self, address: str, channel: Channel, identity: BrokerIdentity) -> bool:
+        """Return whether a provisional identity must not be registered: another master is, or may be, registered."""
+        if not identity.is_provisional:
+            return False
+        reply = await self._request(address, channel, Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
+        reason = reply.remark
+        if reply.code == ResponseCode.SUCCESS:
+            try:
+                members = read_document(reply.body, ClusterInfo).broker_addr_table.get(identity.name)
+            except FieldError as error:
+                reason = str(error)
+            else:
+                master = members.broker_addrs.get(MASTER_ID) if members is not None else None
+                if master in (None, identity.address):
+                    return False
+                reason = f"{master} is registered as the master"
+        if self._refusals.get(address, "") != reason:
+            facts = {"address": address, "reason": reason}
+            log.warning("not registered before the log is compared; slaves cannot find this broker", extra=facts)
+        self._refusals[address] = reason
+        return True
 
     def _read_order_topics(self, address: str, reply: Command) -> None:
         """Read the order topics from an answer, if the name server sends them."""
@@ -331,9 +367,10 @@ class Registration:
     def _wake(self, address: str) -> None:
         self._changes[address].set()
 
-    async def _wait_for_change_or_period(self, address: str) -> None:
+    async def _wait_for_change_or_period(self, address: str, period_s: float | None) -> None:
+        """Wait for a change, and for those that follow it at once, or until the period is over if there is one."""
         try:
-            async with asyncio.timeout(self._period_s):
+            async with asyncio.timeout(period_s):
                 await self._changes[address].wait()
                 await asyncio.sleep(SETTLE_S)
         except TimeoutError:
@@ -352,69 +389,3 @@ class Registration:
             body_crc32=body_checksum(body),
         )
         return Command(code=RequestCode.REGISTER_BROKER, ext=fields.write(), body=body)
-
-
-@final
-class ExternalAddresses:
-    """The addresses by which clients outside of the network reach this broker, from a file.
-
-        master=203.0.113.7:10911        the current master, whichever member that is
-        2=203.0.113.8:10911             the broker with that id, while it is a slave
-
-    Such addresses are assigned by others (a load balancer, a port of the machine), often after the broker has started,
-    so the file is read again every few seconds. A change is used when two checks have found the same, because a file
-    that is being written may end in the middle of an address. An unreadable file changes nothing, and without an
-    address clients outside do not learn of this broker. Owned by the event loop.
-    """
-
-    def __init__(self, path: str, on_change: Callable[[], None] = lambda: None) -> None:
-        """An empty path means that there are no addresses. ``on_change`` is called after each change."""
-        self._path: Final = path
-        self._on_change: Final = on_change
-        self._known: dict[str, str] = {}
-        self._found: dict[str, str] | None = None
-        """The addresses that the last check has found; None for an unreadable file."""
-
-        self._watch: Final = FileWatch("external addresses", self.check)
-
-    def find(self, broker_id: int) -> str:
-        """Return the address under this broker id; empty if there is none."""
-        return self._known.get(str(broker_id) if broker_id else MASTER_KEY, "")
-
-    async def start(self) -> None:
-        """Read the file, and check it every few seconds until closed."""
-        if self._path:
-            found = await self._read()
-            if found is not None:
-                self._adopt(found)
-            self._watch.start()
-
-    async def close(self) -> None:
-        """Stop checking the file for changes."""
-        await self._watch.close()
-
-    async def check(self) -> None:
-        """Use the addresses of the file, if they were the same at the last check."""
-        found = await self._read()
-        before, self._found = self._found, found
-        if found is not None and found == before:
-            self._adopt(found)
-
-    async def _read(self) -> dict[str, str] | None:
-        try:
-            text = (await asyncio.to_thread(read_small_file, self._path)).decode("utf-8", "replace")
-        except OSError:
-            return None
-        return parse_external_addresses(text)
-
-    def _adopt(self, found: dict[str, str]) -> None:
-        if found != self._known:
-            self._known = found
-            log.info("external addresses changed", extra={"path": self._path, "addresses": len(found)})
-            self._on_change()
-
-
-def parse_external_addresses(text: str) -> dict[str, str]:
-    """Return the addresses by "master" or broker id; invalid lines are ignored."""
-    found = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
-    return {match["member"]: match["address"] for match in found if match is not None}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.registration import ExternalAddresses, parse_external_addresses
+from gantry_broker.external_addresses import ExternalAddresses, parse_external_addresses
 from gantry_client import Message, Producer
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gantry_broker.ports import SystemClock
+from gantry_broker.server.core.freed_queues import KEPT_MS as FREED_KEPT_MS
+from gantry_broker.server.core.freed_queues import TIMES_MAX, FreedQueues
+from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.pop.order import (
     FREE_TIMES_MIN,
-    FREED_KEPT_MS,
-    FREED_MAX,
     ILLEGAL,
     KEPT_MS,
     OUTDATED,
@@ -144,18 +146,49 @@ def test_unused_and_forgotten_queues_leave_the_table(queues: OrderedQueues) -> N
     assert queues.document(1000).table == {}
 
 
-def test_receipts_from_before_a_queue_was_freed_have_no_effect(queues: OrderedQueues) -> None:
+def freed_queues(times: dict[str, int]) -> FreedQueues:
+    freed = FreedQueues()
+    freed.join(times)
+    return freed
+
+
+def test_receipts_from_before_a_queue_was_freed_have_no_effect() -> None:
     """A reset, or the deletion of the topic or the group, voids earlier receipts, also after a restart."""
+    freed = FreedQueues()
+    queues = OrderedQueues(freed)
+    queues.record_pop(KEY, 0, info_of(5, 6, 9))
     queues.forget(KEY, 0, now_ms=1500)
     queues.forget_keys("invoices", None, now_ms=1500)
     queues.forget_keys(None, "archive", now_ms=1500)
-    again = OrderedQueues()
+    again = OrderedQueues(freed_queues(freed.document(1500)))
     again.load(msgspec.json.decode(msgspec.json.encode(queues.document(1500)), type=OrderDocument), now_ms=1600)
     for known in (queues, again):
         for key in (KEY, "invoices@billing", "orders@archive"):
             assert known.ack(key, 0, 5, 1500, next_offset=5) == OUTDATED
             assert known.ack(key, 0, 5, 1501, next_offset=5) == 6
         assert known.ack(KEY, 1, 5, 1000, next_offset=5) == 6
+
+
+def test_times_that_an_earlier_release_has_stored_are_read() -> None:
+    """It stored them with the last pops."""
+    queues = OrderedQueues()
+    queues.load(OrderDocument(freed={f"{KEY}@0": 1500}), now_ms=1600)
+    assert queues.ack(KEY, 0, 5, 1500, next_offset=5) == OUTDATED
+
+
+def test_times_of_freed_queues_are_stored_with_the_offsets() -> None:
+    """A slave gets them with the master's offsets, and keeps its own later ones. RocketMQ's masters send none."""
+    master, slave = ConsumerOffsets(SystemClock()), ConsumerOffsets(SystemClock())
+    now_ms = SystemClock().wall_ms()
+    changes = master.change_count
+    master.freed.record_queue(KEY, 0, now_ms)
+    assert master.change_count > changes, "expected that slaves get the time"
+    slave.freed.record_queue(KEY, 1, now_ms + 5)
+    master.freed.record_queue(KEY, 1, now_ms)
+    slave.load(msgspec.json.decode(msgspec.json.encode(master.document()), type=OffsetDocument))
+    assert (slave.freed.last_ms(KEY, 0), slave.freed.last_ms(KEY, 1)) == (now_ms, now_ms + 5)
+    slave.load(OffsetDocument())
+    assert slave.freed.last_ms(KEY, 0) == now_ms
 
 
 def test_receipts_of_the_last_pop_have_no_effect_after_the_wall_clock_was_set_back(queues: OrderedQueues) -> None:
@@ -169,18 +202,23 @@ def test_receipts_of_the_last_pop_have_no_effect_after_the_wall_clock_was_set_ba
 
 def test_times_of_freed_queues_are_limited_in_age_and_number() -> None:
     """The latest time that was dropped counts for all queues: no receipt becomes valid again."""
-    queues = OrderedQueues()
-    for number in range(FREED_MAX + 1):
-        queues.forget(KEY, number, now_ms=1000 + number)
-    document = queues.document(1000)
-    assert document.freed and len(document.freed) <= FREED_MAX // 2 + 1
-    assert queues.ack(KEY, 0, 5, 1000, next_offset=5) == OUTDATED
-    assert queues.ack("others@billing", 0, 5, 1000, next_offset=5) == OUTDATED
+    freed = FreedQueues()
+    for number in range(TIMES_MAX + 1):
+        freed.record_queue(KEY, number, 1000 + number)
+    assert len(freed.document(1000)) <= TIMES_MAX // 2 + 1
+    assert freed.last_ms(KEY, 0) >= 1000
+    assert freed.last_ms("others@billing", 0) >= 1000
 
-    document = queues.document(1000 + FREED_MAX + FREED_KEPT_MS)
-    assert document.freed and len(document.freed) == 1
-    assert queues.ack(KEY, FREED_MAX, 5, 1000 + FREED_MAX, next_offset=5) == OUTDATED
-    assert queues.ack(KEY, FREED_MAX, 5, 1001 + FREED_MAX, next_offset=5) == 6
+    assert len(freed.document(1000 + TIMES_MAX + FREED_KEPT_MS)) == 1
+    assert freed.last_ms(KEY, TIMES_MAX) == 1000 + TIMES_MAX
+
+
+def test_times_of_a_master_are_limited_in_number() -> None:
+    """A member that has its own times, too, keeps no more of both."""
+    freed = freed_queues({f"{KEY}@{number}": 1000 + number for number in range(TIMES_MAX)})
+    freed.join({f"others@billing@{number}": 1000 for number in range(TIMES_MAX)})
+    assert len(freed.document(1000)) <= TIMES_MAX
+    assert freed.last_ms("others@billing", 0) >= 1000
 
 
 def test_truncated_log_voids_pops_of_lost_messages(queues: OrderedQueues) -> None:

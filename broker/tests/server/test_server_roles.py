@@ -17,7 +17,7 @@ from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
-from gantry_broker.server.roles import roles
+from gantry_broker.server.roles import role_host
 from gantry_broker.server.roles.role_status import count_slaves_to_compare
 from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.data_completeness import CompletenessRecord
@@ -209,7 +209,7 @@ async def test_clients_of_a_moved_address_are_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disconnects: bool
 ) -> None:
     """A Service leads to an old master for a moment after its role has moved: such clients would stay with a slave."""
-    monkeypatch.setattr(roles, "ADDRESS_MOVE_S", 5.0 if disconnects else 3600.0)
+    monkeypatch.setattr(role_host, "ADDRESS_MOVE_S", 5.0 if disconnects else 3600.0)
     async with running_group(tmp_path) as members:
         first = await members.start("one", **SYNC, **UNASSIGNED, brokerId="1")
         second = await members.start("two", **SYNC, **UNASSIGNED, brokerId="2")

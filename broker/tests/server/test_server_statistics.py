@@ -273,6 +273,21 @@ async def test_message_sent_back_again_counts_for_its_topic(broker: Broker, clie
     assert (await client.ask(315, missing)).code == 1
 
 
+@pytest.mark.parametrize("named", ["Orders" * 1000, "Other"], ids=["no topic", "topic that the group does not consume"])
+@pytest.mark.parametrize("is_retry", [False, True], ids=["message", "retry"])
+async def test_message_sent_back_counts_for_no_topic_that_a_client_invents(
+    broker: Broker, client: Dialogue, named: str, is_retry: bool
+) -> None:
+    """Otherwise a client could add any number of counters, which are kept for a day, and count for other groups."""
+    await client.send_ok(b"x", topic="Other")
+    topic = f"%RETRY%{GROUP}" if is_retry else TOPIC
+    reply = await client.send_ok(b"x", topic=topic, properties=properties_text(RETRY_TOPIC=named))
+    back = {"offset": str(parse_offset_message_id(reply["msgId"])[2]), "group": GROUP, "delayLevel": "4"}
+    assert (await client.ask(36, back)).code == 0
+
+    assert list(broker.core.topic_statistics._tables["back"]) == [f"{topic}@{GROUP}"]
+
+
 async def test_batches_and_delays_count_for_the_topic_that_stores_them(
     broker: Broker, client: Dialogue, clock: FakeClock
 ) -> None:

@@ -112,9 +112,7 @@ class Peer:
 
 def start(kind: str, nursery: Nursery, layout: Layout) -> Peer:
     """Start a peer and wait until a client could create a topic through it."""
-    layout.directory.mkdir(parents=True, exist_ok=True)
-    name_server = _start_name_server(kind, nursery, layout)
-    wait_until("the name server's answer", lambda: _is_answering(layout.name_server), READY_SECONDS_MAX, name_server)
+    name_server = start_name_server(kind, nursery, layout)
     broker = start_broker(kind, nursery, layout)
     return Peer(kind, layout, name_server, broker)
 
@@ -139,7 +137,15 @@ def start_broker(kind: str, nursery: Nursery, layout: Layout, name: str = "broke
     return broker
 
 
-def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
+def start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
+    """Start only the name server of a layout, and wait until it answers."""
+    layout.directory.mkdir(parents=True, exist_ok=True)
+    name_server = _launch_name_server(kind, nursery, layout)
+    wait_until("the name server's answer", lambda: _is_answering(layout.name_server), READY_SECONDS_MAX, name_server)
+    return name_server
+
+
+def _launch_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
     if is_apache(kind):
         home = layout.directory / "name-server-home"
         conf = layout.directory / "namesrv.conf"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from objects_scene import broker_sets, containers, facts, group, is_selected, of_kind, pods_of, rendered, template_hash
 
-from gantry_broker.registration import parse_external_addresses
+from gantry_broker.external_addresses import parse_external_addresses
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_operator.objects import external_address, names
 from gantry_wire.properties_text import read_properties

@@ -343,6 +343,25 @@ class ConsumeQueue:
         """Return the unit of any queue offset, readable or not; ``NO_UNIT`` outside of the files. Any thread."""
         return self._read_unit(self.files.files, offset)
 
+    def stored_units(self, first: int, last: int) -> list[Unit]:
+        """Return what ``stored_unit`` returns for the queue offsets ``[first, last)``, with few reads. Any thread."""
+        files = self.files.files
+        found: list[Unit] = []
+        per_file = self.files.file_size // CONSUME_UNIT_BYTES
+        while first < last:
+            stop = min(last, (first // per_file + 1) * per_file)
+            index = (first * CONSUME_UNIT_BYTES - files[0].base_offset) // self.files.file_size if files else -1
+            raw = b""
+            if 0 <= index < len(files):
+                position = first * CONSUME_UNIT_BYTES - files[index].base_offset
+                raw = files[index].file.pread((stop - first) * CONSUME_UNIT_BYTES, position)
+            if len(raw) == (stop - first) * CONSUME_UNIT_BYTES:
+                found += UNIT.iter_unpack(raw)
+            else:
+                found += [self._read_unit(files, offset) for offset in range(first, stop)]
+            first = stop
+        return found
+
     def _read_unit(self, files: tuple[MappedFile, ...], offset: int) -> Unit:
         start = offset * CONSUME_UNIT_BYTES
         index = (start - files[0].base_offset) // self.files.file_size if files else -1

@@ -1,13 +1,21 @@
-"""Search of consume queues by physical offset, which a damaged unit does not mislead.
+"""Search of consume queues by physical offset, which damaged units do not mislead.
 
     units          ... | n-2 | n-1 | n | n+1 | ...        is the border before unit n?
     log            record of n-1 |  physical  | record of n
 
-Bisection reads some twenty units and believes them, so one damaged unit can send it to the wrong side: messages would
-be skipped, or shown too early. Physical offsets ascend along a queue. So the border that bisection has found is right
+Bisection reads some twenty units and believes them, so a damaged unit can send it to the wrong side: messages would be
+skipped, or shown too early. Physical offsets ascend along a queue. So the border that bisection has found is right
 if the units on both of its sides are *certain*, even if other units are wrong. A unit is certain if the record that it
 points to is its message. Where there can be no record, for fillers and for messages that have expired, its physical
-offset must not contradict those of its neighbours.
+offset must not contradict those of its neighbours. Damaged units may confirm each other in this way, so an expired unit
+must also follow those before it: the ``ORDERED_UNITS`` nearest ones, and some at doubling distances.
+
+    units       expired | expired | live | live | damaged | damaged | live | ...
+                                              ^ not in order          ^ border of a bisection that believes units
+
+So no run of fewer damaged units misleads a search, unless they ascend from the last expired message to the beginning of
+the log, as if they had expired, too. Where no message of a queue has expired so far, no unit that points before the log
+is certain.
 
 An intact queue costs two records. At an uncertain unit the search continues to the next certain one on each side. If
 that one shows that the border is elsewhere, it is bisected for again. The units that remain are uncertain, and the
@@ -18,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Final, NamedTuple, final
 
 from gantry_broker.store.commit_log import CommitLog
@@ -32,6 +41,9 @@ from gantry_wire.message import RECORD_BYTES_MIN, check_record
 from gantry_wire.plain_records import PlainRecord
 
 log = logging.getLogger(__name__)
+
+ORDERED_UNITS: Final = 512
+"""How many units before an expired one are read: 10 KiB, more than two damaged pages of a disk."""
 
 
 class Border(NamedTuple):
@@ -74,7 +86,11 @@ class QueueSearch:
         """
         first, last = queue.min_offset, queue.readable_end
         # Later files are not read: they may have write buffers, which only the loop's thread may read.
-        return self._find_border(queue, first, last, lambda unit: has_expired(unit[0], unit[1], begin), begin).start
+        border = self._find_border(
+            queue, first, last, lambda unit: has_expired(unit[0], unit[1], begin),
+            read_end=begin, oldest=self._oldest_physical(queue),
+        )  # fmt: skip
+        return border.start
 
     def end_before(self, queue: ConsumeQueue, physical: int, seals: Seals) -> int:
         """Return the end that the queue had when the log ended at ``physical``.
@@ -82,7 +98,10 @@ class QueueSearch:
         Called by the loop's thread, or by the one to which the store belongs meanwhile. If the border is uncertain, the
         log is read from the last certain message to ``physical``, and decides.
         """
-        border = self._find_border(queue, queue.min_offset, queue.readable_end, lambda unit: unit[0] < physical)
+        border = self._find_border(
+            queue, queue.min_offset, queue.readable_end, lambda unit: unit[0] < physical,
+            oldest=self._oldest_physical(queue),
+        )  # fmt: skip
         if border.start == border.end:
             return border.start
         end = self._end_in_log(queue, border, physical, seals)
@@ -95,35 +114,49 @@ class QueueSearch:
     # -- the border ----------------------------------------------------------------------------------------------------
 
     def _find_border(
-        self, queue: ConsumeQueue, first: int, last: int, is_before: Callable[[Unit], bool], read_end: int = LOG_END_MAX
-    ) -> Border:
+        self, queue: ConsumeQueue, first: int, last: int, is_before: Callable[[Unit], bool],
+        *, read_end: int = LOG_END_MAX, oldest: int = 0,
+    ) -> Border:  # fmt: skip
         """Bisect the units ``[first, last)``, until the units on both sides of the border are certain.
 
-        The log is read only before ``read_end``.
+        The log is read only before ``read_end``. No message among the units begins before ``oldest``.
         """
         first, last = queue.limit_to_files(first, last)
         while True:
             middle = queue.partition(first, last, is_before)
             start = end = middle
-            while start > first and not self._is_certain(queue, start - 1, read_end):
+            while start > first and not self._is_certain(queue, start - 1, read_end, oldest):
                 start -= 1
             if start > first and not is_before(queue.stored_unit(start - 1)):
                 last = start - 1
                 continue
-            while end < last and not self._is_certain(queue, end, read_end):
+            while end < last and not self._is_certain(queue, end, read_end, oldest):
                 end += 1
             if end < last and is_before(queue.stored_unit(end)):
                 first = end + 1
                 continue
             return Border(start, end)
 
-    def _is_certain(self, queue: ConsumeQueue, number: int, read_end: int) -> bool:
+    def _oldest_physical(self, queue: ConsumeQueue) -> int:
+        """Return where the log begins if no message of an open queue has expired so far; else 0.
+
+        The beginning of a queue that was skipped by retention lags behind that of the log.
+        """
+        begin = self._log.min_physical
+        return begin if queue.stored_unit(queue.min_offset)[0] >= begin else 0
+
+    def _is_certain(self, queue: ConsumeQueue, number: int, read_end: int, oldest: int) -> bool:
         """Return whether a unit is right, as far as the log before ``read_end`` or its neighbours can show."""
         unit = queue.stored_unit(number)
         physical, size, _ = unit
         if not 0 <= physical < self._log.files.end_offset or size < RECORD_BYTES_MIN:
             return False
-        if is_filler(unit) or not self._log.min_physical <= physical < read_end:
+        if is_filler(unit):
+            return self._is_confirmed_by_neighbours(queue, number, unit)
+        if physical < self._log.min_physical:
+            is_possible = physical >= oldest and self._is_confirmed_by_neighbours(queue, number, unit)
+            return is_possible and _follows_earlier_units(queue, number, self._log.min_physical)
+        if physical >= read_end:
             return self._is_confirmed_by_neighbours(queue, number, unit)
         return self._points_to_its_message(queue, number, unit)
 
@@ -187,6 +220,21 @@ class QueueSearch:
             if any(start <= place < end for start, end in scan.damaged):
                 found.append(number)
         return max(found, default=border.start - 1) + 1
+
+
+def _follows_earlier_units(queue: ConsumeQueue, number: int, begin: int) -> bool:
+    """Return whether the units before an expired one are in order up to it, in a log that begins at ``begin``."""
+    first, _ = queue.limit_to_files(0, number)
+    units = queue.stored_units(max(first, number - ORDERED_UNITS), number + 1)
+    if not all(_is_in_order(unit, following, begin) for unit, following in pairwise(units)):
+        return False
+    lowest = next(unit[0] for unit in units if unit[:2] != EXPIRED_UNIT[:2])
+    distance = 2 * ORDERED_UNITS
+    while number - distance >= first:
+        if queue.stored_unit(number - distance)[0] > lowest:
+            return False
+        distance *= 2
+    return True
 
 
 def _is_in_order(unit: Unit, following: Unit, begin: int) -> bool:

@@ -84,7 +84,8 @@ def delete_topic(core: BrokerCore, command: Command, connection: Connection) -> 
         core.offsets.forget_topic(name)
         core.store.delete_topic(name)
         core.topic_statistics.forget_topic(name)
-    return _reply_when_written(core, command)
+    core.persistence.mark("consumerOffset", now=False)
+    return _reply_when_deleted(core, command)
 
 
 def _pop_retry_topics(core: BrokerCore, topic: str) -> list[str]:
@@ -171,6 +172,14 @@ async def _reply_when_written(core: BrokerCore, command: Command) -> Command:
     await core.persistence.wait_until_written("topics")
     await core.wait_until_published()
     return command.reply()
+
+
+async def _reply_when_deleted(core: BrokerCore, command: Command) -> Command:
+    """Answer when the offsets and the popped messages of the topic are deleted on the disk, too."""
+    reply = await _reply_when_written(core, command)
+    await core.persistence.wait_until_written("consumerOffset")
+    await core.offsets.wait_for_changes()
+    return reply
 
 
 # ------- checks

@@ -34,13 +34,14 @@ Resets are stored with the offsets, in their file and on slaves: a reset is as d
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
 import msgspec
 
 from gantry_broker.ports import Clock
+from gantry_broker.server.core.freed_queues import FreedQueues
 from gantry_broker.server.core.unsaved_progress import SEPARATOR, EpochStartOffsets, PoppedEnds, PulledOffsets
 from gantry_remoting import Connection
 from gantry_wire.commands.admin import DataVersion
@@ -49,7 +50,7 @@ from gantry_wire.names import REVIVE_GROUP, TRANSACTION_GROUP
 
 
 class OffsetDocument(Document):
-    """The content of consumerOffset.json, and, without pending resets, of the reply to code 43."""
+    """The content of consumerOffset.json, and, without the fields of resets, of the reply to code 43."""
 
     offset_table: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     """The committed offset of each queue, by topic@group and queue id."""
@@ -60,6 +61,9 @@ class OffsetDocument(Document):
 
     pending_resets: dict[str, dict[int, int]] | None = None
     """A field of ours, present only while a reset is pending; RocketMQ ignores unknown fields."""
+
+    freed: dict[str, int] | None = None
+    """A field of ours: the times of ``FreedQueues``, present only after resets or deletions."""
 
 
 class DelayOffsetDocument(Document):
@@ -196,6 +200,11 @@ class ConsumerOffsets:
         self.on_forgotten: Final[list[Callable[[str | None, str | None], None]]] = []
         """Called with the topic, or with the group, whose offsets are deleted; the other one is None."""
 
+        self.waits_for_changes: Final[list[Callable[[], Awaitable[None]]]] = []
+        """Each waits until what ``on_set`` and ``on_forgotten`` have caused survives a crash. Raises Refused."""
+
+        self.freed: Final = FreedQueues(self._record_change)
+        """When administrators freed queues of ordered pops."""
         self.resets: Final = OffsetResets(self._record_change)
         """Resets of groups that their consumers have not received yet."""
         self.epoch_starts: Final = EpochStartOffsets()
@@ -212,6 +221,11 @@ class ConsumerOffsets:
         """Return the committed offset; None if the group has none there."""
         queues = self._table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
+
+    def is_consumed(self, group: str, topic: str) -> bool:
+        """Whether the group has a committed offset in the topic, or has pulled from it since this start."""
+        key = f"{topic}{SEPARATOR}{group}"
+        return key in self._table or key in self.pulled
 
     def progress(self, group: str, topic: str, queue_id: int) -> int:
         """Return how far the group has come for a person: what is committed, or popped and not committed yet."""
@@ -314,6 +328,11 @@ class ConsumerOffsets:
         for notify in self.on_forgotten:
             notify(None, group)
 
+    async def wait_for_changes(self) -> None:
+        """Wait until the effects of administrators' changes on popped messages survive a crash. Raises Refused."""
+        for wait in self.waits_for_changes:
+            await wait()
+
     def clamp(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
         """Limit offsets to the end of a queue; return (group, old offset) of each that was beyond it."""
         moved: list[tuple[str, int]] = []
@@ -338,6 +357,7 @@ class ConsumerOffsets:
             data_version=self._version,
             pending_resets=self.resets.pending() or None,
             popped=sorted(self.popped & table.keys()) or None,
+            freed=self.freed.document(self._clock.wall_ms()) or None,
         )
 
     def load(self, document: OffsetDocument) -> None:
@@ -345,6 +365,7 @@ class ConsumerOffsets:
         self._version = document.data_version or self._version
         self.popped.clear()
         self.popped.update(document.popped or ())
+        self.freed.join(document.freed or {})
         pending = document.pending_resets or {}
         self.resets.load({key: queues for key, queues in pending.items() if key in self._table})
 

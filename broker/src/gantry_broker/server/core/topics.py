@@ -13,7 +13,7 @@ import msgspec
 from gantry_broker.ports import Clock
 from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion, TopicConfig, TopicConfigTable
-from gantry_wire.commands.nameserver import PERMISSION_INHERIT, PERMISSION_NORMAL, PERMISSION_WRITE
+from gantry_wire.commands.nameserver import PERMISSION_INHERIT, PERMISSION_NORMAL, PERMISSION_READ, PERMISSION_WRITE
 
 QUEUES_MAX: Final = 65536
 """The limit of queues of a topic on one broker; every queue costs a file once it is used."""
@@ -194,15 +194,21 @@ class TopicTable:
         self._on_change(topic)
 
 
-def published_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -> TopicConfigTable:
-    """Return the topics for name servers: with the epoch, and without write permission on a withdrawn master.
+def published_topics(
+    own: TopicConfigTable, epoch: int, *, is_withdrawn: bool, is_hidden: bool = False
+) -> TopicConfigTable:
+    """Return the topics for name servers: with the epoch, and with the permissions that clients have now.
 
-    The epoch decides which of two masters is the newer one.
+    The epoch decides which of two masters is the newer one. A withdrawn master has no write permission. A hidden one
+    has no permission: it is registered only so that slaves find it.
     """
     version = msgspec.structs.replace(own.data_version, state_version=epoch)
     topics = own.topic_config_table
-    if is_withdrawn:
-        # Name servers accept a table only if its version differs. A table with all permissions has no negative counter.
-        version = msgspec.structs.replace(version, counter=-1 - version.counter)
-        topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()}
+    if is_withdrawn or is_hidden:
+        # Name servers accept a table only if its version differs. A table with all permissions has no negative counter,
+        # that of a withdrawn master an odd one, and that of a hidden master an even one.
+        counter = -1 - 2 * version.counter - is_hidden
+        version = msgspec.structs.replace(version, counter=counter)
+        denied = PERMISSION_READ | PERMISSION_WRITE if is_hidden else PERMISSION_WRITE
+        topics = {name: msgspec.structs.replace(one, perm=one.perm & ~denied) for name, one in topics.items()}
     return msgspec.structs.replace(own, data_version=version, topic_config_table=topics)

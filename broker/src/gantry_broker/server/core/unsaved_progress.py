@@ -57,6 +57,10 @@ class PulledOffsets:
     def __init__(self) -> None:
         self._table: dict[str, dict[int, int]] = {}
 
+    def __contains__(self, key: str) -> bool:
+        """Whether a reader of this topic@group has pulled."""
+        return key in self._table
+
     def record(self, key: str, queue_id: int, next_offset: int) -> None:
         """Record that a reader of this topic@group has received all messages before ``next_offset``."""
         try:

@@ -160,7 +160,11 @@ async def delete_group(core: BrokerCore, command: Command, connection: Connectio
     core.groups.delete(request.group_name)
     if request.clean_offset:
         core.offsets.forget_group(request.group_name)
+        core.persistence.mark("consumerOffset", now=False)
     await core.persistence.wait_until_written("subscriptionGroup")
+    if request.clean_offset:
+        await core.persistence.wait_until_written("consumerOffset")
+        await core.offsets.wait_for_changes()
     return command.reply()
 
 

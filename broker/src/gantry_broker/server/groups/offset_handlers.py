@@ -106,7 +106,7 @@ def find_earliest_time(core: BrokerCore, command: Command, connection: Connectio
 
 @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
 def list_offsets(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    document = msgspec.structs.replace(core.offsets.document(), pending_resets=None)
+    document = msgspec.structs.replace(core.offsets.document(), pending_resets=None, freed=None)
     return command.reply(body=write_document(document))
 
 

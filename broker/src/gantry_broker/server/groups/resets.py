@@ -116,9 +116,10 @@ class ResetHandlers:
         return dumps({"offsetTable": table.render()})
 
     async def _reply_when_written(self, command: Command, body: bytes = b"") -> Command:
-        """Write the offsets to disk, and answer afterwards."""
+        """Write the offsets to disk, wait until popped messages are reset durably, too, and answer afterwards."""
         self._core.persistence.mark("consumerOffset", now=False)
         await self._core.persistence.wait_until_written("consumerOffset")
+        await self._core.offsets.wait_for_changes()
         return command.reply(body=body)
 
     # ------- resets by members

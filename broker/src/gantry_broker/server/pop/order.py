@@ -10,11 +10,7 @@ blocked no more, so that its messages are delivered again before their time, als
 they are never skipped. A slave has no table, and a member whose log is truncated forgets the pops of lost messages.
 
 The receipt of a queue without an entry may be from before a reset, or from before its topic or group was deleted. Then
-it must not ack a message that its pop has not returned. So the table keeps when queues were freed by an administrator:
-
-    receipt with a pop time at or before that    no effect
-    a later one                                  acks the message at which the next pop starts
-    a time that was dropped                      the latest of them counts for all queues
+it must not ack a message that its pop has not returned: ``core.freed_queues`` keeps when queues were freed.
 
 Owned by the event loop.
 """
@@ -28,6 +24,7 @@ from typing import Final, final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gantry_broker.server.core.freed_queues import FreedQueues
 from gantry_wire.commands.clients import Document
 
 SEPARATOR: Final = "@"
@@ -46,14 +43,6 @@ FREE_TIMES_MIN: Final = 4096
 
 KEPT_MS: Final = 24 * 3600 * 1000
 """How long the entry of a queue is kept that is not consumed, as in RocketMQ."""
-
-FREED_KEPT_MS: Final = 3 * 24 * 3600 * 1000
-"""How long it is kept when a queue was freed: the limit of an invisible time. Older receipts have no effect then."""
-FREED_MAX: Final = 10_000
-"""The limit of these times, some hundred bytes each. With more, the older half is dropped."""
-
-_ANY: Final = ""
-"""The scope of the latest of the times that were dropped: it stands for all queues."""
 
 
 class OrderInfo(Document):
@@ -107,18 +96,17 @@ class OrderDocument(Document):
     """The last ordered pop from each queue, by topic@group and queue id."""
 
     freed: dict[str, int] | UnsetType = UNSET
-    """A field of ours, which RocketMQ ignores: when queues were freed, by topic@group@queue, topic@ or @group."""
+    """A field of earlier releases: the times of ``FreedQueues``, which are read and no longer written."""
 
 
 @final
 class OrderedQueues:
     """The queues that are consumed in order. Owned by the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, freed: FreedQueues | None = None) -> None:
+        """``freed`` has the times at which administrators freed queues; without it no stored ones are known."""
         self._table: dict[str, dict[int, OrderInfo]] = {}
-        self._freed: dict[str, int] = {}
-        """When an administrator freed queues, in the time of pops, by scope as in the document."""
-
+        self._freed: Final = freed or FreedQueues()
         self._free: list[tuple[int, str, int]] = []
         """A heap of (time, topic@group, queue): when blocked queues may be free."""
         self._free_max = FREE_TIMES_MIN
@@ -162,7 +150,7 @@ class OrderedQueues:
         """
         info = self._table.get(key, {}).get(queue_id)
         if info is None:
-            is_valid = offset == next_offset and pop_time_ms > self._freed_ms(key, queue_id)
+            is_valid = offset == next_offset and pop_time_ms > self._freed.last_ms(key, queue_id)
             return offset + 1 if is_valid else OUTDATED
         if info.pop_time != pop_time_ms:
             return OUTDATED
@@ -196,7 +184,8 @@ class OrderedQueues:
         """
         info = self._table.get(key, {}).pop(queue_id, None)
         last_ms = 0 if info is None else info.pop_time
-        self._record_freed(f"{key}{SEPARATOR}{queue_id}", max(now_ms, last_ms))
+        self._freed.record_queue(key, queue_id, max(now_ms, last_ms))
+        self.change_count += 1
 
     def forget_keys(self, topic: str | None, group: str | None, now_ms: int) -> None:
         """Free all queues of a topic, or of a group, that was deleted, in the same way."""
@@ -204,7 +193,8 @@ class OrderedQueues:
             name, _, owner = key.partition(SEPARATOR)
             if topic in (None, name) and group in (None, owner):
                 now_ms = max(now_ms, *(info.pop_time for info in self._table.pop(key).values()), 0)
-        self._record_freed(f"{topic or ''}{SEPARATOR}{group or ''}", now_ms)
+        self._freed.record_owner(topic, group, now_ms)
+        self.change_count += 1
 
     def forget_beyond(self, end_of: Callable[[str, int], int]) -> None:
         """Forget pops of messages that the log lost when it was truncated: others will have their offsets.
@@ -232,12 +222,11 @@ class OrderedQueues:
             for key, queues in self._table.items()
         }
         self._table = {key: queues for key, queues in kept.items() if queues}
-        self._drop_freed(now_ms - FREED_KEPT_MS)
         table = {
             key: {number: msgspec.structs.replace(one, wall_lead_ms=UNSET) for number, one in queues.items()}
             for key, queues in self._table.items()
         }
-        return OrderDocument(table=table, freed=dict(self._freed) or UNSET)
+        return OrderDocument(table=table)
 
     def load(self, document: OrderDocument, now_ms: int, *, wall_lead_ms: int = 0) -> None:
         """Load the table of the file. No queue is blocked for longer than its invisible time from now on.
@@ -245,7 +234,8 @@ class OrderedQueues:
         ``now_ms`` is the wall time, and ``wall_lead_ms`` how far it is ahead of the clock of deadlines.
         """
         self._table = document.table
-        self._freed = dict(document.freed) if document.freed else {}
+        if document.freed:
+            self._freed.join(document.freed)
         for key, queues in self._table.items():
             for queue_id, info in list(queues.items()):
                 if not info.offset_list:
@@ -253,23 +243,6 @@ class OrderedQueues:
                     continue
                 info.wall_lead_ms = wall_lead_ms + max(0, info.pop_time - now_ms)  # the wall clock was set back
                 self._schedule(key, queue_id, info)
-
-    def _freed_ms(self, key: str, queue_id: int) -> int:
-        topic, _, group = key.partition(SEPARATOR)
-        scopes = (_ANY, f"{topic}{SEPARATOR}", f"{SEPARATOR}{group}", f"{key}{SEPARATOR}{queue_id}")
-        return max(self._freed.get(scope, 0) for scope in scopes)
-
-    def _record_freed(self, scope: str, now_ms: int) -> None:
-        self.change_count += 1
-        self._freed[scope] = now_ms
-        if len(self._freed) > FREED_MAX:
-            self._drop_freed(sorted(self._freed.values())[FREED_MAX // 2])
-
-    def _drop_freed(self, until_ms: int) -> None:
-        """Drop the times up to ``until_ms``. The latest of them counts for all queues from now on."""
-        dropped = [scope for scope, at_ms in self._freed.items() if at_ms <= until_ms]
-        if dropped:
-            self._freed[_ANY] = max(self._freed.pop(scope) for scope in dropped)
 
     def _schedule(self, key: str, queue_id: int, info: OrderInfo) -> None:
         self.change_count += 1

@@ -17,6 +17,7 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.pop.checkpoints import PopQueue
 from gantry_broker.server.pop.healing import HealedPops
 from gantry_broker.server.pop.journal import PopJournal
@@ -38,6 +39,9 @@ READY_TIMEOUT_S: Final = 10.0
 """How long a request waits until the checkpoints are read after a start."""
 READY_POLL_S: Final = 0.005
 """How often a waiting request checks whether they are read."""
+
+LATER: Final = "the change may be lost, repeat the request"
+"""The beginning of the answer to an administrator whose change is not durable."""
 
 
 @final
@@ -73,6 +77,7 @@ class Pops:
         self.writer.on_acked.append(self._on_acked)
         core.offsets.on_set.append(self._on_offset_set)
         core.offsets.on_forgotten.append(self._on_forgotten)
+        core.offsets.waits_for_changes.append(self.wait_for_changes)
 
     def __repr__(self) -> str:
         return f"<Pops {self.journal!r}>"
@@ -187,6 +192,23 @@ class Pops:
             self._deferred[0]()
             del self._deferred[0]
         self._hold.wake_all()
+
+    async def wait_for_changes(self) -> None:
+        """Wait until changes by administrators are made, and their records are on the disk.
+
+        A change that was kept is in memory only, so it is not answered as successful before. Raises Refused if it is
+        not made in time, or if another broker may have become the master: then it may be lost.
+        """
+        core, loop = self._core, asyncio.get_running_loop()
+        epoch, deadline = core.store.identity.epoch, loop.time() + READY_TIMEOUT_S
+        while self._deferred and self.journal.is_master and core.store.identity.epoch == epoch:
+            if loop.time() >= deadline:
+                raise Refused(NOT_READY.code, f"{LATER}: the checkpoints of popped messages are still read")
+            await asyncio.sleep(READY_POLL_S)
+        if not self.journal.is_master or core.store.identity.epoch != epoch:
+            raise Refused(NOT_READY.code, f"{LATER}: this broker is not the master any more")
+        if self.journal.is_used:
+            await asyncio.to_thread(core.store.flush)
 
     # -- the task ------------------------------------------------------------------------------------------------------
 

@@ -15,18 +15,17 @@ a store that is being changed. ``role_orders`` decides which orders are refused.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from gantry_broker.errors import BrokerError, StoreFull, is_disk_full
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import PromiseFile, RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
-from gantry_broker.registration import Registration
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.roles.completeness_recorder import CompletenessRecorder
 from gantry_broker.server.roles.replication import Replication
+from gantry_broker.server.roles.role_host import Host, close_clients_later
 from gantry_broker.server.roles.role_status import RoleStatus, count_slaves_to_compare, describe_loss, report_role
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.send.send_path import SendPath
@@ -40,23 +39,11 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
 
-ADDRESS_MOVE_S: Final = 2.0
-"""How long clients may still reach this broker by an address of the master, such as a Service: nodes update it late."""
+REGISTER_COMPARING_S: Final = 3.0
+"""Seconds after which a master that compares registers, so that slaves find it which do not know its address.
 
-
-class Host(Protocol):
-    """The interface of the broker that changes of role use."""
-
-    registration: Registration
-
-    def close_clients(self, reason: str) -> None:
-        """Close every client's connection, for this reason."""
-
-    def register(self, broker_id: int | None) -> None:
-        """Register at name servers with this broker id, or unregister."""
-
-    async def run_exclusively(self, change: Callable[[], None]) -> None:
-        """Run a change that waits for the disk while nothing else uses the store."""
+Slaves that know it have connected by then, so that after most starts the routes change once.
+"""
 
 
 @final
@@ -212,6 +199,21 @@ class Roles:
         self._compared.clear()
         await self._host.run_exclusively(self.replication.slave_store.prepare_copying)
         self.replication.master.compare(self.epoch, self.electable(), self._on_slave_refused)
+        asyncio.get_running_loop().call_later(REGISTER_COMPARING_S, self._register_comparing)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether clients must not use this broker although it is registered: it compares its log with slaves."""
+        return self.role is HaRole.COMPARING and not self.is_awaiting_acceptance
+
+    def _register_comparing(self) -> None:
+        """Register, with topics of no permission, so that slaves without this broker's address find it.
+
+        Otherwise they would wait for the registration of a master that waits for them.
+        """
+        if self.is_hidden and not self.is_closed:
+            self._host.register(0)
+            log.info("registered while comparing, so that slaves find this broker", extra={"epoch": self.epoch})
 
     def _on_slave_refused(self, session: MasterSession) -> None:
         """Handle a refused slave: after a comparison, or because it knows a newer master."""
@@ -228,6 +230,7 @@ class Roles:
             self.replication.master.stop(self.problem)
             self.role = HaRole.UNASSIGNED
             self._gate.refuse_all(self.problem)
+            self._host.register(None)
 
     async def _end_comparison(self) -> None:
         """Become master, or await acceptance of a loss, after enough slaves were compared.
@@ -442,8 +445,5 @@ class Roles:
 
     def close_clients_later(self) -> None:
         """Close clients' connections again in a moment: some may have come by an address that is moving."""
-        asyncio.get_running_loop().call_later(ADDRESS_MOVE_S, self._close_clients_again, self.epoch)
-
-    def _close_clients_again(self, epoch: int) -> None:
-        if (self.role, self.epoch) == (HaRole.SLAVE, epoch) and not self.is_closed:
-            self._host.close_clients("another broker is the master now")
+        expected = HaRole.SLAVE, self.epoch
+        close_clients_later(self._host, lambda: (self.role, self.epoch) == expected and not self.is_closed)

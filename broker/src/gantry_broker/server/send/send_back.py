@@ -10,6 +10,7 @@ failures is stored in the record, so that neither a restart nor another broker w
 Retries of a group are spread over its retry queues, since their order does not matter.
 """
 
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.broker_properties import remove_broker_properties
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
@@ -49,9 +50,24 @@ def send_back(sends: SendHandlers, command: Command, connection: Connection) -> 
     )
     core = sends.core
     core.store.append([sends.make_draft(message, send, original.born_host)])
-    core.topic_statistics.count_send_back(back.group, message.properties[keys.RETRY_TOPIC])
+    core.topic_statistics.count_send_back(back.group, _counted_topic(core, back.group, original))
     core.stats.count_put(1, core.store)
     return sends.send_path.ack_gate.reply_or_hold(command, command.reply(), connection)
+
+
+def _counted_topic(core: BrokerCore, group: str, original: StoredMessage) -> str:
+    """Return the topic under which a message counts that was sent back.
+
+    A retry counts under the topic of the first delivery, as in RocketMQ. Its property is the client's text: so it is
+    used only for a message of the group's own retries, and if it names a topic that the group consumes. Otherwise a
+    client could add counters of any name, which are kept for a day, and count for groups of other topics.
+    """
+    named = original.properties.get(keys.RETRY_TOPIC, "")
+    if names.pop_retry_origin(original.topic, group) != named and original.topic != names.retry_topic(group):
+        return original.topic
+    consumer = core.clients.consumers.get(group)
+    is_consumed = core.offsets.is_consumed(group, named) or (consumer is not None and named in consumer.subscriptions)
+    return named if is_consumed and core.topics.find(named) is not None else original.topic
 
 
 def _find_group(sends: SendHandlers, back: SendBack) -> SubscriptionGroupConfig:
