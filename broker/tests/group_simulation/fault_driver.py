@@ -17,10 +17,9 @@ from group_simulation.simulated_network import SimulatedNetwork
 from group_simulation.simulated_operator import HOST as OPERATOR_HOST
 from group_simulation.simulated_world import World
 
-RESTART_MIN_S: Final = 0.2
-RESTART_MAX_S: Final = 4.0
-"""The time from the end of a process to its next start."""
-OPERATIONS_MAX: Final = 400
+RESTART_S: Final = 0.2
+"""The shortest time from the end of a process to its next start."""
+OPERATIONS_MAX: Final = 120
 """A power cut or kill at an operation comes within this number of operations of a disk."""
 HOUR_S: Final = 3_600.0
 
@@ -90,7 +89,8 @@ class FaultDriver:
 
     def keep_running(self, machine: Machine) -> None:
         """Start a broker on the machine whenever it has none; called regularly."""
-        if machine.process is None and machine.has_power and self._world.now - machine.stopped_s > RESTART_MIN_S:
+        is_due = self._world.now - machine.stopped_s > RESTART_S
+        if machine.process is None and machine.has_power and not machine.is_paused and is_due:
             machine.start()
 
     def _act(self, act: Callable[[], None]) -> None:
@@ -191,14 +191,14 @@ class FaultDriver:
         if machine.process is None or machine.is_paused:
             return
         machine.pause()
-        began = self._world.now
+        began, boot = self._world.now, machine.clock.boot_id()
 
         def wake() -> None:
-            machine.clock.suspend(self._world.now - began)
-            machine.resume()
+            if machine.is_paused and machine.clock.boot_id() == boot:
+                machine.clock.suspend(self._world.now - began)
+                machine.resume()
 
-        seconds = self._chance.uniform(0.3, 10)
-        self._world.after(seconds, wake)  # also after ``repair``, since the clock must be set
+        seconds = self._later(0.3, 10, wake)
         self._note(Fault.SUSPEND, f"member {machine.number} for {seconds:.1f} s")
 
     def _jump_clock(self) -> None:

@@ -16,11 +16,11 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, TypeVar, final
 from unittest.mock import patch
 from zlib import crc32
 
@@ -50,6 +50,8 @@ from gantry_spec.broker_conf import BrokerPlacement, broker_conf
 from gantry_status.orders import HaRole
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic
+
+T = TypeVar("T")
 
 CLIENTS_HOST: Final = "10.0.0.100"
 NAME_SERVER_HOST: Final = "10.0.0.101"
@@ -116,6 +118,7 @@ class GroupHistory:
         self.network.is_running = self._has_power
         self.load: Load | None = None
         self._directory: Final = directory
+        self._server: NameServer | None = None
         self._clients: Final = self._process("clients", CLIENTS_HOST)
         self._name_server: Final = self._process("name server", NAME_SERVER_HOST)
 
@@ -148,12 +151,12 @@ class GroupHistory:
             self.operators[-1].process.end()
             self.world.after(after_s, self._start_operator)
 
-    def _spawn(self, process: SimulatedProcess, coroutine: object) -> asyncio.Task[object]:
-        task = process.loop.create_task(coroutine)  # type: ignore[arg-type]
+    def _spawn(self, process: SimulatedProcess, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = process.loop.create_task(coroutine)
         process.wake()
         return task
 
-    def _call(self, coroutine: object, limit_s: float) -> object:
+    def _call(self, coroutine: Coroutine[Any, Any, T], limit_s: float) -> T:
         """Run a coroutine of the clients to its end, and return its result. Raises ``TimeIsOver``, and its error."""
         task = self._spawn(self._clients, coroutine)
         self.world.run(task.done, limit_s)
@@ -170,15 +173,14 @@ class GroupHistory:
     def run(self) -> End:
         """Run the history, and return the state of the group at its end."""
         settings = dataclasses.replace(NameServerSettings(), bind_address=NAME_SERVER_HOST, listen_port=9876)
-        server = NameServer(settings, self._directory / "nameserver")
+        server = self._server = NameServer(settings, self._directory / "nameserver")
         self._spawn(self._name_server, server.start())
         for machine in self.machines:
             machine.start()
         self._start_operator()
         self._care()
         self._call(self._create_topic(), START_LIMIT_S)
-        self.load = self._call(self._start_load(), 10.0)  # type: ignore[assignment]
-        assert self.load is not None
+        self.load = self._call(self._start_load(), 10.0)
         self.driver.begin()
         begin = self.world.now
         self.world.run(lambda: self.world.now >= begin + self.plan.load_s, self.plan.load_s + 10)
@@ -188,10 +190,12 @@ class GroupHistory:
         if self.plan.is_log_rotting and self.driver.occurred[Fault.BIT_ROT]:
             passes = [self._scrub_passes(machine) + 2 for machine in self.machines]  # the present one may be past it
             self.world.run(lambda: self._are_scrubbed(passes), SETTLE_LIMIT_S)
-        return self._call(self._read_end(), 120.0)  # type: ignore[return-value]
+        return self._call(self._read_end(), 120.0)
 
     def end(self) -> None:
-        """End all processes."""
+        """End all processes, and close the only real file."""
+        if self._server is not None:
+            self._server._unlock()
         processes = [self._clients, self._name_server, *(operator.process for operator in self.operators)]
         for machine in self.machines:
             machine.end(is_silent=True)
@@ -374,6 +378,9 @@ def _collect(result: HistoryResult, history: GroupHistory) -> None:
     result.notes += sorted(notes, key=lambda note: float(note.split(" ", 1)[0]))
     for machine in history.machines:
         result.notes += [f"member {machine.number} exited: {text}" for text in machine.exits]
+        for error in machine.errors:
+            result.problem = result.problem or f"member {machine.number} ended by {error!r}"
+            result.notes.append(format_error(error))
         for process in [*machine.ended, *([machine.process] if machine.process else [])]:
             for context in process.loop.failures:
                 error = context.get("exception")

@@ -156,6 +156,7 @@ def main(
         if keep:
             for note in one.notes:
                 click.echo(f"  {note}")
+            click.echo(f"  digest of the events: {one.digest}")
         if keep or not one.is_good:
             show(one, without)
         if result is not None:

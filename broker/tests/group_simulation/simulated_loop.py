@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from asyncio import base_events, events
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,8 @@ class SimulatedLoop(base_events.BaseEventLoop):
     """The loop of one process. Its owner gives it turns."""
 
     network: SimulatedNetwork
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, process: SimulatedProcess) -> None:
         self.process: Final = process
@@ -48,12 +51,9 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def next_wake(self) -> float | None:
         """Return the loop's time at which a callback is due; None if there is none."""
-        if self._ready:  # type: ignore[attr-defined]
+        if self._ready:
             return self.time()
-        for handle in self._scheduled:  # type: ignore[attr-defined]
-            if not handle.cancelled():
-                return min(one.when() for one in self._scheduled if not one.cancelled())  # type: ignore[attr-defined]
-        return None
+        return min((handle.when() for handle in self._scheduled if not handle.cancelled()), default=None)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.process.is_alive:
@@ -92,7 +92,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         SimulatedThread(self.process, work, "worker").start()
         return future
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
 
     async def create_server(  # type: ignore[override]
@@ -100,8 +100,6 @@ class SimulatedLoop(base_events.BaseEventLoop):
     ) -> SimulatedServer:
         return self.network.listen(self.process, protocol_factory, host, port)
 
-    async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
-    ) -> Any:
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         assert options.get("ssl") is None, "the simulated network has no TLS"
         return await self.network.connect(self.process, protocol_factory, host, port)

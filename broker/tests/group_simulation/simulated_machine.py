@@ -56,6 +56,8 @@ class Machine:
         """When the last process started, and when it was known to have ended."""
         self.exits: Final[list[str]] = []
         """Why processes have ended by themselves."""
+        self.errors: Final[list[Exception]] = []
+        """Unexpected exceptions that have ended processes."""
         self.ended: Final[list[SimulatedProcess]] = []
         """All processes that have ended. They are kept, so that nothing of them is finalized during the history."""
         self.on_operation: Callable[[str, str], None] = lambda kind, path: None
@@ -116,8 +118,10 @@ class Machine:
             await broker.wait_until_failed()
         except (OSError, BrokerError) as error:
             self.exits.append(f"{type(error).__name__}: {error}")
-            self.end(is_silent=False)
-            raise ProcessEnded from None
+        except Exception as error:  # noqa: BLE001 - a broker that ends in this way has a bug
+            self.errors.append(error)
+        self.end(is_silent=False)
+        raise ProcessEnded from None
 
     def end(self, *, is_silent: bool) -> None:
         """End the process at once; ``is_silent`` if its machine loses its power with it."""

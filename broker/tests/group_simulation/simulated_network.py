@@ -175,12 +175,15 @@ class SimulatedTransport(asyncio.Transport):
 
     def _arrive(self) -> None:
         """Deliver the oldest piece, unless it is lost or must wait."""
-        if not self._outstanding or self.peer.is_lost:
+        if not self._outstanding:
+            return
+        if not self._network.is_running(self.process.host):
+            self._outstanding.clear()
             return
         if self._link.is_cut or not self._network.is_running(self.peer.process.host):
             self._network.world.after(RETRANSMISSION_S + self._link.delay_s(), self._arrive)
             return
-        if not self.peer.process.is_alive:
+        if self.peer.is_lost:
             self._outstanding.clear()
             self._network.reset(self.peer, self)
             return

@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from greenlet import getcurrent, greenlet
 from group_simulation.simulated_clock import MachineClock
@@ -32,6 +32,10 @@ BEGIN_S: Final = 10_000.0
 TURN_MIN_S: Final = 2e-5
 TURN_MAX_S: Final = 2e-4
 """The shortest and the longest duration of one turn of an event loop: time passes also while only loops work."""
+
+
+CLOSES_MAX: Final = 10
+"""How often a coroutine may wait while it is closed."""
 
 
 class ProcessEnded(SystemExit):
@@ -62,7 +66,7 @@ class World:
         self.events_run = 0
         self.error: BaseException | None = None
         """The first error of the simulation itself, which ends the run."""
-        self._events: Final[list[tuple[float, int, Callable[[], None]]]] = []
+        self._events: Final[list[tuple[float, int, Callable[[], object]]]] = []
         self._number = 0
 
     def __repr__(self) -> str:
@@ -72,12 +76,12 @@ class World:
         """Return the random generator of the part with this name."""
         return random.Random(f"{self.seed}/{name}")
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
+    def at(self, when: float, action: Callable[[], object]) -> None:
         """Call ``action`` at this time, or now if it has passed. Equal times keep the order of the calls."""
         self._number += 1
         heapq.heappush(self._events, (max(when, self.now), self._number, action))
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+    def after(self, delay_s: float, action: Callable[[], object]) -> None:
         """Call ``action`` after this delay."""
         self.at(self.now + delay_s, action)
 
@@ -155,8 +159,7 @@ class SimulatedProcess:
             with self.world.running(self):
                 self.loop.run_turn()
         except ProcessEnded:
-            assert not self.is_alive, "only the end of a process raises this"
-            return
+            return  # it has ended by itself
         self._busy_until = self.world.now + self.chance.uniform(TURN_MIN_S, TURN_MAX_S)
         wake_at = self.loop.next_wake()
         if wake_at is not None:
@@ -188,7 +191,12 @@ class SimulatedProcess:
         """End it at once. Its threads end at their present waits, and no further turn begins."""
         self.is_alive = False
         threads, self._resumed = tuple(self.threads), []
-        self.world.at(self.world.now, lambda: [thread.unwind() for thread in threads] and None)
+
+        def unwind() -> None:
+            for thread in threads:
+                thread.unwind()
+
+        self.world.at(self.world.now, unwind)
 
     def dispose(self) -> None:
         """End it and everything that is left of it, at the end of a history."""
@@ -197,6 +205,15 @@ class SimulatedProcess:
             thread.unwind()
         for task in asyncio.all_tasks(self.loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self.loop._ready.clear()
-        self.loop._scheduled.clear()
+            _close(task.get_coro())
         self.loop.close()
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine of an ended process now, not when it is found by the garbage collector."""
+    for _ in range(CLOSES_MAX):
+        try:
+            coroutine.close()
+            return
+        except (Exception, asyncio.CancelledError, ProcessEnded):  # noqa: BLE001, S110 - it waits again
+            pass
