@@ -116,13 +116,15 @@ class FaultDriver:
         machine = self._machines[self._plan.rotten - 1]
         disk = machine.disk
         kind = "commitlog" if self._plan.is_log_rotting and self._chance.random() < 0.8 else "consumequeue"
-        paths = [path for path in _files_below(machine, f"{STORE}/{kind}") if any(disk.read_file(path))]
-        if not paths:
-            return
-        for _ in range(self._chance.randint(1, 3)):
+        used = {path: len(disk.read_file(path).rstrip(b"\0")) for path in _files_below(machine, f"{STORE}/{kind}")}
+        if kind == "commitlog":
+            # A damaged record that no other member has stops replication until a person decides.
+            safe = max((one.broker.replication.confirmed for one in self._machines if one.broker), default=0)
+            used = {path: min(size, safe - int(path.rpartition("/")[2])) for path, size in used.items()}
+        paths = [path for path, size in used.items() if size > 0]
+        for _ in range(self._chance.randint(1, 3) if paths else 0):
             path = self._chance.choice(paths)
-            used = len(disk.read_file(path).rstrip(b"\0"))
-            offset = self._chance.randrange(used)
+            offset = self._chance.randrange(used[path])
             disk.flip(path, offset, 1 << self._chance.randrange(8))
             self._note(Fault.BIT_ROT, f"member {machine.number}: {path} at {offset}")
 

@@ -60,7 +60,7 @@ TOPIC: Final = "Histories"
 QUEUES: Final = tuple(Queue(TOPIC, number) for number in range(3))
 BODY_BYTES: Final = (0, 10, 100, 100, 1_000, 3_000)
 START_LIMIT_S: Final = 120.0
-SETTLE_LIMIT_S: Final = 600.0
+SETTLE_LIMIT_S: Final = 180.0
 """How long the group may take to repair everything after the last fault, in virtual time."""
 SCRUB_DELAY_S: Final = 2.0
 SCRUB_INTERVAL_S: Final = 5.0

@@ -53,7 +53,7 @@ def run_one(seed: int, porcupine: Path | None, directory: Path | None) -> Histor
 
 def begin_worker(without: Sequence[str]) -> None:
     """Prepare a worker process: remove guards, and log nothing."""
-    logging.lastResort = None
+    logging.getLogger().addHandler(logging.NullHandler())
     for guard in without:
         GUARDS[guard]()
 
