@@ -383,7 +383,6 @@ def _collect(result: HistoryResult, history: GroupHistory) -> None:
             result.notes.append(format_error(error))
         for process in [*machine.ended, *([machine.process] if machine.process else [])]:
             for context in process.loop.failures:
-                error = context.get("exception")
-                result.problem = result.problem or f"{process.name}: {context.get('message')}: {error!r}"
-                if error is not None:
-                    result.notes.append(format_error(error))
+                cause = context.get("exception")
+                result.problem = result.problem or f"{process.name}: {context.get('message')}: {cause!r}"
+                result.notes.append(format_error(cause))

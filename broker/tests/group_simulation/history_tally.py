@@ -60,7 +60,7 @@ class Tally(msgspec.Struct, kw_only=True):
     failures: list[Failure] = []
 
     def count(self, result: HistoryResult) -> None:
-        """Count one history."""
+        """Add the counts of one history."""
         self.done += 1
         occurred = {kind for kind, count in result.occurred.items() if count}
         _add(self.faults, result.occurred)

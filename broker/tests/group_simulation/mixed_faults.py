@@ -43,7 +43,7 @@ KIND_SHARE: Final = 0.55
 
 
 class Fault(StrEnum):
-    """A kind of fault."""
+    """A kind of fault that is injected into a group."""
 
     BIT_ROT = "bit-rot"
     """Bits of files of one member flip, always of the same member: in the log or in the queues."""

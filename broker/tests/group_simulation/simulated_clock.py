@@ -79,7 +79,7 @@ class MachineClock:
         self._monotonic_offset_s -= seconds
 
     def reboot(self) -> None:
-        """Begin another boot."""
+        """Begin another boot, whose boot clock starts anew."""
         self._boots += 1
         self._boot_offset_s = REBOOT_S - self._world.now
 

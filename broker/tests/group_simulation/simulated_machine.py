@@ -149,13 +149,13 @@ class Machine:
             self.disk.tear(chance.getrandbits(32))
 
     def restore_power(self) -> None:
-        """Boot the machine."""
+        """Boot the machine again, without a broker."""
         self.has_power = True
         self.is_paused = False
         self.clock.reboot()
 
     def pause(self) -> None:
-        """Suspend the process."""
+        """Suspend the process of the broker."""
         self.is_paused = True
         if self.process is not None:
             self.process.pause()

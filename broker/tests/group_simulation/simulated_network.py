@@ -38,7 +38,7 @@ REFUSED: Final = OSError(errno.ECONNREFUSED, "connection refused")
 
 @final
 class SimulatedServer:
-    """A listening port."""
+    """A listening port of a process."""
 
     def __init__(
         self, network: SimulatedNetwork, process: SimulatedProcess, factory: Any, host: str, port: int
@@ -88,7 +88,7 @@ class SimulatedTransport(asyncio.Transport):
         self.peer: SimulatedTransport
         self.protocol: Any = None
         self.is_lost = False
-        """Whether its protocol was told the end, or is about to be."""
+        """Whether the end of the connection has reached its protocol, or is about to."""
         self._network: Final = network
         self._link: Final = network.link(local[0], remote[0])
         self._arrives_at = 0.0

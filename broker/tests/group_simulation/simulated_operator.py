@@ -246,7 +246,7 @@ class SimulatedOperator:
             raise OrderRefused(f"{type(action).__name__} is no part of a history")
 
     async def clear_request(self, action: act.ClearRequest) -> None:
-        raise AssertionError("nobody makes requests")
+        raise AssertionError("no person makes requests here")
 
     def empty_log_end(self, shard: int) -> int | None:
         return None

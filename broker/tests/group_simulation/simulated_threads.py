@@ -116,7 +116,7 @@ class SimulatedThread:
             wake()
 
     def sleep(self, seconds: float) -> None:
-        """Wait in virtual time."""
+        """Wait for this virtual time."""
         if self.inline_s is not None:
             self.inline_s -= seconds
             if self.inline_s >= 0:

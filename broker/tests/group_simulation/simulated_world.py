@@ -87,7 +87,7 @@ class World:
 
     @contextmanager
     def running(self, process: SimulatedProcess | None, thread: SimulatedThread | None = None) -> Iterator[None]:
-        """Note whose code runs."""
+        """Record which process and thread run within the context."""
         before = self.process, self.thread
         self.process, self.thread = process, thread
         try:

@@ -50,7 +50,7 @@ def scene() -> Iterator[Scene]:
 
 
 class Receiver(asyncio.Protocol):
-    """Keeps what it receives."""
+    """A protocol that keeps what it receives."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -123,7 +123,7 @@ def test_end_of_a_process_resets_its_connections(scene: Scene) -> None:
 
 
 def test_loss_of_power_is_silent_until_the_machine_boots(scene: Scene) -> None:
-    """Nobody answers; what is sent after the boot gets a reset."""
+    """There is no answer; what is sent after the boot gets a reset."""
     _, server, ours, _ = connect(scene)
     server.end()
     scene.network.process_ended(server, is_silent=True)
@@ -211,7 +211,7 @@ def test_lock_excludes_a_second_thread(scene: Scene) -> None:
 
 
 def test_thread_of_an_ended_process_does_nothing_more(scene: Scene) -> None:
-    """Its wait raises, whatever it waits for, and its files are not used any more."""
+    """Its present wait raises an exception, and its code does not continue."""
     process = scene.process("one")
     steps: list[str] = []
 
