@@ -19,6 +19,8 @@ from group_simulation.simulated_world import World
 
 RESTART_S: Final = 0.2
 """The shortest time from the end of a process to its next start."""
+ALL_POWER_SHARE: Final = 0.4
+"""The share of double power cuts in which the third machine loses its power, too."""
 OPERATIONS_MAX: Final = 120
 """A power cut or kill at an operation comes within this number of operations of a disk."""
 HOUR_S: Final = 3_600.0
@@ -129,10 +131,12 @@ class FaultDriver:
             self._note(Fault.BIT_ROT, f"member {machine.number}: {path} at {offset}")
 
     def _cut_two_powers(self) -> None:
-        first, second = self._chance.sample(list(self._machines), 2)
+        first, *others = self._chance.sample(list(self._machines), 3 if self._chance.random() < ALL_POWER_SHARE else 2)
         self._cut_power(first)
-        self._note(Fault.DOUBLE_POWER_CUT, f"members {first.number} and {second.number}")
-        self._later(0, 0.2, lambda: self._cut_power(second))
+        numbers = ", ".join(str(machine.number) for machine in (first, *others))
+        self._note(Fault.DOUBLE_POWER_CUT, f"members {numbers}")
+        for machine in others:
+            self._later(0, 0.2, lambda machine=machine: self._cut_power(machine))  # type: ignore[misc]
 
     def _cut_power(self, machine: Machine) -> None:
         if machine.has_power:

@@ -5,9 +5,13 @@ The guards of replication are those of ``replication.run_without_guards``; those
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
+from replication import run_without_guards
 from replication.run_without_guards import GUARDS as REPLICATION_GUARDS
 from replication.run_without_guards import replace
 
@@ -44,3 +48,23 @@ GUARDS: Final[dict[str, Callable[[], None]]] = {
     "checksums": serve_unverified,
 }
 """The functions that remove a guard from this process, by the guard's name for ``--without``."""
+
+
+@contextmanager
+def without_guard(guard: str) -> Iterator[None]:
+    """Remove a guard within the context."""
+    undo: list[tuple[Any, str, object]] = []
+    missing = object()
+
+    def replace_for_now(owner: Any, name: str, method: object) -> None:
+        undo.append((owner, name, vars(owner).get(name, missing)))
+        setattr(owner, name, method)
+
+    modules = (run_without_guards, sys.modules[__name__])
+    try:
+        with patch.object(modules[0], "replace", replace_for_now), patch.object(modules[1], "replace", replace_for_now):
+            GUARDS[guard]()
+        yield
+    finally:
+        for owner, name, before in reversed(undo):
+            delattr(owner, name) if before is missing else setattr(owner, name, before)

@@ -48,7 +48,7 @@ class Fault(StrEnum):
     BIT_ROT = "bit-rot"
     """Bits of files of one member flip, always of the same member: in the log or in the queues."""
     DOUBLE_POWER_CUT = "double-power-cut"
-    """Two machines lose their power within a moment."""
+    """Two machines, or all three, lose their power within a moment."""
     PAUSE = "pause"
     """A broker is suspended, and continues."""
     CLOCK_JUMP = "clock-jump"
