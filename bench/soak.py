@@ -22,6 +22,7 @@ from rich.console import Console
 sys.path[:0] = [str(ROOT / "e2e" / "histories")]
 
 from gantry_soak.bounds import judge  # noqa: E402
+from gantry_soak.faults import PERIOD_S, PERIOD_S_MIN  # noqa: E402
 from gantry_soak.plot import pictures  # noqa: E402
 from gantry_soak.records import RecordFile, read_run  # noqa: E402
 from gantry_soak.report import fault_figures, message_figures, page_figures, problems_of, trend_figures  # noqa: E402
@@ -76,6 +77,8 @@ def analyse(path: Path, console: Console, *, folder: Path | None, is_publishing:
 @click.option("--feature", "features", multiple=True, metavar="NAME", help=FEATURE_HELP)
 @click.option("--fault", "faults", multiple=True, metavar="NAME",
               help="Fault to inject at the planned times; repeatable. `none` injects none.")  # fmt: skip
+@click.option("--fault-every", "fault_every_s", type=click.FloatRange(PERIOD_S_MIN), default=PERIOD_S,
+              show_default=True, help="Seconds from one fault to the next.")  # fmt: skip
 @click.option("--leak", type=click.Choice(sorted(LEAKS)), help="Plant a leak in the brokers: the run must fail.")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False),
               help="Folder for the group's files [default: a new one below bench/results].")  # fmt: skip
@@ -87,15 +90,15 @@ def analyse(path: Path, console: Console, *, folder: Path | None, is_publishing:
               help="Folder for the pictures.")  # fmt: skip
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables and pictures of docs/soak.md.")
 def main(
-    hours: float, minutes: float | None, seed: int, features: Sequence[str], faults: Sequence[str], leak: str | None,
-    data: Path | None, keep: bool, samples: Path | None, source: Path | None, folder: Path | None,
-    is_publishing: bool,
+    hours: float, minutes: float | None, seed: int, features: Sequence[str], faults: Sequence[str],
+    fault_every_s: float, leak: str | None, data: Path | None, keep: bool, samples: Path | None, source: Path | None,
+    folder: Path | None, is_publishing: bool,
 ) -> None:  # fmt: skip
     """Run every feature of a group under faults, and fail if anything grows or an acknowledged message is lost.
 
     The group is one of `gantry up`: a name server, a synchronous master and its slave with write buffers that survive
-    a crash, their sidecars, and a gRPC proxy, all with access control. Some 150 operations a second use every
-    feature. Every two and a half minutes a fault that follows from the seed is injected: a process is killed or
+    a crash, their sidecars, and a gRPC proxy, all with access control. About a hundred operations a second use
+    every feature. Every two and a half minutes a fault that follows from the seed is injected: a process is killed or
     suspended, the role moves, a slave loses its disk, a record or a queue is damaged.
 
     \b
@@ -104,6 +107,7 @@ def main(
     scripts/soak --minutes 10                   does it run?
     scripts/soak --minutes 10 --leak thread     the check of the check: this must fail
     scripts/soak --feature normal --feature pop --fault none --minutes 3
+    scripts/soak --minutes 10 --fault-every 30 --seed 4
     scripts/soak --analyse bench/results/soak-20261127T120000Z.jsonl --pictures /tmp/pictures
     scripts/soak --analyse FILE --publish       writes docs/soak.md and its pictures
 
@@ -125,7 +129,10 @@ def main(
         group_folder = Path(data or tempfile.mkdtemp(prefix="soak-group-", dir=RESULTS)).resolve()
         duration_s = (minutes * 60) if minutes is not None else hours * 3600
         wanted = [] if faults == ("none",) else list(faults)
-        plan = make_plan(seed, duration_s, features=features, faults=wanted if faults else None, leak=leak or "")
+        plan = make_plan(
+            seed, duration_s, features=features, faults=wanted if faults else None, leak=leak or "",
+            fault_every_s=fault_every_s,
+        )  # fmt: skip
         console.print(f"samples: {shown_path(path, ROOT)}", highlight=False)
 
         logging.basicConfig(filename=group_folder.with_suffix(".log"), format="%(asctime)s %(levelname)s %(message)s")

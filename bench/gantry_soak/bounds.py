@@ -24,7 +24,7 @@ SETTLE_S: Final = 20.0
 SETTLE_SHARE: Final = 0.02
 
 PROCESS_BOUNDS: Final[dict[str, Bound]] = {
-    "anonymous": Bound(per_hour=20.0, noise=3.0),
+    "anonymous": Bound(per_hour=20.0, noise=6.0),
     "proportional": Bound(per_hour=60.0, noise=16.0),
     "descriptors": Bound(per_hour=12.0, noise=3.0),
     "threads": Bound(per_hour=6.0, noise=2.0),
@@ -45,6 +45,9 @@ LOGS: Final = Bound(per_hour=40.0, noise=4.0)
 
 LATENCY: Final = Bound(per_hour=5.0, share_per_hour=1.0, noise=5.0, noise_share=0.5)
 P99: Final = Bound(per_hour=100.0, share_per_hour=2.0, noise=50.0, noise_share=1.0)
+OTHER_CORES_MAX: Final = 0.5
+"""Latencies of an interval in which other programs used more cores are left out: they say nothing about the group."""
+
 RUN: Final = "run"
 """The life of measures that survive the restart of a process."""
 
@@ -96,7 +99,7 @@ def _values(sample: Sample) -> Iterator[tuple[str, str, str, Bound, float, str]]
         yield "tables", name, "", bound, length, RUN if is_stored else lives.get(process_name, RUN)
     for name, size in sample.disk.items():
         yield "disk", name, "MiB", LOGS if name.endswith("/logs") else DISK, size / MIB, RUN
-    for latency in sample.latencies:
+    for latency in sample.latencies if sample.other_cores <= OTHER_CORES_MAX else ():
         yield "p50", latency.name, "ms", LATENCY, latency.p50_ms, RUN
         yield "p99", latency.name, "ms", P99, latency.p99_ms, RUN
 

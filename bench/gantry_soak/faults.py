@@ -63,11 +63,11 @@ NAMES: Final = (
 """All faults. A short run has the first ones."""
 
 
-def plan_faults(seed: int, duration_s: float) -> list[PlannedFault]:
+def plan_faults(seed: int, duration_s: float, every_s: float = PERIOD_S) -> list[PlannedFault]:
     """Return the faults of a run in the order of their times: every kind in turn, in another order each time."""
     chance = random.Random(seed)
     start_s, end_s = duration_s * QUIET_START_SHARE, duration_s * (1 - QUIET_END_SHARE)
-    period_s = max(PERIOD_S_MIN, min(PERIOD_S, (end_s - start_s) / (FAULTS_MIN + 0.5)))
+    period_s = max(PERIOD_S_MIN, min(every_s, (end_s - start_s) / (FAULTS_MIN + 0.5)))
     count = int((end_s - start_s) / period_s)
     names: list[str] = []
     while len(names) < count:

@@ -28,6 +28,9 @@ POP_POLL_MS: Final = 2_000
 INVISIBLE_MS: Final = 15_000
 NOT_ACKED_EVERY: Final = 20
 """One of so many popped messages is not acked at its first delivery, and must be delivered again."""
+SOON_MS: Final = 1_000
+"""The new invisible time of every second one of them."""
+
 COMER_STAYS_S: Final = 10.0
 GRPC_POLL_S: Final = 5
 GRPC_INVISIBLE_S: Final = 15
@@ -96,15 +99,18 @@ async def pop_forever(
             reply = await client.pop(master.address, request)
             if reply.status is PopStatus.FULL:
                 await asyncio.sleep(RETRY_S)
+            acked: list[str] = []
+            later: list[str] = []
             for popped in reply.messages:
                 is_first = popped.message.reconsume_times == 0
                 key = f"queue-{queue_id}" if is_order else ""
                 number = stream.receive(popped.message.body, key=key, is_timed=is_first)
-                if number is not None and is_first and number % NOT_ACKED_EVERY == 0 and not is_order:
-                    if number % (2 * NOT_ACKED_EVERY) == 0:
-                        await client.change_invisible(master.address, topic, group, popped.receipt, invisible_ms=1_000)
-                    continue
-                await client.ack(master.address, topic, group, popped.receipt)
+                is_left = number is not None and is_first and number % NOT_ACKED_EVERY == 0 and not is_order
+                (later if is_left else acked).append(popped.receipt)
+            if acked:
+                await client.batch_ack(master.address, topic, group, acked)
+            for receipt in later[::2]:  # the others come again when their invisible time is over
+                await client.change_invisible(master.address, topic, group, receipt, invisible_ms=SOON_MS)
         except ClientError as error:
             world.note_failure(name, error)
             await asyncio.sleep(RETRY_S)
@@ -197,12 +203,12 @@ class GrpcApplication:
         )  # fmt: skip
 
     def producer(self) -> SdkClient:
-        """Return a producer."""
+        """Return a producer, which is not registered yet."""
         settings = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[self._topic]))
         return self.client("soak-grpc-producer", settings)
 
     def consumer(self) -> SdkClient:
-        """Return a simple consumer."""
+        """Return a simple consumer, which is not registered yet."""
         entry = pb.SubscriptionEntry(topic=self._topic, expression=pb.FilterExpression(expression="*"))
         subscription = pb.Subscription(group=self._group, subscriptions=[entry])
         return self.client(

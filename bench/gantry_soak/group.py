@@ -145,7 +145,7 @@ class SoakGroup:
         replace_file(path, accounts_text(has_guest=has_guest).encode(), mode=0o600, is_durable=False)
 
     async def stop(self) -> None:
-        """Stop the group."""
+        """Stop the group as a user does; its files stay."""
         await self.gantry("down")
 
     async def gantry(self, *words: str) -> str:

@@ -1,7 +1,7 @@
 """The ledger of a soak: what was sent, acknowledged and received, with one byte for each message.
 
 A message belongs to a *stream*, and has a number in it. Its body contains both, the time of its send and a digest, so
-that a changed body is noticed by whoever receives it. A stream is judged like the histories of `gantry_histories`:
+that its receiver notices a changed body. A stream is judged like the histories of `gantry_histories`:
 
     acknowledged    must be received, once at least
     answered otherwise, or not at all   may be received
@@ -152,7 +152,7 @@ class Latencies:
         self._values: dict[str, list[float]] = {}
 
     def note(self, name: str, milliseconds: float) -> None:
-        """Note one operation."""
+        """Note how long one operation took."""
         self._values.setdefault(name, []).append(milliseconds)
 
     def take(self) -> dict[str, list[float]]:

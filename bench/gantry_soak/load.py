@@ -131,7 +131,7 @@ class World:
         return receipt
 
     def note_failure(self, name: str, error: BaseException) -> None:
-        """Count a failed operation."""
+        """Count a failed operation by feature and error."""
         self.ledger.failures[f"{name}: {type(error).__name__}"] += 1
 
     async def repeat(self, name: str, every_s: float, step: Callable[[int], Awaitable[None]]) -> None:

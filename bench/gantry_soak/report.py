@@ -20,7 +20,7 @@ KEPT_SHARE: Final = 0.05
 
 
 def growing(judged: Sequence[Judged]) -> list[Judged]:
-    """Return what grows."""
+    """Return the measures that grow."""
     return [one for one in judged if one.trend.verdict is Verdict.GROWS]
 
 

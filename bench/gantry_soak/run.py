@@ -14,7 +14,7 @@ from typing import Final
 from gantry_bench.machine import describe_machine
 
 from gantry_soak import features_control, features_read, features_send
-from gantry_soak.faults import FaultInjector, PlannedFault, plan_faults
+from gantry_soak.faults import PERIOD_S, FaultInjector, PlannedFault, plan_faults
 from gantry_soak.group import SoakGroup
 from gantry_soak.ledger import Ledger
 from gantry_soak.load import FEATURES, World, run_features
@@ -33,7 +33,7 @@ PROGRESS_S: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to run."""
+    """A soak before its start: how long it runs, and which features and faults it has."""
 
     seed: int
     duration_s: float
@@ -51,9 +51,10 @@ def make_plan(
     faults: Sequence[str] | None = None,
     leak: str = "",
     interval_s: float | None = None,
+    fault_every_s: float = PERIOD_S,
 ) -> Plan:
     """Return a plan; without ``features`` all run, and ``faults`` replaces the names of the planned ones in turn."""
-    planned = plan_faults(seed, duration_s)
+    planned = plan_faults(seed, duration_s, fault_every_s)
     if faults is not None:
         planned = [PlannedFault(one.at_s, faults[number % len(faults)]) for number, one in enumerate(planned) if faults]
     interval_s = interval_s or (2.0 if duration_s < 900 else 10.0)

@@ -131,7 +131,7 @@ class Sampler:
         return time.monotonic() - self._began_s
 
     async def take(self) -> Sample:
-        """Measure everything once."""
+        """Measure processes, files, tables and latencies once."""
         roles = {one.name: one.role for one in self._group.members()}
         pids = self._group.processes()
         processes, disk = await asyncio.to_thread(self._measure, pids, roles)

@@ -35,7 +35,7 @@ RISING_SHARE: Final = 0.75
 
 @final
 class Point(msgspec.Struct, frozen=True):
-    """One value."""
+    """One value of a measure, and the life to which it belongs."""
 
     at_s: float
     value: float

@@ -12,6 +12,7 @@ from gantry_soak.plot import POINTS_MAX, pictures, thin_out
 from gantry_soak.records import End, Fault, Latency, ProcessSample, Run, Sample, Start, make_run
 from gantry_soak.report import page_figures, problems_of
 from gantry_soak.trends import Bound, Point, Trend, Verdict, find_trend, usable_points
+from msgspec import structs
 
 MIB = 1 << 20
 BOUND = Bound(per_hour=12.0, noise=3.0)
@@ -72,7 +73,7 @@ def test_lives_are_not_compared_with_each_other() -> None:
 
 
 def test_a_leak_is_found_although_restarts_hide_it() -> None:
-    """A process that leaks in each life and begins again at the same value grows."""
+    """A process that leaks in each life, and starts with the same value each time, grows."""
     lives = [points_of(lambda at: 50 + at / 60, length_s=600, life=str(n), start_s=600 * n) for n in range(6)]
     assert trend_of([point for life in lives for point in life]).verdict is Verdict.GROWS
 
@@ -128,6 +129,22 @@ def test_a_growing_measure_is_named_with_its_process() -> None:
     run = run_of(descriptors_a_minute=1)
     (problem,) = problems_of(run, judge(run))
     assert problem.startswith("master-0: descriptors grows by ")
+
+
+def test_latencies_beside_other_programs_do_not_count() -> None:
+    """Growing latencies fail a run, but not if other programs used the processors."""
+    for other_cores, expected in ((0.0, ["p50", "p99"]), (1.5, [])):
+        run = run_of()
+        samples = [
+            structs.replace(
+                sample,
+                other_cores=other_cores,
+                latencies=[Latency(name="send", count=9, p50_ms=at, p99_ms=max(0.0, 9.0 * at - 500))],
+            )
+            for at, sample in enumerate(run.samples, 1)
+        ]
+        judged = judge(structs.replace(run, samples=samples))
+        assert [one.measure.group for one in judged if one.trend.verdict is Verdict.GROWS] == expected
 
 
 def test_findings_of_the_ledger_fail_a_flat_run() -> None:
