@@ -38,6 +38,12 @@ PROCESS_TITLES: Final = {
 }  # fmt: skip
 UNITS: Final = {"anonymous": "MiB", "proportional": "MiB"}
 TABLE: Final = Bound(per_hour=15.0, share_per_hour=0.2, noise=5.0, noise_share=0.15)
+BACKLOG: Final = Bound(per_hour=100.0, share_per_hour=0.5, noise=100.0)
+"""For tables whose length follows the speed of the clients; a leak of one message in a hundred exceeds it."""
+
+BACKLOGS: Final = frozenset(
+    {"held sends", "pop inflight messages", "pop checkpoints", "pop unflushed offsets", "proxy messages in flight"}
+)
 BYTES_TABLE: Final = Bound(per_hour=65_536.0, share_per_hour=0.3, noise=16_384.0)
 DISK: Final = Bound(per_hour=8.0, share_per_hour=0.3, noise=4.0, noise_share=0.3)
 LOGS: Final = Bound(per_hour=40.0, noise=4.0)
@@ -93,8 +99,8 @@ def _values(sample: Sample) -> Iterator[tuple[str, str, str, Bound, float, str]]
             yield PROCESS_TITLES[field], process.name, unit, bound, value, process.life
     lives = {process.name: process.life for process in sample.processes}
     for name, length in sample.tables.items():
-        bound = BYTES_TABLE if name.endswith("bytes") else TABLE
         process_name, _, table = name.partition("/")
+        bound = BYTES_TABLE if name.endswith("bytes") else BACKLOG if table in BACKLOGS else TABLE
         is_stored = table in ("topics", "groups", "offset tables", "offsets", "queues")
         yield "tables", name, "", bound, length, RUN if is_stored else lives.get(process_name, RUN)
     for name, size in sample.disk.items():

@@ -43,9 +43,13 @@ PERIOD_S: Final = 150.0
 
 PERIOD_S_MIN: Final = 12.0
 FAULTS_MIN: Final = 2
-HEAL_TIMEOUT_S: Final = 60.0
-DAMAGE_DISTANCE_BYTES: Final = 64 << 10
-"""How far before the end of the flushed log a record is damaged: it is not the newest, and not deleted yet."""
+HEAL_TIMEOUT_S: Final = 90.0
+"""How long the scrubber may take to find a damaged record: a pass over a log of ten files takes 20 s."""
+
+WHOLE_FILE_TIMEOUT_S: Final = 200.0
+"""How long the load takes at most to fill a file of the log."""
+
+HEALED_METRIC: Final = 'gantry_damage_total{outcome="healed"}'
 
 
 @final
@@ -79,6 +83,16 @@ def plan_faults(seed: int, duration_s: float, every_s: float = PERIOD_S) -> list
         PlannedFault(round(start_s + period_s * (number + 0.2 * chance.random()), 1), names[number])
         for number in range(count)
     ]
+
+
+def newest_whole_file(folder: Path, flushed: int) -> Path | None:
+    """Return the newest file of a log that lies before an offset; None if there is none."""
+    return max((one for one in folder.iterdir() if int(one.name) + one.stat().st_size <= flushed), default=None)
+
+
+def is_deleted(path: Path) -> bool:
+    """Return whether a file does not exist any more."""
+    return not path.exists()
 
 
 @final
@@ -116,7 +130,7 @@ class FaultInjector:
         try:
             target = await self._acts[name]()
         except (BenchmarkFailed, OSError) as error:
-            note = f"not injected: {error}"
+            note = f"{error}"
         await self.wait_until_whole(f"after {name}")
         return Fault(
             start_s=round(start_s, 1), end_s=round(self._now_s(), 1), name=name, target=target, note=note
@@ -209,21 +223,27 @@ class FaultInjector:
         return slave.name
 
     async def _damage_record(self) -> str:
-        """Change one byte in the log of a member, below its flushed end."""
+        """Change one byte in the middle of a whole log file of a member; it must be healed from the other one.
+
+        The current file is left out: its records are read from the write buffer.
+        """
         member = self._member(is_master=self._chance.random() < 0.5)
-        if member.flushed is None:
-            raise BenchmarkFailed(f"{member.name} reports no flushed offset")
-        healed = self._healed(member)
-        offset = member.flushed - DAMAGE_DISTANCE_BYTES
-        path = max(
-            (one for one in (self._store(member.name) / "commitlog").iterdir() if int(one.name) <= offset),
-            key=lambda one: int(one.name), default=None,
-        )  # fmt: skip
-        if path is None:
-            raise BenchmarkFailed(f"the log of {member.name} is too short")
-        self._flip(path, offset - int(path.name))
-        await self._wait_healed(member, healed)
+        path = await self._wait_for_whole_file(self._store(member.name) / "commitlog")
+        before = await asyncio.to_thread(self._healed, member)
+        self._flip(path, path.stat().st_size // 2)
+        await self._wait_healed(member, before, path)
         return member.name
+
+    async def _wait_for_whole_file(self, folder: Path) -> Path:
+        """Return the newest file of a log that is full and on the disk. Retention may have deleted all but the last."""
+        deadline_s = self._now_s() + WHOLE_FILE_TIMEOUT_S
+        while True:
+            flushed = min((one.flushed or 0 for one in self._group.members()), default=0)
+            if (path := newest_whole_file(folder, flushed)) is not None:
+                return path
+            if self._now_s() > deadline_s:
+                raise BenchmarkFailed(f"{folder} had no whole file within {WHOLE_FILE_TIMEOUT_S:.0f} s")
+            await asyncio.sleep(POLL_S)
 
     async def _damage_unit(self) -> str:
         """Change one byte of the newest consume queue files of a member; they are rebuilt from the log."""
@@ -242,29 +262,22 @@ class FaultInjector:
             file.seek(position)
             file.write(bytes([byte[0] ^ 0x10]))
 
-    def _healed(self, member: LocalMemberStatus) -> tuple[float, float]:
-        """Return how many damaged messages the member has found and healed since its start, and has now."""
+    def _healed(self, member: LocalMemberStatus) -> float:
+        """Return how many damaged messages the member has healed since its start."""
         text = fetch_text(f"{member.sidecar_url}/metrics", self._group.state.token())
-        total = current = 0.0
-        for line in text.splitlines():
-            if line.startswith('gantry_damage_total{outcome="healed"}'):
-                total = float(line.rsplit(" ", 1)[1])
-            elif line.startswith("gantry_damaged_messages "):
-                current = float(line.rsplit(" ", 1)[1])
-        return total, current
+        values = (line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith(HEALED_METRIC))
+        return sum(map(float, values))
 
-    async def _wait_healed(self, member: LocalMemberStatus, before: tuple[float, float]) -> None:
-        """Wait until the member has healed one more message and has no damaged ones. A deleted file heals, too."""
+    async def _wait_healed(self, member: LocalMemberStatus, before: float, path: Path) -> None:
+        """Wait until the member has healed one more message, or retention has deleted the file."""
         deadline_s = self._now_s() + HEAL_TIMEOUT_S
-        while True:
+        while not is_deleted(path):
             try:
-                total, current = await asyncio.to_thread(self._healed, member)
-            except OSError:
-                total, current = before
-            if total > before[0] and not current:
-                return
+                if await asyncio.to_thread(self._healed, member) > before:
+                    return
+            except OSError:  # the sidecar is slow
+                pass
             if self._now_s() > deadline_s:
-                if current:
-                    self.findings.append(f"{member.name} did not heal a damaged message in {HEAL_TIMEOUT_S:.0f} s")
+                self.findings.append(f"{member.name} did not heal a damaged message in {HEAL_TIMEOUT_S:.0f} s")
                 return
             await asyncio.sleep(POLL_S)

@@ -35,7 +35,8 @@ def problems_of(run: Run, judged: Sequence[Judged]) -> list[str]:
         found.append("the run was interrupted: its messages were not judged")
     else:
         found += run.end.findings
-    found += [f"{fault.name} at {fault.start_s:.0f} s was {fault.note}" for fault in run.faults if fault.note]
+    injected = {fault.name for fault in run.faults if not fault.note}
+    found += [f"{one.name} was never injected: {one.note}" for one in run.faults if one.name not in injected]
     return found
 
 

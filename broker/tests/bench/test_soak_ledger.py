@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Machine
-from gantry_soak.faults import NAMES, plan_faults
+from gantry_soak.faults import NAMES, newest_whole_file, plan_faults
 from gantry_soak.ledger import Ledger, Stream, body_of
 from gantry_soak.records import End, RecordFile, Sample, Start, read_run
 
@@ -105,3 +105,11 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Pat
     path.write_bytes(b"")
     with pytest.raises(BenchmarkFailed, match="no start"):
         read_run(path)
+
+
+def test_only_whole_files_are_damaged(tmp_path: Path) -> None:
+    """The newest file below the flushed end is chosen, and none if all reach beyond it."""
+    for start in (0, 100, 200):
+        (tmp_path / f"{start:020}").write_bytes(bytes(100))
+    assert newest_whole_file(tmp_path, 299) == tmp_path / f"{100:020}"
+    assert newest_whole_file(tmp_path, 99) is None

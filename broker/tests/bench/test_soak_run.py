@@ -39,7 +39,7 @@ def find(judged: Sequence[Judged], group: str, name: str) -> Judged:
 def test_a_short_soak_with_faults_loses_nothing(tmp_path: Path) -> None:
     """Features run while a slave is killed and the role moves; every process and every kind of file is measured."""
     features = ("normal", "pop", "timers", "transactions", "churn", "grpc", "accounts", "http")
-    run = soak(tmp_path, features=features, faults=("kill-slave", "promote"))
+    run = soak(tmp_path, features=features, faults=("kill-slave", "promote"), duration_s=45.0)
     assert run.end is not None and run.end.findings == [], run.end
     assert run.end.acknowledged > 100
     assert [fault.name for fault in run.faults] == ["kill-slave", "promote"] and not any(f.note for f in run.faults)

@@ -181,3 +181,13 @@ def test_the_page_shows_what_matters() -> None:
     assert ["10.0 min", "kill-slave", "slave-0-1", "20.0 s", ""] in tables["faults"].rows
     assert "images/soak-disk.svg" in tables["run"].notes[0]
     assert any(row[0] == "master-0: descriptors" for row in tables["trends"].rows)
+
+
+def test_a_fault_that_was_never_injected_fails_the_run() -> None:
+    """A kind of fault may fail to be injected once, but not each time."""
+    run = run_of()
+    missed = Fault(start_s=900, end_s=901, name="kill-slave", target="", note="there is no slave")
+    again = structs.replace(run, faults=[*run.faults, missed])
+    assert problems_of(again, judge(again)) == []
+    never = structs.replace(run, faults=[missed])
+    assert problems_of(never, judge(never)) == ["kill-slave was never injected: there is no slave"]
