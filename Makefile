@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories soak
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ interop-bench: ## Run Apache's own benchmark Producer and Consumer against our p
 
 crash: ## Kill the broker in every mode at crash points, inject disk faults, and check that no acknowledged message is lost.
 	@scripts/crash
+
+soak: ## Run every feature of a group for an hour with faults: memory, files, threads and latency must stay flat (HOURS=6).
+	@scripts/soak --hours $(or $(HOURS),1) $(SOAK)
 
 damage: ## Damage every kind of file of a store in every way, some 3,200 times, and check for wrong and silently missing messages.
 	@scripts/damage $(DAMAGE)

@@ -16,7 +16,7 @@ from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
-from gantry_wire.commands.admin import GroupField, GroupName, SubscriptionGroupConfig, TopicListing
+from gantry_wire.commands.admin import GroupField, GroupName, SubscriptionGroupConfig, TopicListing, TopicName
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.consumers import (
     CloneOffsets,
@@ -56,11 +56,17 @@ class Groups:
             await self._brokers.put_group(broker.address, config)
 
     async def delete(self, group: str, *, with_offsets: bool = True, cluster: str | None = None) -> None:
-        """Delete the configuration of a group and, unless `with_offsets` is False, its committed offsets."""
+        """Delete the configuration of a group and, unless `with_offsets` is False, its offsets and its retry topic.
+
+        As with mqadmin, brokers would keep the retry topic for ever, also an empty one. Dead letters are kept.
+        """
         self._session.require_open()
         request = GroupName(group_name=group, clean_offset=with_offsets)
+        retries = TopicName(topic=retry_topic(group))
         for broker in await self._brokers.masters(cluster):
             await self._session.calls.request_success(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, request)
+            if with_offsets:
+                await self._session.calls.request_success(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, retries)
 
     async def members(self, group: str) -> ConsumerConnections | None:
         """Return the consumers of `group` and their subscriptions, as the first master with any reports them.

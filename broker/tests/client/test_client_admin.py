@@ -122,8 +122,9 @@ async def test_stats_progress_and_lag_are_reported(cluster: FakeCluster, admin: 
 
 
 async def test_groups_are_created_listed_and_deleted(cluster: FakeCluster, admin: Admin) -> None:
-    """The configuration of a group is the same on every master; deleting it deletes its offsets."""
+    """The configuration of a group is the same on every master; deleting it deletes its offsets and its retry topic."""
     cluster.broker().state.offsets["billing", "orders", 0] = 3
+    cluster.add_topic("%RETRY%billing", queues=1)
     await admin.groups.create(SubscriptionGroupConfig(group_name="billing", retry_max_times=5))
     assert [broker.state.groups["billing"].retry_max_times for broker in cluster.brokers.values()] == [5, 5]
     assert list(await admin.groups.all()) == ["billing"]
@@ -132,6 +133,7 @@ async def test_groups_are_created_listed_and_deleted(cluster: FakeCluster, admin
 
     assert await admin.groups.all() == {}
     assert cluster.broker().state.offsets == {}
+    assert not any("%RETRY%billing" in broker.state.topics for broker in cluster.brokers.values())
 
 
 async def test_connected_members_of_a_group_are_listed(cluster: FakeCluster, admin: Admin) -> None:

@@ -28,7 +28,7 @@ from gantry_testing.local import (
 )
 from gantry_wire import RequestCode
 from gantry_wire.commands.admin import TopicConfig
-from gantry_wire.names import SCHEDULE_TOPIC, retry_topic
+from gantry_wire.names import SCHEDULE_TOPIC, SELF_CHECK_TOPIC, retry_topic
 
 MIB = 1 << 20
 HOUR_MS = 3_600_000
@@ -304,6 +304,17 @@ async def test_full_disk_refuses_sends_until_messages_are_consumed() -> None:
 
         assert here.begin > 0
         assert (await here.client.send(BODY)).code == 0
+
+
+async def test_the_self_check_of_a_group_holds_no_files() -> None:
+    """The message that `gantry up` has sent to itself has no consumers, and does not keep the files after it."""
+    async with place() as here:
+        await here.client.send_ok(b"gantry up", topic=SELF_CHECK_TOPIC)
+        await here.fill(6)
+        here.consume(here.end())
+        here.press(95)
+        await here.rounds(2)
+        assert here.begin > 0
 
 
 @pytest.mark.verify

@@ -326,6 +326,26 @@ async def test_topic_that_is_created_again_survives_a_failover(tmp_path: Path) -
         assert await bodies(slave) == [b"new", b"newer"]
 
 
+async def test_slave_drops_queues_of_topics_that_were_deleted_while_it_was_away(tmp_path: Path) -> None:
+    """It gets their messages, and never their configuration; the queues would use files for ever."""
+    async with running_group(tmp_path) as members:
+        master = await members.start("one", **UNASSIGNED, brokerId="1")
+        await master.orders.promote(10, [], False)
+        async with dialogue(master) as peer:
+            await make_topic(peer, "Gone")
+            await peer.send_ok(b"gone", topic="Gone")
+            await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
+        await send(master, "kept")
+        slave = await members.start("two", **UNASSIGNED, brokerId="2")
+        await slave.orders.follow(10, master.settings.ha_address)
+        await wait_until_copied(master, slave)
+
+        await wait_until(lambda: "Gone" not in slave.store.queues.topics())
+
+        assert TOPIC in slave.store.queues.topics()
+        assert await bodies(slave) == [b"kept"]
+
+
 async def make_topic(peer: Dialogue, topic: str) -> None:
     ext = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "defaultTopic": "TBW102"}
     ext |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}

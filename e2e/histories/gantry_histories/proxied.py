@@ -26,7 +26,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, final
@@ -60,6 +60,9 @@ ARRIVAL_SECONDS_MAX: Final = 120.0
 """The limit for acknowledged messages to arrive: several invisible times."""
 PADDING: Final = b"x" * 200
 
+Metadata = tuple[tuple[str, str], ...]
+"""Headers of a call."""
+
 
 class CallFailed(Exception):
     """A call failed in each attempt."""
@@ -71,10 +74,14 @@ class SdkClient:
 
     def __init__(
         self, endpoint: str, client_id: str, settings: pb.Settings, tls: tuple[bytes, str] | None,
-        refusals: Counter[str],
+        refusals: Counter[str], sign: Callable[[], Metadata] = lambda: (),
     ) -> None:  # fmt: skip
-        """``tls`` is the authority and the name that the certificate must have, or None for plain text."""
-        self._metadata: Final = (("x-mq-client-id", client_id),)
+        """``tls`` is the authority and the name that the certificate must have, or None for plain text.
+
+        ``sign`` returns the headers with which each call proves its account; without it there are none.
+        """
+        self._client_id: Final = client_id
+        self._sign: Final = sign
         self._settings: Final = settings
         self._refusals: Final = refusals
         self._is_registered: Final = asyncio.Event()
@@ -97,7 +104,7 @@ class SdkClient:
     async def keep_registered(self) -> None:
         """Keep the Telemetry stream open, until cancelled."""
         while True:
-            stream = self._method("Telemetry", "stream_stream")(metadata=self._metadata)
+            stream = self._method("Telemetry", "stream_stream")(metadata=self._metadata())
             try:
                 await stream.write(pb.TelemetryCommand(settings=self._settings))
                 while (reply := await stream.read()) is not grpc.aio.EOF:
@@ -115,7 +122,7 @@ class SdkClient:
         for _ in range(ATTEMPTS_MAX):
             try:
                 reply = await self._method(name, "unary_unary")(
-                    request, metadata=self._metadata, timeout=REQUEST_TIMEOUT_S
+                    request, metadata=self._metadata(), timeout=REQUEST_TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as error:
                 reason = f"{name} {error.code().name}"
@@ -130,7 +137,7 @@ class SdkClient:
         """Return the messages of one long poll; none if the call fails."""
         found: list[pb.Message] = []
         call = self._method("ReceiveMessage", "unary_stream")(
-            request, metadata=self._metadata, timeout=POLL_S + REQUEST_TIMEOUT_S
+            request, metadata=self._metadata(), timeout=POLL_S + REQUEST_TIMEOUT_S
         )
         code = "OK"
         try:
@@ -145,6 +152,9 @@ class SdkClient:
             self._refusals[f"ReceiveMessage {code}"] += 1
             await asyncio.sleep(RECONNECT_S)
         return found
+
+    def _metadata(self) -> Metadata:
+        return (("x-mq-client-id", self._client_id), *self._sign())
 
     def _method(self, name: str, kind: str) -> Any:
         method = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name[name]

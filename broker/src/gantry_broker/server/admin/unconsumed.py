@@ -7,7 +7,8 @@ The consumers of a topic are all groups with a committed offset in it, and all c
 group without an offset in a queue has consumed nothing of it. Broadcasting consumers keep their offsets themselves, and
 tools and system groups do not act for a user, so neither counts. A topic without consumers is unconsumed from its
 start; dead letter topics usually are. A message that is popped and not acked is unconsumed, too. Retry topics wait for
-their own group, delayed messages for their delivery. Other system topics prevent no deletion.
+their own group, delayed messages for their delivery. Other system topics prevent no deletion, and neither does the
+topic of the self-check of `gantry up`, which never has consumers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def list_consumers(core: BrokerCore, topic: str, committed: Iterable[str]) -> li
         owner = topic.removeprefix(names.RETRY_PREFIX)
         popping = sorted(group for group in committed if names.pop_retry_origin(topic, group) is not None)
         return [owner] if owner in core.groups.all or not popping else popping
-    if core.topics.is_system(topic):
+    if core.topics.is_system(topic) or topic == names.SELF_CHECK_TOPIC:
         return None
     groups = {*committed, *core.clients.groups_subscribed_to(topic)}
     return sorted(group for group in groups if _is_counted(core, group)) or [NO_GROUP]

@@ -165,6 +165,8 @@ class TableSync:
         """End of the log when users and policies arrived that are not on the disk yet; None if there are none."""
         self._deleted_on_master: dict[str, int] = {}
         """Topics that the master has deleted, with the end of its log when it reported that."""
+        self._listed_at: int | None = None
+        """End of the master's log when it sent the present topics; None if queues of others are dropped already."""
 
     # -- a master's side -----------------------------------------------------------------------------------------------
 
@@ -240,6 +242,7 @@ class TableSync:
             self._deleted_on_master = {topic: self._deleted_on_master.get(topic, end) for topic in deleted}
             for topic in deleted:
                 self.queue_ends.forget_topic(topic)
+            self._listed_at = end
         elif name == "subscriptionGroup":
             core.groups.replace_from_master(msgspec.json.decode(data, type=GroupDocument, strict=False))
         elif name == "consumerOffset":
@@ -279,6 +282,7 @@ class TableSync:
     def begin_copying(self) -> None:
         """Forget what waits for the log: a stream begins, perhaps from another master, and sends all tables."""
         self._deleted_on_master.clear()  # Topics that the last master deleted may exist on this one.
+        self._listed_at = None
         self._delay.progress.begin_copying()
         self._timers.progress.begin_copying()
         self._transactions.begin_copying()
@@ -313,3 +317,27 @@ class TableSync:
                 self._core.store.delete_topic(topic, before=end)
                 self._core.offsets.forget_topic(topic)
                 log.info("topic deleted, as on the master", extra={"topic": topic})
+        if self._listed_at is not None and self._core.store.dispatcher.dispatched >= self._listed_at:
+            self._drop_unlisted(self._listed_at)
+
+    def _drop_unlisted(self, listed_at: int) -> None:
+        """Drop the queues of topics that the master had deleted before it sent its topics.
+
+        A slave that was behind, or away, gets the messages of a topic that it never knew. A topic exists before its
+        first message, so one whose messages all lie before ``listed_at`` was deleted. A topic with a later message may
+        be new: the next table decides. Dropping waits for units that are held, which have no physical offset yet.
+        A RocketMQ master does not send its topics with the end of its log, so its table proves nothing.
+        """
+        core, is_held = self._core, False
+        listed = core.topics
+        unlisted = [name for name in core.store.queues.topics() if name not in listed and not listed.is_system(name)]
+        for topic in [] if core.settings.ha.is_master_classic else unlisted:
+            queues = [queue for queue in core.store.queues if queue.topic == topic]
+            if any(queue.end != queue.readable_end for queue in queues):
+                is_held = True
+            elif all(queue.end_before(listed_at) == queue.readable_end for queue in queues):
+                core.store.delete_topic(topic, before=listed_at)
+                core.offsets.forget_topic(topic)
+                log.info("topic deleted, as on the master", extra={"topic": topic})
+        if not is_held:
+            self._listed_at = None
