@@ -89,7 +89,7 @@ def read_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandRea
     for name in ("KUBECTL", "HELM"):
         monkeypatch.setenv(f"GANTRY_{name}", str(folder / name.lower()))
     monkeypatch.delenv(kind.PROVIDER, raising=False)
-    monkeypatch.setattr(node_image, "archive", lambda: tmp_path / "node.tar")
+    monkeypatch.setattr(node_image, "find_built", lambda: next(tmp_path.glob("node.tar"), None))
     monkeypatch.setenv("COMMANDS", str(file))
     monkeypatch.setenv("ANSWERS", json.dumps(READY))
     return lambda: file.read_text().splitlines()

@@ -87,7 +87,20 @@ def test_services_of_a_node_are_enabled_and_their_programs_exist(root: Path) -> 
         if line.startswith("Exec")
     ]
     assert all((root / program.lstrip("/")).exists() or program == "/usr/bin/python3" for program in started)
-    assert (units / "getty.target").readlink() == Path("/dev/null")
+
+
+def test_systemd_of_a_node_changes_no_setting_of_the_machine(root: Path) -> None:
+    """A privileged container shares kernel settings, formats of programs and modules with the machine."""
+    units = root / "etc/systemd/system"
+    for unit in ("systemd-sysctl.service", "systemd-binfmt.service", "systemd-modules-load.service", "getty.target"):
+        assert (units / unit).readlink() == Path("/dev/null")
+
+
+def test_settings_of_the_image_are_those_that_docker_imports() -> None:
+    """`docker import` refuses other instructions of a Dockerfile, such as STOPSIGNAL."""
+    supported = {"CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "ONBUILD", "USER", "VOLUME", "WORKDIR"}
+
+    assert {change.split()[0] for change in node_image.CHANGES} <= supported
 
 
 def test_agent_runs_with_the_modules_and_the_library_of_a_node(root: Path) -> None:

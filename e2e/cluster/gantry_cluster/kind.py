@@ -90,11 +90,8 @@ def choose_node_image(named: str) -> str:
     empty for kind's own. An image that was built here is loaded first."""
     if named and named != node_image.name():
         return named
-    try:
-        target = node_image.archive()
-    except MissingTool:  # without Go no image has been built here
-        return named
-    if not target.exists():
+    target = node_image.find_built()
+    if target is None:
         if named:
             raise MissingTool(f"{named} is not built; run: make kind-node")
         return ""

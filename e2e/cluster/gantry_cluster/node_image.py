@@ -53,9 +53,12 @@ ENABLED: Final = ("containerd.service", "gantry-node.service", "kubelet.service"
 MASKED: Final = (
     *("getty.target", "console-getty.service", "systemd-udevd.service", "systemd-udev-trigger.service"),
     *("systemd-logind.service", "systemd-remount-fs.service", "systemd-networkd.service", "dev-hugepages.mount"),
+    *("systemd-sysctl.service", "systemd-binfmt.service", "systemd-modules-load.service", "modprobe@.service"),
+    *("proc-sys-fs-binfmt_misc.automount", "sys-fs-fuse-connections.mount", "sys-kernel-config.mount"),
+    *("sys-kernel-debug.mount", "sys-kernel-tracing.mount"),
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"),
 )
-"""Units that a container starts, and those that it does not need or must not start."""
+"""Units that a node starts, and those that it does not need or that would change settings of the whole machine."""
 
 LIBRARIES: Final = "usr/lib/{}-linux-gnu/xtables"
 """The folder of the extensions of iptables."""
@@ -67,11 +70,10 @@ RULE_PROGRAMS: Final = tuple(
 
 CHANGES: Final = (
     'ENTRYPOINT ["/usr/local/bin/node-entrypoint"]',
-    "STOPSIGNAL SIGRTMIN+3",
     "ENV container=docker",
     f"ENV PATH={images.SEARCH_PATH}",
 )
-"""The settings of the image, for `docker import`. systemd ends at the signal, and finds `container` set."""
+"""The settings of the image, for `docker import`. systemd reads `container`."""
 
 DEBOOTSTRAP_SECONDS_MAX: Final = 1200.0
 IMPORT_SECONDS_MAX: Final = 300.0
@@ -102,6 +104,13 @@ def archive() -> Path:
     for source in _sources():
         digest.update(str(source.relative_to(CLUSTER)).encode() + b"\0" + source.read_bytes() + b"\0")
     return kind_cache() / f"node-{kubernetes_version()}-{digest.hexdigest()[:16]}.tar"
+
+
+def find_built() -> Path | None:
+    """Return the archive if it was built from the present sources. Without Go, which its name depends on, none was."""
+    if shutil.which("go") is None or not archive().exists():
+        return None
+    return archive()
 
 
 def build(target: Path, machine: Machine, folder: Folder, programs: Programs, report: ProgressReporter) -> None:
@@ -137,8 +146,11 @@ def _unpack_base(root: Path, machine: Machine, report: ProgressReporter) -> None
         run("tar", "--extract", "--numeric-owner", "--file", base, "--directory", root, seconds_max=IMPORT_SECONDS_MAX)
         return
     report(f"installing {RELEASE} for the node image, once")
-    words = ("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, root)
-    run_in_sandbox(machine, *words, seconds_max=DEBOOTSTRAP_SECONDS_MAX)
+    packages = kind_cache() / "debian"  # so that a build that was interrupted does not download them again
+    packages.mkdir(exist_ok=True)
+    options = ("--variant=minbase", f"--cache-dir={packages}", f"--include={','.join(PACKAGES)}")
+    run_in_sandbox(machine, "debootstrap", *options, RELEASE, root, seconds_max=DEBOOTSTRAP_SECONDS_MAX)
+    shutil.rmtree(packages)
     for unused in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man"):
         shutil.rmtree(root / unused, ignore_errors=True)
     draft = base.with_suffix(".draft")

@@ -169,9 +169,9 @@ def run_tests(words: Sequence[str], node_image_name: str, report: ProgressReport
     """Start a docker engine, and run the tests on a cluster of kind there; return their exit code."""
     if node_image_name not in ("", node_image.name()):
         raise BadChoice(f"no docker engine answers that could have {node_image_name}; leave --node-image out")
-    if not node_image.archive().exists():
+    if node_image.find_built() is None:
         raise MissingTool(
-            "no docker engine answers; one can be started here, but the image of its nodes is missing: make kind-node"
+            "no docker engine answers; start docker, or build nodes for one that is started here: make kind-node"
         )
     with claim_with_sandbox(KIND, report, kind.HUGE_PAGES_WANTED) as here:
         report("building Gantry's images, if their sources have changed")
