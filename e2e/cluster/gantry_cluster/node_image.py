@@ -169,8 +169,8 @@ def install_files(root: Path, programs: Programs, *, pause: str) -> None:
     shutil.copytree(FILES, root, dirs_exist_ok=True)
     for program in ("kubelet", "kubeadm", "kubectl"):
         shutil.copy(programs[program], root / "usr/local/bin" / program)
-    for program in (root / "usr/local/bin").iterdir():
-        program.chmod(0o755)
+    for path in (root / "usr/local/bin").iterdir():
+        path.chmod(0o755)
     (root / PYTHON).mkdir(parents=True)
     for module in AGENT_MODULES:
         shutil.copy(module_path(module), root / PYTHON)

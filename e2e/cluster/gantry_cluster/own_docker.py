@@ -48,9 +48,6 @@ JOINED: Final = {"net_cls": "net_cls,net_prio", "net_prio": "net_cls,net_prio"}
 HUGE_PAGES_FOLDER: Final = Path("/dev/hugepages")
 """The folder that `e2e/kind.yaml` shows to the nodes."""
 
-HUGE_PAGES_FOLDER: Final = Path("/dev/hugepages")
-"""The folder that `e2e/kind.yaml` shows to the nodes."""
-
 START_SECONDS_MAX: Final = 60.0
 RUN_PY: Final = CLUSTER / "run.py"
 RUNTIME: Final = '''\
@@ -179,19 +176,9 @@ def run_tests(words: Sequence[str], node_image_name: str, report: ProgressReport
         report("starting docker")
         _start_engine(here.sandbox, here.folder)
         path = f"PATH={here.programs.folder}:{os.environ['PATH']}"
-        inner = (
-            "env",
-            f"--chdir={ROOT}",
-            path,
-            sys.executable,
-            RUN_PY,
-            "groups",
-            "--kind",
-            "--node-image",
-            node_image.name(),
-            *words,
-        )
-        return subprocess.run(here.sandbox.enter(inner), check=False).returncode
+        inner = ("groups", "--kind", "--node-image", node_image.name(), *words)
+        inside = here.sandbox.enter(["env", f"--chdir={ROOT}", path, sys.executable, RUN_PY, *inner])
+        return subprocess.run(inside, check=False).returncode
 
 
 def write_runtime(path: Path) -> Path:

@@ -68,6 +68,10 @@ def _mount_layers(machine: Machine, upper: Path, lower: Sequence[Path]) -> None:
         machine.mount("-t", "overlay", "-o", options, "overlay", f"/{name}")
     machine.mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
     machine.run("mkdir", "-p", "/run/lock")
+    resolver = Path("/etc/resolv.conf").resolve()
+    if resolver.is_relative_to("/run") and resolver.exists():  # a link, where a local service resolves names
+        machine.run("mkdir", "-p", resolver.parent)
+        machine.run("tee", resolver, stdin=resolver.read_text())
 
 
 def layer_name(status: bytes) -> str:
