@@ -1,8 +1,7 @@
 # Sourced by the other scripts: paths, checks of requirements, and one-line errors with a remedy.
 # The scripts write only inside of the clone, except temporary files if its path is long, caches of package managers,
-# the programs that scripts/object-store, scripts/porcupine, scripts/kubernetes and the e2e scripts build, in
-# ~/.cache/gantry (or
-# XDG_CACHE_HOME), and /run/gantry-cluster, in which a cluster of the e2e scripts claims the machine.
+# what scripts/object-store, scripts/porcupine, scripts/kubernetes, scripts/kind-node and the e2e scripts build, in
+# ~/.cache/gantry (or XDG_CACHE_HOME), and /run/gantry-cluster, in which a cluster of the e2e scripts claims the machine.
 set -eu
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$ROOT"

@@ -33,8 +33,9 @@ CHOSEN = pytest.StashKey[ChosenCluster]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read which cluster was chosen, and register the marker of tests that run on it."""
+    """Read which cluster was chosen, and register the markers of tests that run on it."""
     config.addinivalue_line("markers", f"{MARKER}(capability, ...): skipped, and counted, where the cluster cannot")
+    config.addinivalue_line("markers", "release: part of `scripts/e2e --kind -m release`, which runs before a release")
     chosen = config.stash[CHOSEN] = ChosenCluster(read_choice(os.environ))
     config.add_cleanup(chosen.close)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gantry_cluster import foreign, group_tests, kind
+from gantry_cluster import foreign, group_tests, kind, node_image, own_docker
 from gantry_cluster.api import Object
 from gantry_cluster.choice import Choice, Kind
 from gantry_cluster.cli import commands
 from gantry_cluster.cluster import Cluster
-from gantry_cluster.errors import ApiRefused, ClusterError, CommandFailed
+from gantry_cluster.errors import ApiRefused, BadChoice, ClusterError, CommandFailed, MissingTool
 from gantry_cluster.foreign import ClusterNotOwned, ForeignCluster, open_cluster
 from gantry_cluster.groups import install_operator
 from gantry_cluster.image_names import IMAGE, Images
@@ -60,6 +61,8 @@ if sys.argv[1:3] == ["get", "clusters"]:
     print(os.environ.get("CLUSTERS", "No kind clusters found."))
 if sys.argv[1:3] == ["get", "nodes"]:
     print("one", "two", sep="\\n")
+if "{{.IndexServerAddress}}" in sys.argv:
+    print(os.environ["REGISTRY"])
 if sys.argv[1:3] == os.environ.get("FAILS", "").split():
     sys.exit("no space left")
 """
@@ -86,6 +89,7 @@ def read_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandRea
     for name in ("KUBECTL", "HELM"):
         monkeypatch.setenv(f"GANTRY_{name}", str(folder / name.lower()))
     monkeypatch.delenv(kind.PROVIDER, raising=False)
+    monkeypatch.setattr(node_image, "find_built", lambda: next(tmp_path.glob("node.tar"), None))
     monkeypatch.setenv("COMMANDS", str(file))
     monkeypatch.setenv("ANSWERS", json.dumps(READY))
     return lambda: file.read_text().splitlines()
@@ -244,6 +248,64 @@ def test_existing_kind_cluster_is_refused(
         pass
 
     assert read_commands() == ["kind get clusters"]
+
+
+NODE_IMAGE_CASES = {
+    "named": ("nodes:1", True, False, "nodes:1"),
+    "built": ("", True, False, node_image.name()),
+    "registry": ("", True, True, ""),
+    "not-built": ("", False, False, ""),
+    "named-built": (node_image.name(), True, True, node_image.name()),
+}
+
+
+@pytest.mark.parametrize("case", NODE_IMAGE_CASES)
+def test_nodes_have_the_built_image_only_without_a_registry(
+    read_commands: CommandReader, tmp_path: Path, archives: None, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A named image is used as it is; an image that was built here is imported first; else kind uses its own."""
+    named, is_built, is_registry_there, expected = NODE_IMAGE_CASES[case]
+    if is_built:
+        (tmp_path / "node.tar").touch()
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        address = registry.getsockname()
+        if not is_registry_there:
+            registry.close()
+        monkeypatch.setenv("REGISTRY", "https://{}:{}/v1/".format(*address))
+        with kind.make_cluster(Choice(Kind.IN_CONTAINERS, node_image=named), lambda text: None):
+            pass
+
+    lines = read_commands()
+    [line] = [line for line in lines if line.startswith("kind create cluster")]
+    assert line.partition(" --image ")[2] == expected
+    imports = [line for line in lines if line.startswith("docker import")]
+    assert bool(imports) == (expected == node_image.name())
+    assert all(line.endswith(f" {tmp_path / 'node.tar'} {node_image.name()}") for line in imports)
+
+
+def test_named_node_image_that_is_not_built_is_refused(read_commands: CommandReader) -> None:
+    """The error names the command that builds it, and no cluster is made."""
+    choice = Choice(Kind.IN_CONTAINERS, node_image=node_image.name())
+    with pytest.raises(MissingTool, match="make kind-node"), kind.make_cluster(choice, lambda text: None):
+        pass
+
+    assert not any("create" in line for line in read_commands())
+
+
+def test_without_a_docker_engine_the_node_image_must_be_built(
+    read_commands: CommandReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is started here has only what is built here: other images are refused, and nothing is started."""
+    program(tmp_path / "bin", "docker", "raise SystemExit('Cannot connect to the Docker daemon')")
+    monkeypatch.setattr(own_docker, "claim_with_sandbox", lambda *words: pytest.fail("the machine was claimed"))
+
+    for choice, error, text in (
+        (Choice(Kind.IN_CONTAINERS), MissingTool, "make kind-node"),
+        (Choice(Kind.IN_CONTAINERS, images=IMAGES), BadChoice, "leave --image out"),
+        (Choice(Kind.IN_CONTAINERS, node_image="nodes:1"), BadChoice, "leave --node-image out"),
+    ):
+        with pytest.raises(error, match=text):
+            group_tests.run_on(choice, (), lambda text: None)
 
 
 def test_image_on_kind_nodes_gets_another_name(read_commands: CommandReader) -> None:

@@ -27,6 +27,7 @@ def produce_and_consume(group: Group) -> None:
     assert sorted(group.gantry("consume", TOPIC).splitlines()) == sorted(MESSAGES)
 
 
+@pytest.mark.release
 def test_smallest_group_serves_a_pod(namespaces: NamespaceFactory) -> None:
     """One shard with one in-sync slave."""
     group = namespaces.create_group("small", SMALL)

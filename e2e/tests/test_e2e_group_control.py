@@ -116,6 +116,7 @@ def test_broker_that_is_killed_during_an_api_outage_continues(
     outcome.check_limits(KILLED_SECONDS_MAX)
 
 
+@pytest.mark.release
 def test_group_works_without_an_operator(
     namespaces: NamespaceFactory, operator_cluster: Cluster, operator_archive: Path | None
 ) -> None:

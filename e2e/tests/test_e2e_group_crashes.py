@@ -48,6 +48,7 @@ def test_deleted_master_pod_loses_nothing(namespaces: NamespaceFactory) -> None:
     outcome.check_limits(POD_SECONDS_MAX)
 
 
+@pytest.mark.release
 def test_master_pod_deleted_by_force_loses_nothing(namespaces: NamespaceFactory) -> None:
     """Kubernetes does not wait for the end of its process, and another pod may get its volume while it still runs."""
     group = namespaces.create_group("forced", SMALL)

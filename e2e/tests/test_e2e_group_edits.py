@@ -235,6 +235,7 @@ def test_every_row_is_edited_here_or_needs_a_broken_group() -> None:
     assert tried | modelled | refused == {str(row) for row in ROWS}
 
 
+@pytest.mark.release
 @pytest.mark.cluster_can(Capability.TAG_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
 @pytest.mark.parametrize("batch", LIVE_BATCHES, ids=name)
 def test_running_group_applies_the_edit(namespaces: NamespaceFactory, prepared: Cluster, batch: Batch) -> None:

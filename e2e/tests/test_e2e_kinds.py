@@ -25,7 +25,14 @@ from gantry_testing.requirements_plugin import NEEDS, Need
 pytest_plugins = ["pytester"]
 
 IMAGES = Images("registry.example:5000/gantry:1", "registry.example:5000/gantry-operator:1")
-NOTHING: dict[str, Any] = {"is_kind": False, "kubeconfig": None, "context": "", "broker": "", "operator": ""}
+NOTHING: dict[str, Any] = {
+    "is_kind": False,
+    "kubeconfig": None,
+    "context": "",
+    "broker": "",
+    "operator": "",
+    "node_image": "",
+}
 NAMED = {"broker": IMAGES.broker, "operator": IMAGES.operator}
 FILE = Path("/somewhere/kubeconfig")
 
@@ -38,10 +45,11 @@ FILE = Path("/somewhere/kubeconfig")
         ({}, Choice()),
         ({"is_kind": True}, Choice(Kind.IN_CONTAINERS)),
         ({"is_kind": True, **NAMED}, Choice(Kind.IN_CONTAINERS, images=IMAGES)),
+        ({"is_kind": True, "node_image": "nodes:1"}, Choice(Kind.IN_CONTAINERS, node_image="nodes:1")),
         ({"kubeconfig": FILE, **NAMED}, Choice(Kind.FOREIGN, str(FILE), "", IMAGES)),
         ({"kubeconfig": FILE, "context": "east", **NAMED}, Choice(Kind.FOREIGN, str(FILE), "east", IMAGES)),
     ],
-    ids=["nodes", "kind", "kind-images", "kubeconfig", "context"],
+    ids=["nodes", "kind", "kind-images", "kind-nodes", "kubeconfig", "context"],
 )
 def test_options_choose_the_cluster_that_tests_read(options: dict[str, Any], expected: Choice) -> None:
     """The choice of the command line equals the one that the tests read from their environment."""
@@ -59,10 +67,12 @@ def test_options_choose_the_cluster_that_tests_read(options: dict[str, Any], exp
         ({"kubeconfig": FILE}, "name them"),
         ({"kubeconfig": FILE, "broker": IMAGES.broker}, "give both"),
         (NAMED, "leave --image out"),
+        ({"node_image": "nodes:1"}, "--node-image needs --kind"),
+        ({"kubeconfig": FILE, **NAMED, "node_image": "nodes:1"}, "--node-image needs --kind"),
         ({"is_kind": True, "broker": "gantry:latest", "operator": IMAGES.operator}, "not latest"),
         ({"is_kind": True, "broker": "registry.example:5000/gantry", "operator": IMAGES.operator}, "REPOSITORY:TAG"),
     ],
-    ids=["both", "context", "no-images", "one-image", "own-images", "latest", "no-tag"],
+    ids=["both", "context", "no-images", "one-image", "own-images", "own-nodes", "their-nodes", "latest", "no-tag"],
 )
 def test_contradictory_options_are_refused_with_the_remedy(options: dict[str, Any], expected_text: str) -> None:
     """A missing or contradictory option is not guessed."""

@@ -50,6 +50,8 @@ class Choice:
     """The context in the kubeconfig; empty for its current one."""
     images: Images | None = None
     """The images of Gantry; None if they are built here."""
+    node_image: str = ""
+    """The image of the nodes that kind makes; empty for a choice by what is available."""
 
     def can_have(self, capability: Capability) -> bool:
         """Return whether a cluster of this kind can have the capability."""
@@ -64,7 +66,9 @@ class Choice:
         return {VARIABLE: json.dumps(asdict(self))}
 
 
-def choose(*, is_kind: bool, kubeconfig: Path | None, context: str, broker: str, operator: str) -> Choice:
+def choose(
+    *, is_kind: bool, kubeconfig: Path | None, context: str, broker: str, operator: str, node_image: str
+) -> Choice:
     """Read the choice from the options of the command line. Raises ``BadChoice``."""
     if is_kind and kubeconfig is not None:
         raise BadChoice("--kind and --kubeconfig exclude each other; leave one of them out")
@@ -72,9 +76,11 @@ def choose(*, is_kind: bool, kubeconfig: Path | None, context: str, broker: str,
         raise BadChoice("--context needs --kubeconfig FILE")
     if bool(broker) != bool(operator):
         raise BadChoice("two images are needed; give both: --image REPO:TAG --operator-image REPO:TAG")
+    if node_image and not is_kind:
+        raise BadChoice("--node-image needs --kind")
     images = Images(broker, operator) if broker else None
     if is_kind:
-        return Choice(Kind.IN_CONTAINERS, images=images)
+        return Choice(Kind.IN_CONTAINERS, images=images, node_image=node_image)
     if kubeconfig is not None:
         if images is None:
             raise BadChoice(

@@ -14,11 +14,11 @@ from pathlib import Path
 import click
 
 from gantry_cluster import cluster as clusters
-from gantry_cluster import group_tests, lifecycle
+from gantry_cluster import group_tests, kind, lifecycle, own_docker
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.network import NODES_MAX
 from gantry_cluster.paths import Folder, default_folder
-from gantry_cluster.programs import ALONE, PACKAGES, programs
+from gantry_cluster.programs import ALONE, NODES, PACKAGES, programs
 
 MEBIBYTE = 1 << 20
 
@@ -37,7 +37,7 @@ def commands() -> None:
 @click.option("--alone", is_flag=True, help=f"Only the programs that need no cluster: {', '.join(ALONE)}.")
 def build(names: tuple[str, ...], alone: bool) -> None:
     """Build the programs, or some of them. `up` also builds them if they are missing."""
-    click.echo(programs(_report_progress, names or (ALONE if alone else tuple(PACKAGES))).folder)
+    click.echo(programs(_report_progress, names or (ALONE if alone else NODES)).folder)
 
 
 @commands.command()
@@ -103,6 +103,19 @@ def kubectl(words: tuple[str, ...]) -> None:
     cluster = clusters.find()
     program = str(cluster.programs["kubectl"])
     os.execv(program, [program, f"--kubeconfig={cluster.folder.kubeconfig}", *words])
+
+
+@commands.command("build-images")
+def build_images() -> None:
+    """Build Gantry's images as archives, if their sources have changed. Needs root, buildah and debootstrap."""
+    for image in kind.IMAGES:
+        click.echo(image.build_if_stale())
+
+
+@commands.command("kind-node")
+def kind_node() -> None:
+    """Build the image of nodes of kind as an archive, if its sources have changed. Needs root and Go."""
+    click.echo(own_docker.build_node_image(_report_progress))
 
 
 commands.add_command(group_tests.command)

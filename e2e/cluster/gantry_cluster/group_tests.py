@@ -16,10 +16,10 @@ from typing import Final
 
 import click
 
-from gantry_cluster import kind, requirements
+from gantry_cluster import kind, own_docker, requirements
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.choice import Choice, Kind, choose
-from gantry_cluster.errors import ClusterError, MissingTool
+from gantry_cluster.errors import BadChoice, ClusterError, MissingTool
 from gantry_cluster.foreign import link_clients, open_cluster
 from gantry_cluster.paths import ROOT
 from gantry_cluster.programs import ProgressReporter, programs
@@ -49,13 +49,25 @@ BUILDERS: Final = ("buildah", "debootstrap")
 @click.option(
     "--kind", "is_kind", is_flag=True, help="Make a cluster with kind from e2e/kind.yaml, and delete it at the end."
 )
+@click.option(
+    "--node-image",
+    default="",
+    metavar="REPO:TAG",
+    help="The nodes' image, with --kind; default: that of `make kind-node` where no registry answers, else kind's own.",
+)
 @click.option("--image", default="", metavar="REPO:TAG", help="The broker's image, which the nodes can pull.")
 @click.option(
     "--operator-image", default="", metavar="REPO:TAG", help="The operator's image, which the nodes can pull."
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[PYTEST ARGUMENTS]...")
 def command(
-    kubeconfig: Path | None, context: str, is_kind: bool, image: str, operator_image: str, words: tuple[str, ...]
+    kubeconfig: Path | None,
+    context: str,
+    is_kind: bool,
+    node_image: str,
+    image: str,
+    operator_image: str,
+    words: tuple[str, ...],
 ) -> None:
     """Run the end-to-end tests: install the operator, apply groups, use them and inject faults.
 
@@ -65,7 +77,10 @@ def command(
                                            debootstrap; builds Kubernetes (8 minutes) and Gantry's images, once.
       scripts/e2e --kind                   nodes in containers, made by kind and deleted after. Needs kind 0.30 or
                                            newer, docker (or podman), kubectl, helm; and buildah for Gantry's images,
-                                           or --image and --operator-image for two that docker has.
+                                           or --image and --operator-image for two that docker has. Where no docker
+                                           engine answers, one is started in a sandbox, with nodes of the image
+                                           that `make kind-node` builds: needs root, Go and control groups of
+                                           version 1, and no registry.
       scripts/e2e --kubeconfig FILE --image REPO:TAG --operator-image REPO:TAG
                                            an existing cluster. Needs kubectl and helm here; there: Kubernetes
                                            1.30, three nodes that accept pods, a default storage class, a user with
@@ -82,7 +97,14 @@ def command(
       scripts/e2e --kind --collect-only    list the tests
       GANTRY_KEEP_CLUSTER=1 scripts/e2e    keep cluster and operator, and use them again in the next run
     """
-    choice = choose(is_kind=is_kind, kubeconfig=kubeconfig, context=context, broker=image, operator=operator_image)
+    choice = choose(
+        is_kind=is_kind,
+        kubeconfig=kubeconfig,
+        context=context,
+        broker=image,
+        operator=operator_image,
+        node_image=node_image,
+    )
     sys.exit(run_on(choice, words, click.echo))
 
 
@@ -96,7 +118,11 @@ def run_on(choice: Choice, words: Sequence[str], report: ProgressReporter) -> in
     if choice.kind is Kind.FOREIGN:
         _refuse_if_unsuitable(choice)
         return _tests(choice, words)
-    if choice.images is None:
+    if own_docker.is_needed():
+        if choice.images is not None:
+            raise BadChoice("no docker engine answers that could have these images; leave --image out, or start docker")
+        return own_docker.run_tests(words, choice.node_image, report)
+    if choice.images is None and not all(one.is_fresh() for one in kind.IMAGES):
         _refuse_if_builders_missing()
     with tempfile.TemporaryDirectory() as folder:
         link_clients(Path(folder) / "bin")  # raises if kubectl or helm is missing

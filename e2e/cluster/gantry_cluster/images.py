@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+UNPRIVILEGED = "65535:65535"
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _layer(files: Mapping[str, Path]) -> bytes:
@@ -33,13 +35,22 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(entry, io.BytesIO(data))
 
 
-def write_archive(path: Path, name: str, files: Mapping[str, Path], entrypoint: Sequence[str], machine: str) -> None:
-    """Write an image of a few executable files for this machine's architecture (`uname -m`)."""
+def write_archive(
+    path: Path,
+    name: str,
+    files: Mapping[str, Path],
+    entrypoint: Sequence[str],
+    machine: str,
+    *,
+    user: str = UNPRIVILEGED,
+) -> None:
+    """Write an image of a few executable files for this machine's architecture (`uname -m`). The user of its programs
+    may be empty, for root."""
     layer = _layer(files)
     settings = {
         "architecture": ARCHITECTURES.get(machine, machine),
         "os": "linux",
-        "config": {"Entrypoint": list(entrypoint), "User": "65535:65535"},
+        "config": {"Entrypoint": list(entrypoint), "User": user, "Env": [f"PATH={SEARCH_PATH}"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     configuration = json.dumps(settings).encode()

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from gantry_cluster import image_builds
+from gantry_cluster import image_builds, node_image
 from gantry_cluster.choice import Choice
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError, MissingTool
@@ -26,10 +28,16 @@ from gantry_cluster.programs import ProgressReporter
 NAME: Final = "gantry-e2e"
 """The name of the cluster that `kind` makes."""
 
+IMAGES: Final = (image_builds.BROKER, image_builds.OPERATOR)
+"""The images of Gantry that the tests use."""
+
 CONFIG: Final = ROOT / "e2e" / "kind.yaml"
 MAKE_SECONDS_MAX: Final = 900.0
 LOAD_SECONDS_MAX: Final = 300.0
 """The limits for making a cluster and for loading images."""
+
+REGISTRY_SECONDS_MAX: Final = 5.0
+"""The limit for a connection to the registry, from which kind's own node image is pulled."""
 
 HUGE_PAGES: Final = Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGES_WANTED: Final = 128
@@ -60,17 +68,49 @@ def make_cluster(choice: Choice, report: ProgressReporter) -> Iterator[Choice]:
         raise ClusterError(
             f"a cluster {NAME} exists already; if it is not in use, delete it: kind delete cluster --name {NAME}"
         )
-    archives = None if choice.images else (image_builds.BROKER.build_if_stale(), image_builds.OPERATOR.build_if_stale())
+    node_image_name = choose_node_image(choice.node_image)
+    archives = None if choice.images else [image.build_if_stale() for image in IMAGES]
     with tempfile.TemporaryDirectory(prefix="kind-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
-        words = ("--name", NAME, "--config", CONFIG, "--kubeconfig", kubeconfig, "--wait", "300s")
-        report("making a cluster with kind; the first time it pulls the node image")
+        image_words = ("--image", node_image_name) if node_image_name else ()
+        words = ("--name", NAME, "--config", CONFIG, "--kubeconfig", kubeconfig, "--wait", "300s", *image_words)
+        report(
+            f"making a cluster with kind; nodes of {node_image_name or 'its own image, which it pulls the first time'}"
+        )
         try:
             run("kind", "create", "cluster", *words, seconds_max=MAKE_SECONDS_MAX)
             report("loading Gantry's images into its nodes")
             yield choice.for_made_cluster(kubeconfig, provide_images(choice.images, archives))
         finally:
             run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", kubeconfig)
+
+
+def choose_node_image(named: str) -> str:
+    """Return the node image: the named one, or the one of `make kind-node` if no registry answers and it was built;
+    empty for kind's own. An image that was built here is loaded first."""
+    if named and named != node_image.name():
+        return named
+    target = node_image.find_built()
+    if target is None:
+        if named:
+            raise MissingTool(f"{named} is not built; run: make kind-node")
+        return ""
+    if not named and is_registry_reachable():
+        return ""
+    node_image.load(provider(), target)
+    return node_image.name()
+
+
+def is_registry_reachable() -> bool:
+    """Return whether the registry of docker accepts connections from here; for podman it is assumed."""
+    if provider() != "docker":
+        return True
+    address = urlsplit(run("docker", "info", "--format", "{{.IndexServerAddress}}").strip())
+    try:
+        with closing(socket.create_connection((address.hostname or "", address.port or 443), REGISTRY_SECONDS_MAX)):
+            return True
+    except OSError:
+        return False
 
 
 def _report_huge_pages(report: ProgressReporter) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gantry_cluster.certificates import Authority, Pair
 from gantry_cluster.network import HUB_ADDRESS
+
+if TYPE_CHECKING:  # nodes of kind, which import this module, have no library for certificates
+    from gantry_cluster.certificates import Authority, Pair
 
 API_PORT = 6443
 API_URL = f"https://{HUB_ADDRESS}:{API_PORT}"

@@ -53,18 +53,18 @@ def up(folder: Folder, plan: Plan, report: ProgressReporter) -> Cluster:
     """Make a cluster. If it does not start, all changes of the machine are undone; its folder stays, with the logs."""
     refuse_if_missing()
     found = programs(report)
-    journal = _claim_machine(folder)
+    journal = claim_machine(folder)
     started = time.monotonic()
     try:
         cluster = _start_cluster(folder, plan, found, journal, report)
     except BaseException:
-        _release_machine(journal)
+        release_machine(journal)
         raise
     report(f"up in {time.monotonic() - started:.0f} s: {plan.nodes} nodes, {folder.root}")
     return cluster
 
 
-def _claim_machine(folder: Folder) -> Journal:
+def claim_machine(folder: Folder) -> Journal:
     """Claim the machine and begin with an empty folder."""
     if folder.root.exists() and any(folder.root.iterdir()) and not folder.logs.is_dir():
         raise ClusterError(f"{folder.root} contains files that are not of a cluster; name another folder")
@@ -88,7 +88,7 @@ def _start_cluster(folder: Folder, plan: Plan, found: Programs, journal: Journal
     for name in KUBELET_SETTINGS:
         journal.set(name, None)
     if plan.huge_pages:
-        _reserve_huge_pages(plan.huge_pages * plan.nodes, journal)
+        reserve_huge_pages(plan.huge_pages * plan.nodes, journal)
     mount_groups(journal)
     images.write_archive(
         folder.root / "pause.tar", PAUSE_IMAGE, {"pause": found["pause"]}, ["/pause"], platform.machine()
@@ -103,7 +103,7 @@ def _start_cluster(folder: Folder, plan: Plan, found: Programs, journal: Journal
     control_plane.start_addons(plane, hub, [found["kubectl"], f"--kubeconfig={folder.kubeconfig}"])
     for number in range(1, plan.nodes + 1):
         files = NodeFiles(number, folder.node(network.node_name(number)))
-        make_group(files, journal)
+        make_group(files.group, journal)
         machine = _machine_of_node(cluster, number, journal)
         start_node(machine, files, folder, found, authority)
         report(f"{files.name} has started")
@@ -135,7 +135,7 @@ def revive(cluster: Cluster, name: str) -> None:
     cluster.save()
 
 
-def _reserve_huge_pages(pages: int, journal: Journal) -> None:
+def reserve_huge_pages(pages: int, journal: Journal) -> None:
     """Reserve the pool for all nodes together; the kernel gives fewer pages if memory is fragmented."""
     file = Path("/proc/sys", HUGE_PAGES)
     others = int(file.read_text())
@@ -145,7 +145,7 @@ def _reserve_huge_pages(pages: int, journal: Journal) -> None:
         raise ClusterError(f"the kernel gave {given} of {pages} huge pages; free memory or ask for fewer")
 
 
-def _release_machine(journal: Journal) -> None:
+def release_machine(journal: Journal) -> None:
     """Undo all changes. The machine is released only if all of them could be undone."""
     failures = journal.undo()
     if failures:
@@ -159,7 +159,7 @@ def down(report: ProgressReporter, keep: bool = False) -> None:
         raise NoCluster("this machine carries no cluster")
     started = time.monotonic()
     folder = find_machine_claim()
-    _release_machine(Journal(MACHINE_CLAIM))
+    release_machine(Journal(MACHINE_CLAIM))
     if folder is not None and not keep:
         shutil.rmtree(folder.root, ignore_errors=True)
     report(f"down in {time.monotonic() - started:.0f} s")

@@ -15,13 +15,14 @@ node has of its own; the hub shares them), and control groups.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gantry_cluster.commands import run, tail, wait_until
 from gantry_cluster.errors import CommandFailed
-from gantry_cluster.journal import Journal
+from gantry_cluster.journal import END_SECONDS_MAX, Journal
 from gantry_cluster.processes import Process, child_of, is_running, start_detached
 
 START_SECONDS_MAX = 10.0
@@ -85,9 +86,16 @@ class Machine:
         """Return whether its process 1 runs."""
         return self.init.is_alive()
 
-    def enter(self, words: Sequence[str | Path]) -> list[str]:
-        """Return the command that runs a program in this machine."""
-        namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
+    def stop(self) -> None:
+        """Cut the power, and wait until every process in it has ended."""
+        self.init.send(signal.SIGKILL)
+        wait_until(f"the end of {self.name}", lambda: not self.is_alive(), END_SECONDS_MAX)
+
+    def enter(self, words: Sequence[str | Path], *, is_networked: bool = True) -> list[str]:
+        """Return the command that runs a program in this machine; with ``is_networked`` unset, in the real machine's
+        network."""
+        network = ("--net",) if is_networked else ()
+        namespaces = ("--mount", *network, "--pid", "--uts", "--ipc")
         return ["nsenter", "--target", str(self.init.pid), *namespaces, "--", *(str(word) for word in words)]
 
     def run(self, *words: str | Path, stdin: str | None = None) -> str:

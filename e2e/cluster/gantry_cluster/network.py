@@ -51,6 +51,20 @@ def pods_of(number: int) -> str:
     return f"10.244.{number}.0/24"
 
 
+def pod_network(pods: str) -> dict[str, object]:
+    """Return the configuration of the network of a node's pods for CNI: a bridge, and addresses from this range."""
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "ipMasq": False,
+        "hairpinMode": True,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]},
+    }
+    ports = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, ports]}
+
+
 def wire_hub(hub: Machine, journal: Journal) -> None:
     """Create the bridge, and the one link out of it."""
     hub.run("ip", "link", "add", "bridge", "type", "bridge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from gantry_cluster.certificates import Authority
@@ -43,23 +44,24 @@ CONTAINERD = "containerd"
 """The name of the program of containerd."""
 
 
-def mount_groups(journal: Journal) -> None:
-    """Mount the controller hugetlb, which a kubelet needs and which is often compiled in but not mounted."""
-    hugetlb = GROUPS / "hugetlb"
-    if not hugetlb.is_dir():
-        journal.folder(hugetlb)
-    if not hugetlb.is_mount():
-        journal.mount(hugetlb, "cgroup", "hugetlb")
+def mount_groups(journal: Journal, controllers: Iterable[str] = ("hugetlb",)) -> None:
+    """Mount controllers that are compiled in but not mounted: hugetlb, which a kubelet needs, or others."""
+    for controller in controllers:
+        folder = GROUPS / controller
+        if not folder.is_dir():
+            journal.folder(folder)
+        if not folder.is_mount():
+            journal.mount(folder, "cgroup", controller)
 
 
-def make_group(files: NodeFiles, journal: Journal) -> None:
-    """Make the node's group below every controller. A new cpuset accepts no process until its CPUs are set."""
-    for controller in CONTROLLERS:
+def make_group(name: str, journal: Journal, controllers: Iterable[str] = CONTROLLERS) -> None:
+    """Make a group below every controller. A new cpuset accepts no process until its CPUs are set."""
+    for controller in controllers:
         if (GROUPS / controller).is_dir():
-            journal.group(GROUPS / controller / files.group)
+            journal.group(GROUPS / controller / name)
     cpuset = GROUPS / "cpuset"
-    for name in ("cpuset.cpus", "cpuset.mems"):
-        (cpuset / files.group / name).write_text((cpuset / name).read_text())
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        (cpuset / name / file).write_text((cpuset / file).read_text())
 
 
 def mount_private_folders(machine: Machine, folder: Path, names: dict[str, str], huge_pages: int) -> None:

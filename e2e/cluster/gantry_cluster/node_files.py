@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gantry_cluster.api import Object
 from gantry_cluster.certificates import Authority, Pair
-from gantry_cluster.network import DNS_SERVICE, PODS, node_address, node_name, pods_of
+from gantry_cluster.network import DNS_SERVICE, PODS, node_address, node_name, pod_network, pods_of
 
 PAUSE_IMAGE = "gantry.dev/pause:1"
 """The image of the container that holds the namespaces of a pod."""
@@ -40,14 +40,22 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
   disable_hugetlb_controller = false
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{plugins}"
-    conf_dir = "{folder}/cni"
+    conf_dir = "{networks}"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"
     discard_unpacked_layers = true
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = {is_systemd}
 """
 """The configuration of containerd."""
+
+
+def containerd_text(pause: str, networks: str, *, is_systemd: bool = False) -> str:
+    """Return the configuration of containerd with this pause image and folder of networks; with ``is_systemd``, control
+    groups are made by systemd."""
+    return CONTAINERD.format(pause=pause, plugins=PLUGINS_FOLDER, networks=networks, is_systemd=str(is_systemd).lower())
 
 
 @dataclass(frozen=True)
@@ -69,25 +77,12 @@ class NodeFiles:
 
     def containerd(self) -> Path:
         """Write the configuration of containerd."""
-        return self._text(
-            "containerd.toml",
-            CONTAINERD.format(pause=PAUSE_IMAGE, plugins=PLUGINS_FOLDER, folder=self.folder),
-        )
+        return self._text("containerd.toml", containerd_text(PAUSE_IMAGE, f"{self.folder}/cni"))
 
     def pod_network(self) -> Path:
         """Write the pods' network: a bridge per node, addresses from its own range, and host ports on request."""
         (self.folder / "cni").mkdir(exist_ok=True)
-        ranges = [[{"subnet": pods_of(self.number)}]]
-        bridge: Object = {
-            "type": "bridge",
-            "bridge": "cni0",
-            "isGateway": True,
-            "ipMasq": False,
-            "hairpinMode": True,
-            "ipam": {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]},
-        }
-        ports: Object = {"type": "portmap", "capabilities": {"portMappings": True}}
-        return self._json("cni/10-pods.conflist", {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, ports]})
+        return self._json("cni/10-pods.conflist", pod_network(pods_of(self.number)))
 
     def kubelet(self, authority: Authority) -> Path:
         """Write the kubelet's configuration: its control group, its certificate and short status intervals."""

@@ -33,11 +33,22 @@ PACKAGES = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
     "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
     "helm": "helm.sh/helm/v3/cmd/helm",
+    "kubeadm": "k8s.io/kubernetes/cmd/kubeadm",
+    "kind": "sigs.k8s.io/kind",
 }
 """The programs that are built here, and their Go packages."""
 
+NODES = tuple(name for name in PACKAGES if name not in ("kubeadm", "kind"))
+"""The programs of nodes in namespaces, and of the tests on them."""
+
 ALONE = ("etcd", "kube-apiserver", "helm")
 """The programs that tests without a cluster need: an API server without nodes, and helm for the charts."""
+KIND = ("pause", "kind", "kubectl", "helm")
+"""The programs with which a cluster of kind is made and tested."""
+
+KIND_NODE = ("pause", "dns", "etcd", "kubectl", "kubelet", "kubeadm", "kube-proxy", "kube-apiserver",
+             "kube-controller-manager", "kube-scheduler")  # fmt: skip
+"""The programs in the image of a node of kind."""
 BUILD_SECONDS_MAX = 3600.0
 BUILD_ATTEMPTS = 3
 ProgressReporter = Callable[[str], None]
@@ -91,11 +102,20 @@ def _go_environment() -> dict[str, str]:
     return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath"}
 
 
-def programs(report: ProgressReporter, names: Sequence[str] = tuple(PACKAGES)) -> Programs:
-    """Return these programs, each built first if it is missing."""
+def _go_version() -> str:
     if shutil.which("go") is None:
         raise MissingTool("go is missing; on Debian 12: apt-get install -t bookworm-backports golang-go")
-    go_version = run("go", "-C", MODULE, "env", "GOVERSION", environment=_go_environment()).strip()
+    return run("go", "-C", MODULE, "env", "GOVERSION", environment=_go_environment()).strip()
+
+
+def wanted_folder() -> Path:
+    """Return the folder of the programs that the present sources and compiler determine. Raises ``MissingTool``."""
+    return cache_folder() / set_name(_go_version())
+
+
+def programs(report: ProgressReporter, names: Sequence[str] = NODES) -> Programs:
+    """Return these programs, each built first if it is missing."""
+    go_version = _go_version()
     cache = cache_folder()
     wanted = cache / set_name(go_version)
     if _missing(wanted, names):

@@ -14,6 +14,7 @@ import http.client
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gantry_cluster.api import Api, Object
@@ -77,11 +78,20 @@ def volume_for(claim: Object, path: Path) -> Object:
     }
 
 
-def provision(api: Api, folder: Folder) -> None:
-    """Create a volume for every waiting claim, and delete released volumes."""
+def node_of(volume: Object) -> str:
+    """Return the node of a volume of this provisioner."""
+    [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    return str(term["matchExpressions"][0]["values"][0])
+
+
+def provision(api: Api, disk_of: Callable[[str], Path | None]) -> None:
+    """Create a volume for every waiting claim, and delete released volumes, on nodes that have a disk here."""
     for claim in filter(is_wanted, api.items(CLAIMS)):
         metadata = claim["metadata"]
-        path = folder.disk(metadata["annotations"][SELECTED_NODE]) / f"pvc-{metadata['uid']}"
+        disk = disk_of(metadata["annotations"][SELECTED_NODE])
+        if disk is None:
+            continue
+        path = disk / f"pvc-{metadata['uid']}"
         path.mkdir(parents=True, exist_ok=True)
         try:
             api.create(VOLUMES, volume_for(claim, path))
@@ -89,9 +99,11 @@ def provision(api: Api, folder: Folder) -> None:
             if refusal.status != http.client.CONFLICT:  # the volume exists, but Kubernetes has not bound it yet
                 raise
     for volume in filter(is_spent, api.items(VOLUMES)):
+        disk, path = disk_of(node_of(volume)), Path(volume["spec"]["local"]["path"])
+        if disk is None:
+            continue
         api.delete(f"{VOLUMES}/{volume['metadata']['name']}")
-        path = Path(volume["spec"]["local"]["path"])
-        if path.is_relative_to(folder.root / "disks"):
+        if path.is_relative_to(disk):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -101,7 +113,7 @@ def main() -> None:
     api = Api.of(folder)
     while True:
         try:
-            provision(api, folder)
+            provision(api, folder.disk)
         except (OSError, http.client.HTTPException, ApiRefused) as error:
             print(f"failed to provision volumes, will retry: {error}", flush=True)
         time.sleep(POLL_SECONDS)

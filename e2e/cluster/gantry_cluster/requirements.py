@@ -40,8 +40,15 @@ def missing_reason() -> str | None:
         return f"on Debian: apt-get install {' '.join(sorted(absent))}"
     if importlib.util.find_spec("cryptography") is None:
         return "the Python package cryptography is missing; run: scripts/setup dev"
+    return machine_reason()
+
+
+def machine_reason() -> str | None:
+    """Return why this machine cannot have machines within it; None if it can."""
+    if os.geteuid() != 0:
+        return "root is needed; run again with: sudo"
     if not Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists():
-        return "control groups are not of version 1; use another cluster: scripts/e2e --kind, or --kubeconfig FILE"
+        return "control groups are not of version 1; use docker and scripts/e2e --kind, or --kubeconfig FILE"
     try:
         run("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true")
     except CommandFailed:
