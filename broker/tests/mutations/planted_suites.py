@@ -79,8 +79,8 @@ def _arguments(name: str, detail: str, seed: int) -> tuple[str, ...]:
     text = str(seed)
     match name:
         case "histories":
-            histories = (f"{TESTS}/simulation/run_histories.py", "--histories", "50", "--workers", "1")
-            return (*histories, "--seed", str(seed * 1_000))
+            many = (f"{TESTS}/simulation/run_histories.py", "--histories", "50", "--workers", "1")
+            return (*many, "--seed", str(seed * 1_000))
         case "crash":
             rounds = ("--rounds", "10", "--jobs", "1", "--verbose", "--seed", text)
             return (f"{TESTS}/crash/run_crash.py", "--cells", detail, *rounds)
