@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ bench-sidecar: ## Measure the sidecar: ranges of the log compared with `cp`, sen
 
 bench-proxy: ## Measure the gRPC proxy: rate, latency and CPU per message, compared with Apache's proxy.
 	@scripts/bench-proxy $(BENCH_PROXY)
+
+bench-acks: ## Measure sends by what their acknowledgement waits for: nothing, a slave, a slave's disk, both disks.
+	@scripts/bench-acks $(BENCH_ACKS)
 
 bench-transactions: ## Measure transactions: 100 in flight compared with none, 10,000 and 100,000 open ones.
 	@scripts/bench-transactions $(BENCH_TRANSACTIONS)

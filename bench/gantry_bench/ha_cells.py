@@ -35,6 +35,8 @@ class Setup(msgspec.Struct, frozen=True):
     replication: When
     """`sync`: a send is answered after the slave has it."""
     has_buffer: bool
+    is_slave_flushed: bool = False
+    """Whether a slave acknowledges only what is on its disk, which Apache's brokers cannot do."""
 
     @property
     def text(self) -> str:
@@ -168,9 +170,10 @@ def slave_keys(setup: Setup, *, segment_bytes: int) -> dict[str, str]:
     """Return the `broker.conf` lines of the slave: its master's flush mode, and no buffer, because RocketMQ's slave
     never has one.
     """
-    return {
+    keys = {
         "brokerRole": "SLAVE",
         "brokerId": "1",
         "flushDiskType": "SYNC_FLUSH" if setup.flush == "sync" else "ASYNC_FLUSH",
         "mappedFileSizeCommitLog": str(segment_bytes),
     }
+    return keys | ({"haAckLevel": "FLUSHED"} if setup.is_slave_flushed else {})

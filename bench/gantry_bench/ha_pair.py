@@ -65,6 +65,7 @@ class PairPlan(msgspec.Struct, frozen=True):
     """The folder for write buffers; the buffers of each master get a folder of their own in it."""
 
     master_program: tuple[str, ...] = BROKER_PROGRAM
+    slave_program: tuple[str, ...] = BROKER_PROGRAM
     has_ack_proxy: bool = False
     master_prefix: tuple[str, ...] = ()
     """The words before the master's command line, for a program that becomes the broker; the same for the slave."""
@@ -125,7 +126,8 @@ def start_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
         keys |= {"brokerName": name, "haMasterAddress": follow}
         slave = stack.enter_context(
             start_broker(
-                folder / "slave", name_server=name_server, core=None, extra=keys, prefix=plan.slave_prefix
+                folder / "slave", name_server=name_server, core=None, extra=keys, program=plan.slave_program,
+                prefix=plan.slave_prefix,
             )
         )  # fmt: skip
         yield Pair(

@@ -1,4 +1,9 @@
-"""Fixtures of the tests that compare the tiers of sends with the slow path: both kinds of batches, and a broker."""
+"""Fixtures that the tests of the server share: the usual broker, its client and its clock, and the broker of the tiers.
+
+`broker` has the system's clock, unless the test uses the fixture `clock`: as an argument, or with
+`pytestmark = pytest.mark.usefixtures("clock")`, which a module has if all its tests need the fake clock. A module that
+needs other settings overrides `broker`; then `client` connects to that broker.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,37 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.send import send_batch
-from gantry_testing.local import dialogue, make_predictable, running_broker
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import Dialogue, dialogue, make_predictable, running_broker
+from gantry_testing.refusals import BrokerAndClient, strict_broker
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The fake clock, which stands still until the test advances it."""
+    return FakeClock()
+
+
+@pytest.fixture
+async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker with the usual settings, and with the fake clock if the test uses `clock`."""
+    clock: FakeClock | None = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
+    async with running_broker(tmp_path, clock=clock) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    """A client that is connected to `broker`."""
+    async with dialogue(broker) as one:
+        yield one
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
+    """A broker and a client, for requests that the broker refuses and that must change nothing."""
+    async with strict_broker(tmp_path) as one:
+        yield one
 
 
 @pytest.fixture(params=["python", pytest.param("compiled", marks=pytest.mark.needs_speedups)])
@@ -24,7 +59,7 @@ def kind_of_batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-async def broker(kind_of_batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+async def tiers_broker(kind_of_batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     """A broker that has the topic, and whose random choices are the same each time."""
     async with running_broker(tmp_path) as one, dialogue(one) as client:
         await client.send_ok(queueId="3")

@@ -29,6 +29,7 @@ USER_ALICE = {"username": "alice", "password": "alice-secret"}
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker that stores users and policies."""
     async with stored_broker(tmp_path) as one:
         yield one
 

@@ -1,6 +1,5 @@
 """Administration: what mqadmin and dashboards ask a broker, answered in Java's shapes."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,7 @@ from gantry_wire.codes import PROTOCOL_VERSION_NAME
 from gantry_wire.fastjson import dumps, loads
 from gantry_wire.message import decode_record, decode_records, parse_offset_message_id
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def topic_fields(topic: str, **fields: str) -> dict[str, str]:

@@ -1,8 +1,6 @@
 """A bad frame closes the connection of its sender, and affects no other connection."""
 
 import logging
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +11,8 @@ from gantry_testing.local import (
     frame_head,
     send_ext,
 )
-from gantry_testing.refusals import BrokerAndClient, strict_broker
+from gantry_testing.refusals import BrokerAndClient
 from gantry_wire import Command, RequestCode
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
-    async with strict_broker(tmp_path) as one:
-        yield one
-
 
 GOOD = Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "0"}).encode()
 BAD_FRAMES = {

@@ -1,7 +1,6 @@
 """Bad sizes, numbers, fields and bodies are refused, and change nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,11 @@ from gantry_testing.local import (
     running_broker,
     send_ext,
 )
-from gantry_testing.refusals import BrokerAndClient, expect_refusal, strict_broker
+from gantry_testing.refusals import BrokerAndClient, expect_refusal
 from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.frame import Serialization
 from gantry_wire.limits import EXT_FIELDS_MAX
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
-    async with strict_broker(tmp_path) as one:
-        yield one
-
 
 # ------- sizes
 

@@ -1,8 +1,5 @@
 """No bad name that came over the wire becomes a path, whichever request it came in."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from gantry_testing.local import (
@@ -11,19 +8,13 @@ from gantry_testing.local import (
     pull_ext,
     send_ext,
 )
-from gantry_testing.refusals import BrokerAndClient, expect_refusal, strict_broker
+from gantry_testing.refusals import BrokerAndClient, expect_refusal
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.fastjson import dumps
 
 BAD_NAMES = ["../x", "..", "a/b", "/etc/passwd", "a\x00b", "a b", "a.b", "ünicode", "a\\b", "~", "x" * 300]
 BAD_NAME_IDS = ["up", "dots", "slash", "absolute", "nul", "space", "dot", "umlaut", "backslash", "tilde", "long"]
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[BrokerAndClient]:
-    async with strict_broker(tmp_path) as one:
-        yield one
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)

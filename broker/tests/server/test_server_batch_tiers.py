@@ -135,6 +135,11 @@ def stored_and_answered(broker: Broker, command: Command) -> tuple[list[Any], by
 
 
 @pytest.fixture
+def broker(tiers_broker: Broker) -> Broker:
+    return tiers_broker
+
+
+@pytest.fixture
 def slow_batches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The bodies of batches that came to the slow path."""
     bodies: list[bytes] = []

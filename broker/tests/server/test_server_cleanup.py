@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 from test_server_roles import running_group, wait_until_copied
 from test_server_transactions import (
     COMMIT,
@@ -31,19 +29,6 @@ from gantry_testing.local import (
     wait_until,
 )
 from gantry_wire import Command, RequestCode, ResponseCode, decode_command, names, oneway
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
-
 
 # ------- queues without a topic
 

@@ -18,22 +18,7 @@ from gantry_wire.fastjson import dumps
 
 CHANGED = 40
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 @pytest.fixture

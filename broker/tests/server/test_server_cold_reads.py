@@ -19,17 +19,13 @@ LIMITED = {"coldDataFlowControlEnable": "true", "cgColdReadThreshold": "3000", "
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def conf() -> dict[str, str]:
     return LIMITED
 
 
 @pytest.fixture
 async def broker(tmp_path: Path, clock: FakeClock, conf: dict[str, str]) -> AsyncIterator[Broker]:
+    """A broker that has little memory, so that most messages are cold."""
     async with running_broker(tmp_path, disk=None, clock=clock, **conf) as one:
         one.pulls.cold._memory_bytes = 10_000  # type: ignore[misc]
         yield one
@@ -37,6 +33,7 @@ async def broker(tmp_path: Path, clock: FakeClock, conf: dict[str, str]) -> Asyn
 
 @pytest.fixture
 async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    """A client that has sent twelve messages, of which most are cold."""
     async with dialogue(broker) as one:
         for _ in range(12):
             await one.send_ok(BODY)

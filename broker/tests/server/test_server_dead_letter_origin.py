@@ -1,29 +1,14 @@
 """Requests for dead letters name the topic of their message, and a message of another topic is not copied."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
+from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import names
 from gantry_wire.codes import RequestCode, ResponseCode
 
 OTHER = "payments"
 RETRY, DEAD = names.retry_topic(GROUP), names.dead_letter_topic(GROUP)
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def send_back(client: Dialogue, topic: str, level: int, **origin: str) -> ResponseCode:

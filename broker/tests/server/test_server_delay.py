@@ -1,6 +1,5 @@
 """Delayed messages are never early and never lost; failed ones are retried, and then go to the dead letters."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,22 +26,7 @@ RETRY = f"%RETRY%{GROUP}"
 DEAD = f"%DLQ%{GROUP}"
 LEVELS_MS = [1_000, 5_000, 10_000, 30_000, 60_000]
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 async def send(client: Dialogue, body: bytes, level: int | str, **more: str) -> dict[str, str]:

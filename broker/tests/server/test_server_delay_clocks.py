@@ -1,6 +1,5 @@
 """Delays with clock changes, full disks, deleted topics and damaged files: nothing early, nothing lost."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,8 @@ from gantry_testing.local import (
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 class NoQueueEnds:
     """Observed ends that are always empty, for the twins with a clock."""
@@ -33,23 +34,6 @@ class NoQueueEnds:
 
     def forget(self) -> None:
         """Do nothing, since nothing is observed."""
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def send(client: Dialogue, body: bytes, level: int, **more: str) -> None:

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
+from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import RequestCode
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def readable(client: Dialogue, **fields: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,22 +19,7 @@ from gantry_wire.unique_id import UniqueIds
 DELAY_MS = 60_000
 UNIQUE = "B" * 32
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def store(broker: Broker, topic: str, body: bytes, **pairs: str) -> None:

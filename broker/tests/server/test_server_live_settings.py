@@ -1,7 +1,6 @@
 """Settings changed at run time: only those of a list, all of a request or none, and kept over a restart."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -46,18 +45,6 @@ SAMPLES = {
     "transactionCheckInterval": "2700",
 }
 """Values that differ from the default, and from the tests' own, for each key that may change."""
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def change_settings(client: Dialogue, **pairs: str) -> Command:

@@ -23,18 +23,6 @@ ASKED_STATUS = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 STATUS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
 
 
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
-
-
 @asynccontextmanager
 async def member(
     broker: Broker, client_id: str, answer: Callable[[Command], Command | None]

@@ -1,7 +1,6 @@
 """Offsets of consumers and of queues, by time, and their persistence with the other tables."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,22 +26,7 @@ from gantry_wire import ResponseCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.fastjson import dumps, loads
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 async def commit(client: Dialogue, offset: int, *, group: str = GROUP, topic: str = TOPIC, queue: int = 0) -> int:

@@ -28,19 +28,9 @@ OTHER = "OtherGroup"
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
+    """A broker that accepts SQL92 expressions."""
     async with running_broker(tmp_path, clock=clock, enablePropertyFilter="true") as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
         yield one
 
 

@@ -1,7 +1,6 @@
 """Pulls: messages from an offset on, at once or as soon as there are any, with RocketMQ's codes and next offsets."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +26,6 @@ from gantry_wire.commands.nameserver import PERMISSION_WRITE
 from gantry_wire.message import decode_records
 
 LONG_WAIT_MS = 60_000
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def send(client: Dialogue, *bodies: bytes, tag: str = "", **fields: str) -> None:

@@ -113,6 +113,7 @@ def test_reply_from_the_template_is_that_of_the_general_path(
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker that accepts SQL92 expressions."""
     async with running_broker(tmp_path, enablePropertyFilter="true") as one:
         yield one
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.server.pull import pull_plans
 from gantry_broker.server.pull.pull_plans import PLAN_TEXT_MAX, PlanKey, PullPlan
-from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, pull_ext, running_broker
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, pull_ext
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.commands.nameserver import PERMISSION_WRITE
@@ -19,13 +18,8 @@ from gantry_wire.commands.pull import PullMessage
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
 async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    """A client that has sent two messages with different tags."""
     async with dialogue(broker) as one:
         for number in range(2):
             await one.send_ok(b"x", properties=properties_text(TAGS="ab"[number]))

@@ -1,11 +1,9 @@
 """Queries return exactly the visible messages with a key, from existing topics."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from gantry_broker.app import Broker
 from gantry_broker.server.pull import queries, tag_query
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
@@ -14,22 +12,7 @@ from gantry_wire.message import decode_records, parse_offset_message_id
 
 NOT_FOUND = 22
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 async def send_with_key(client: Dialogue, body: bytes, key: str, **more: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,24 +9,12 @@ from test_server_process import options, running
 
 from gantry_broker.app import Broker
 from gantry_broker.store import sliced_scan
-from gantry_testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import TOPIC, Dialogue, properties_text, wait_until
 from gantry_wire import Command, RequestCode
 from gantry_wire.message import decode_records
 
 LONG_MS = 60_000
 UNIT_BYTES = 20
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def send(client: Dialogue, count: int) -> None:

@@ -76,18 +76,6 @@ async def reply(client: Dialogue, body: bytes = b"an answer", *, code: int = REP
     return await client.ask(code, ext, body)
 
 
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
-
-
 @pytest.mark.parametrize("code", [REPLY, REPLY_V2], ids=["long names", "one-letter names"])
 async def test_reply_reaches_its_requester(broker: Broker, client: Dialogue, code: int) -> None:
     """The requester gets body, properties and origin by its client id, and the replier gets code 0 after that."""

@@ -21,22 +21,7 @@ RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 RESET_NOTICE = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
 OTHER = "OtherGroup"
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 async def send(client: Dialogue, count: int) -> None:

@@ -1,6 +1,5 @@
 """Retries: every delay in order, up to the limit of the group or the consumer, then the dead letters."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,22 +28,7 @@ LEVELS_MS = [
 ]  # fmt: skip
 RETRIES = 16
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def queue_end(broker: Broker, topic: str, queue_id: int = 0) -> int:

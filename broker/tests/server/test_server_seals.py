@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from gantry_broker.app import Broker
@@ -14,9 +11,7 @@ from gantry_testing.local import (
     TOPIC,
     UNIQUE_ID,
     Dialogue,
-    dialogue,
     properties_text,
-    running_broker,
     wait_until,
 )
 from gantry_wire.batch import BatchEntry, encode_batch
@@ -29,22 +24,7 @@ DEAD = f"%DLQ%{GROUP}"
 WRONG_SEAL = "0123456789"
 LEVEL_1_MS = 1_000
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def stale_text(**pairs: str) -> str:

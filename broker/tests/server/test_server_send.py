@@ -1,6 +1,5 @@
 """Sends: every way of sending stores the same message, in the order of the frames, and answers its offset."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,18 +25,6 @@ from gantry_wire.message import StoredMessage, decode_host, parse_offset_message
 from gantry_wire.properties import parse_properties
 
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "TestCluster"}
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def conversation(broker: Broker, requests: bytes, replies: int) -> list[Command]:

@@ -66,6 +66,11 @@ COMPILED: Final = pytest.param("compiled", marks=pytest.mark.needs_speedups)
 pytestmark = pytest.mark.usefixtures("kind_of_batch")
 
 
+@pytest.fixture
+def broker(tiers_broker: Broker) -> Broker:
+    return tiers_broker
+
+
 class Peer:
     """A connection of which the send path sees its address and what it is sent."""
 

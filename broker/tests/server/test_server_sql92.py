@@ -29,13 +29,8 @@ COSTLY_FILTER = " AND ".join(["price > 5"] * 500)
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker that accepts SQL92 expressions."""
     async with running_broker(tmp_path, enablePropertyFilter="true") as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
         yield one
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.message import decode_records, parse_offset_message_id
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 class Counted:
@@ -186,23 +187,6 @@ def test_system_topics_count_in_one_of_two_totals(counted: Counted) -> None:
 
 
 # ------- in a broker
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 async def read_statistics(client: Dialogue, name: str, key: str) -> Any:

@@ -25,11 +25,6 @@ HOUR_MS = 3_600_000
 ALL_HOURS = ";".join(map(str, range(24)))
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @asynccontextmanager
 async def short_lived(path: Path, clock: FakeClock) -> AsyncIterator[tuple[Broker, Dialogue]]:
     """Run a broker that keeps log files for 48 hours and deletes them at any hour."""

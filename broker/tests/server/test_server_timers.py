@@ -1,6 +1,5 @@
 """Timer messages of any delay are never early and never lost, and a recalled one is never delivered."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,22 +21,7 @@ from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.recall_handle import RecallHandle
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path, clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 @pytest.mark.parametrize(

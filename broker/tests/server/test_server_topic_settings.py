@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,6 @@ def fields(topic: str = TOPIC, **changes: str) -> dict[str, str]:
 async def create_topic(client: Dialogue, **changes: str) -> None:
     reply = await client.ask(17, fields(**changes))
     assert reply.code == 0, reply.remark
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 @pytest.mark.parametrize(("perm", "pulled"), [("6", 0), ("4", 0), ("2", 16), ("0", 16)])

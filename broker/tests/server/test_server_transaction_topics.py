@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from test_server_transactions import COMMIT, ROLL_BACK, end_ext
 
 from gantry_broker.app import Broker
-from gantry_testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker
+from gantry_testing.local import TOPIC, Dialogue, dialogue, properties_text
 from gantry_wire import RequestCode, ResponseCode, names
 
 OWN = "payments"
 """A topic of a client of the proxy, and the producer group of a producer over remoting."""
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
 
 
 @pytest.fixture

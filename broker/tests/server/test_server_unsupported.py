@@ -1,27 +1,12 @@
 """Unsupported requests are each refused with a clear text, and leave nothing behind."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.admin import unsupported
 from gantry_broker.server.admin.unsupported import UNSUPPORTED
-from gantry_testing.local import Dialogue, dialogue, running_broker
+from gantry_testing.local import Dialogue
 from gantry_wire import RequestCode
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with running_broker(tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[Dialogue]:
-    async with dialogue(broker) as one:
-        yield one
 
 
 @pytest.mark.parametrize("code", UNSUPPORTED, ids=lambda code: code.name)

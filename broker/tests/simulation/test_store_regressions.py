@@ -216,9 +216,30 @@ def roll_in_an_append_that_was_cut_off(simulated: SimulatedStore) -> None:
         simulated.append(EQUAL)
 
 
+def start_after_expired_messages_and_a_filler(simulated: SimulatedStore) -> None:
+    """A queue whose last message has expired gets a filler for a lost one; the next start begins it after the filler.
+
+    The search took the filler, which is at physical offset 0 after the messages, for a damaged unit.
+    """
+    for _ in range(6):
+        simulated.append(EQUAL)
+    simulated.reopen(Mode(Medium.CRASH_SAFE, is_sync=True, is_ahead=True, buffers=2, is_waiting=True))
+    simulated.acks(8)
+    simulated.append([-1, 1], queue=2, is_contiguous=True, flags=0)
+    simulated.reopen(Mode(Medium.CRASH_SAFE, buffers=3, is_waiting=True))
+    for _ in range(6):
+        simulated.append(EQUAL)
+    simulated.acks(7)
+    simulated.rounds(10000)
+    simulated.acks(7)
+    simulated.remove_head(2)
+    simulated.crash(Fault.POWER, 400)
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        start_after_expired_messages_and_a_filler,
         roll_in_an_append_that_was_cut_off,
         number_of_an_expired_queue_after_a_start_that_hid_a_tail_after_a_half_message,
         number_of_a_queue_that_nothing_is_left_of,

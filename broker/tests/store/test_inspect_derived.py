@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +12,16 @@ from gantry_broker.store.index_file import ENTRY, SLOT
 from gantry_broker.store.inspect.findings import Harm, Kind, Message
 from gantry_broker.store.inspect.summary import inspect_store
 from gantry_testing.faulty_reading_disk import FaultyReadingDisk
-from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import QUEUE, fill_store, flush, kinds, only_finding, verify
+from gantry_testing.store_world import TINY, StoreWorld
+from gantry_testing.verifying import QUEUE, flush, kinds, only_finding, verify
 
 SLOTS = TINY.max_hash_slot_num
 ENTRIES_START = 40 + SLOTS * SLOT.size
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return fill_store(make_world(request.param, tmp_path))
+@pytest.fixture
+def world(filled_world: StoreWorld) -> StoreWorld:
+    return filled_world
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------

@@ -5,18 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier
 from gantry_testing.faulty_reading_disk import FaultyReadingDisk
-from gantry_testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.store_world import TINY, StoreWorld
 from gantry_testing.verifying import (
     ALL,
     LOG,
-    fill_store,
     flush,
     kinds,
     locate_record,
@@ -28,9 +26,9 @@ from gantry_wire.message import decode_record, encode_record
 from gantry_wire.seal import SEAL_BYTES
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return fill_store(make_world(request.param, tmp_path))
+@pytest.fixture
+def world(filled_world: StoreWorld) -> StoreWorld:
+    return filled_world
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_testing.verifying import (
     ALL,
     LOG,
-    fill_store,
     flush,
     kinds,
     locate_record,
@@ -28,9 +27,9 @@ from gantry_testing.verifying import (
 )
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return fill_store(make_world(request.param, tmp_path))
+@pytest.fixture
+def world(filled_world: StoreWorld) -> StoreWorld:
+    return filled_world
 
 
 # -- nothing is wrong --------------------------------------------------------------------------------------------------

@@ -24,13 +24,6 @@ from gantry_wire.message import (
 )
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
-
-
 def test_appended_record_equals_the_wire_encoding(world: StoreWorld) -> None:
     """The append loop packs records itself; it must agree with the wire's encoder to the last byte."""
     draft = world.draft("orders", 3, body=b"hello", tag="a", keys="k1 k2")._replace(

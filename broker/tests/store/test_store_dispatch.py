@@ -6,19 +6,8 @@ While it is held, messages are stored and wait.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from gantry_testing.faulty_disk import FaultyDisk
-from gantry_testing.store_world import StoreWorld, make_world
-
-
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
+from gantry_testing.store_world import StoreWorld
 
 
 def test_held_messages_are_stored_and_invisible(world: StoreWorld) -> None:

@@ -54,11 +54,6 @@ def make_filled_store(kind: str, tmp_path: Path, word: str = "message") -> Store
     return world
 
 
-@pytest.fixture(params=["real", "faulty"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def stop(world: StoreWorld, *, is_clean: bool) -> None:
     world.close() if is_clean else world.kill()
 

@@ -34,13 +34,6 @@ from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import decode_record
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
-
-
 def found(world: StoreWorld, key: str, topic: str = "orders", *, count_max: int = 64) -> list[bytes]:
     """Return the bodies of the messages that really have the key."""
     records, _, _ = world.store.keys.records(topic, key, count_max, 0, 1 << 60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,17 +16,10 @@ from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.faulty_reading_disk import FaultyReadingDisk
-from gantry_testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.store_world import TINY, StoreWorld
 
 FILE = TINY.mapped_file_size_commit_log
 POOL = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4, path="/pool"))
-
-
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
 
 
 def numbers(world: StoreWorld, topic: str = "orders", queue_id: int = 0) -> list[int]:

@@ -90,11 +90,6 @@ def flipped(world: StoreWorld, name: str, older: Pieces) -> None:
 DAMAGES = [removed, all_removed, truncated, zeroed, rolled_back, swapped, flipped]
 
 
-@pytest.fixture(params=["real", "faulty"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_content_of_damaged_write_buffer_is_reported_and_its_offsets_are_not_reused(
     kind: str, tmp_path: Path, damage: Callable[[StoreWorld, str, Pieces], None]

@@ -56,11 +56,6 @@ def delete(world: StoreWorld, names: list[str]) -> None:
     world.disk.sync_directory(world.path("commitlog"))
 
 
-@pytest.fixture(params=["real", "faulty"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def filled_store(kind: str, tmp_path: Path, *, pool: bool = False) -> StoreWorld:
     """Create a store whose log has four files, the last one partly filled."""
     world = make_world(kind, tmp_path)

@@ -5,21 +5,12 @@ A *filler* is a unit of a queue that leads to no message, in the place of one th
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gantry_broker.store.reader import ReadResult, ReadStatus
-from gantry_testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import decode_records
-
-
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
 
 
 def read(world: StoreWorld, offset: int, *, count_max: int = 32, bytes_max: int = 1 << 20) -> ReadResult:

@@ -17,13 +17,6 @@ from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import MAGIC_POSITION, MESSAGE_MAGIC_V1, PHYSICAL_OFFSET_POSITION, check_record
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
-
-
 @pytest.fixture
 def powered(tmp_path: Path) -> StoreWorld:
     """A store on a disk that can lose power."""

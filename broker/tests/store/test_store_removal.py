@@ -22,13 +22,6 @@ from gantry_wire.message import decode_records
 FILE_BYTES = TINY.mapped_file_size_commit_log
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
-
-
 @pytest.fixture
 def faulty(tmp_path: Path) -> StoreWorld:
     made = make_world("faulty", tmp_path)

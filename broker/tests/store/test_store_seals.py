@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from pathlib import Path
 
 import pytest
 
 from gantry_broker.store import recovery
 from gantry_testing.faulty_disk import FaultyDisk
-from gantry_testing.store_world import STORE_HOST, StoreWorld, make_world
+from gantry_testing.store_world import STORE_HOST, StoreWorld
 from gantry_wire.message import RecordCheck, StoredMessage, check_record, encode_record
 from gantry_wire.seal import seal
 
 LOG = "commitlog/00000000000000000000"
-
-
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    made = make_world(request.param, tmp_path)
-    made.open()
-    return made
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
 from gantry_testing.log_head import remove_files
 from gantry_testing.store_world import TINY, StoreWorld, make_world
-from gantry_testing.verifying import fill_store, flush, locate_record, overwrite_log
+from gantry_testing.verifying import flush, locate_record, overwrite_log
 from gantry_wire.message import INT, decode_records
 
 PLACES: Final[dict[str, Callable[[int], int]]] = {
@@ -36,9 +36,9 @@ DAMAGED = 100
 """The number of the record that is damaged, counted from 0: it has queue offset 16 in orders/2."""
 
 
-@pytest.fixture(params=["real", "faulty"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    return fill_store(make_world(request.param, tmp_path))
+@pytest.fixture
+def world(filled_world: StoreWorld) -> StoreWorld:
+    return filled_world
 
 
 def flip(world: StoreWorld, offset: int) -> None:

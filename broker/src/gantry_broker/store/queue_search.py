@@ -27,7 +27,7 @@ from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.sliced_scan import LogScan
-from gantry_store_files.queue_units import NO_UNIT, Unit, has_expired, is_filler
+from gantry_store_files.queue_units import EXPIRED_UNIT, NO_UNIT, Unit, has_expired, is_filler
 from gantry_wire.message import RECORD_BYTES_MIN, check_record
 from gantry_wire.plain_records import PlainRecord
 
@@ -138,7 +138,7 @@ class QueueSearch:
         begin = self._log.min_physical
         if not is_filler(unit) and unit[0] < begin and all(one[0] >= begin for one in neighbours):
             return False
-        return _is_in_order(before, unit) and (after == NO_UNIT or _is_in_order(unit, after))
+        return _is_in_order(before, unit, begin) and (after == NO_UNIT or _is_in_order(unit, after, begin))
 
     def _points_to_its_message(self, queue: ConsumeQueue, number: int, unit: Unit) -> bool:
         physical, size, _ = unit
@@ -189,7 +189,12 @@ class QueueSearch:
         return max(found, default=border.start - 1) + 1
 
 
-def _is_in_order(unit: Unit, following: Unit) -> bool:
-    """Return whether two neighbours may follow each other: physical offsets ascend, and records do not overlap."""
+def _is_in_order(unit: Unit, following: Unit, begin: int) -> bool:
+    """Return whether two neighbours may follow each other: physical offsets ascend, and records do not overlap.
+
+    A filler at physical offset 0 may follow any unit that has expired in a log that begins at ``begin``.
+    """
+    if following[:2] == EXPIRED_UNIT[:2]:
+        return unit == NO_UNIT or has_expired(unit[0], unit[1], begin)
     is_between_messages = not is_filler(unit) and not is_filler(following)
     return unit[0] + (unit[1] if is_between_messages else 0) <= following[0]
