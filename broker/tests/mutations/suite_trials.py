@@ -26,6 +26,9 @@ from mutations.planted_suites import Attempt, Kind, Suite, attempts_of, finding_
 BROKEN_RUNS_MAX: Final = 2
 """After how many runs of a judge that did not complete no further one is tried."""
 
+END_PATIENCE_S: Final = 30.0
+"""How long a suite may take to end its brokers."""
+
 LINE_CHARACTERS_MAX: Final = 160
 
 
@@ -166,14 +169,15 @@ class SuiteTrials:
                 attempt.command, cwd=tree, env=self._trials.environment(tree), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
+            code: int | None = None
             try:
-                code: int | None = process.wait(max(limit_s, 1.0))
-            except subprocess.TimeoutExpired:
-                process.terminate()  # suites remove their mounts and processes on SIGTERM
-                code = None
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(30.0)
+                    code = process.wait(max(limit_s, 1.0))
             finally:
+                if process.poll() is None:
+                    process.terminate()  # suites end their brokers and remove their mounts on SIGTERM
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(END_PATIENCE_S)
                 end_session(process)
         return Output(code, log.read_text(errors="replace"))
 

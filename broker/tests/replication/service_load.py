@@ -36,7 +36,9 @@ RECALLED_MS: Final = 6_000
 TAGS: Final = ("red", "green", "blue")
 WANTED: Final = ("red", "green")
 LATE_MS: Final = 3_000
-"""How late a message may be delivered before messages that are due this much later."""
+"""How late a message may be while others are on time."""
+ON_TIME_MS: Final = 1_000
+"""How late a message is that is on time."""
 
 END_PATIENCE_S: Final = 60.0
 
@@ -116,7 +118,7 @@ def judge(history: ServiceHistory) -> list[str]:
             found.append(f"filtered out: {body!r} with the tag {sent.tag}")
         if sent.tag not in WANTED and history.of_wanted_tags[body]:
             found.append(f"not wanted: {body!r} with the tag {sent.tag}")
-    return [*found, *_judge_order(history, copies)]
+    return [*found, *_judge_lateness(history, copies)]
 
 
 def _judge_copies(sent: Sent, copies: list[Copy], *, may_repeat: bool) -> Iterable[str]:
@@ -130,15 +132,20 @@ def _judge_copies(sent: Sent, copies: list[Copy], *, may_repeat: bool) -> Iterab
         yield from [f"early: {sent.body!r}, by {-early} ms"] if early < 0 else []
 
 
-def _judge_order(history: ServiceHistory, copies: dict[bytes, list[Copy]]) -> Iterable[str]:
-    """Yield messages that came long after others with a later time. Before the first interruption only."""
+def _judge_lateness(history: ServiceHistory, copies: dict[bytes, list[Copy]]) -> Iterable[str]:
+    """Yield messages that came late while others came on time. Before the first interruption only.
+
+    A machine that is too busy delays all of them, so a message is compared with those of the second half of its wait.
+    """
     first = {body: min(one.stored_ms for one in some) for body, some in copies.items()}
     delayed = [one for one in history.sent.values() if one.due_ms and one.body in first]
+    on_time = [first[one.body] for one in delayed if first[one.body] - one.due_ms <= ON_TIME_MS]
     for one in delayed:
         if history.interrupted_ms and one.due_ms + LATE_MS > history.interrupted_ms:
             continue
-        if any(other.due_ms >= one.due_ms + LATE_MS and first[other.body] < first[one.body] for other in delayed):
-            yield f"overtaken: {one.body!r}, {one.intent}, late by {first[one.body] - one.due_ms} ms"
+        late_ms = first[one.body] - one.due_ms
+        if late_ms > LATE_MS and any(one.due_ms + LATE_MS / 2 < other < first[one.body] for other in on_time):
+            yield f"late: {one.body!r}, {one.intent}, by {late_ms} ms"
 
 
 def now_ms() -> int:

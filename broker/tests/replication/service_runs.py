@@ -33,6 +33,9 @@ ATTEMPTS_MAX: Final = 2
 """How often the failing handler gets a message again before it is a dead letter."""
 
 MESSAGES_PER_KIND: Final = 4
+UNDISTURBED_S: Final = (6.5, 7.5)
+"""The first pause, in which all delayed messages of the first batch are due. Those of the second wait when it ends."""
+
 POP_CONSUMERS: Final = 4
 
 
@@ -116,7 +119,7 @@ class ServicePlan(NamedTuple):
 def service_plan(seed: int) -> ServicePlan:
     """Return the plan of a seed. Three seeds in turn have all interruptions."""
     chance = random.Random(f"{seed}/service-plan")
-    return ServicePlan(seed, list(Interruption)[seed % 3], tuple(chance.uniform(0.5, 2.5) for _ in range(2)))
+    return ServicePlan(seed, list(Interruption)[seed % 3], (chance.uniform(*UNDISTURBED_S), chance.uniform(0.5, 2.5)))
 
 
 async def run_services(plan: ServicePlan, directory: Path) -> list[str]:

@@ -50,13 +50,14 @@ ON_TIME = Copy(b"1", 1_010)
         (history_of(sent(Intent.FAILING), copies=(ON_TIME,), dead=Counter([b"1"])), []),
         (history_of(DELAYED, copies=(ON_TIME,), of_wanted_tags=Counter()), ["filtered out"]),
         (history_of(sent(Intent.PLAIN, tag="blue"), copies=(ON_TIME,), of_wanted_tags=Counter([b"1"])), ["not wanted"]),
-        (history_of(DELAYED, LATER, copies=(Copy(b"1", 5_500), Copy(b"2", 5_001))), ["overtaken"]),
+        (history_of(DELAYED, LATER, copies=(Copy(b"1", 5_500), Copy(b"2", 5_001))), ["late"]),
         (history_of(DELAYED, LATER, copies=(Copy(b"1", 5_500), Copy(b"2", 5_001)), interrupted_ms=3_000), []),
+        (history_of(DELAYED, LATER, copies=(Copy(b"1", 9_500), Copy(b"2", 9_001))), []),
         (history_of(sent(Intent.COMMITTED), copies=(ON_TIME,), refused=["b'1': no such transaction"]), ["refused"]),
     ],
     ids=["good", "lost", "unknown and lost", "early", "twice", "twice after a crash", "committed twice", "recalled",
          "perhaps recalled", "rolled back", "open", "invented", "not dead", "dead", "filtered out", "not wanted",
-         "overtaken", "late because of a kill", "refused"],
+         "late", "late because of a kill", "all late", "refused"],
 )  # fmt: skip
 def test_judge_of_services_finds_violations(history: ServiceHistory, kinds: list[str]) -> None:
     """The judge finds each kind of violation, and nothing in a history without one."""
