@@ -74,7 +74,7 @@ fuzz: ## Send two million mutated frames to a broker and a name server, and chec
 abuse: ## Attack brokers and name servers (partial frames, slow readers, resets, bombs); measure memory, files and a normal client's p99.
 	@scripts/abuse $(ABUSE)
 
-mutations: ## Inject thirty faults into copies of the tree, one at a time; `make test` or `make verify` must detect each.
+mutations: ## Inject hand-made faults into copies of the tree, one at a time; `make test` or `make verify` must detect each.
 	@scripts/mutations $(MUTATIONS)
 
 audit-faults: ## Inject 100 faults into the stores of a master and its slave; the audit must report exactly these.

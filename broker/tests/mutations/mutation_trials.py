@@ -20,13 +20,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple, final
 
 import msgspec
-from mutations.planted import Fault, mutated
+from mutations.planted_fault import Fault, mutated
 
 SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 LEFT_OUT: Final = "broker/tests/mutations"
@@ -150,60 +151,72 @@ class Trials:
         last_stage: Stage = Stage.VERIFY,
     ) -> None:
         self._root: Final = root
-        self._directory: Final = directory
+        self.directory: Final = directory
         self._near_tests: Final = near_tests
         self._report: Final = report
         self._processes: Final = processes
         self._stages: Final = STAGES[: STAGES.index(last_stage) + 1]
-        self._base: Final = directory / "base"
+        self.base: Final = directory / "base"
 
     def prepare(self) -> None:
         """Make the copy without a fault."""
-        (self._directory / "tmp").mkdir(parents=True)
-        copy_tree(self._root, self._base)
-        folders = [str(self._base / one) for one in SOURCES if (self._base / one).is_dir()]
+        (self.directory / "tmp").mkdir(parents=True)
+        copy_tree(self._root, self.base)
+        folders = [str(self.base / one) for one in SOURCES if (self.base / one).is_dir()]
         command = [sys.executable, "-m", "compileall", "-q", *folders]
-        subprocess.run(command, cwd=self._base, env=self._environment(self._base), check=True)
+        subprocess.run(command, cwd=self.base, env=self.environment(self.base), check=True)
 
     def try_fault(self, fault: Fault) -> Result:
         """Run the stages until one catches the fault. Raises WrongImport, BrokenRun and ValueError."""
         began_at = time.monotonic()
-        tree = self._directory / "tree"
-        shutil.copytree(self._base, tree, symlinks=True)
-        try:
-            apply_fault(tree, fault)
-            self._demand_own_import(tree, fault)
-            notes: list[str] = []
-            stage, test = "", ""
+        notes: list[str] = []
+        stage, test = "", ""
+        with self.planted(fault) as tree:
             for one in self._stages:
                 test = self._run_stage(tree, fault, one, notes)
                 if test:
                     stage = one
                     break
-        finally:
-            shutil.rmtree(tree)
         seconds = round(time.monotonic() - began_at, 1)
         return Result(fault.name, fault.file, fault.promise, stage, test, seconds, tuple(notes))
 
+    @contextmanager
+    def planted(self, fault: Fault) -> Iterator[Path]:
+        """Provide a copy of the tree with the fault in it. Raises WrongImport and ValueError."""
+        tree = self.directory / "tree"
+        shutil.copytree(self.base, tree, symlinks=True)
+        try:
+            apply_fault(tree, fault)
+            self._demand_own_import(tree, fault)
+            yield tree
+        finally:
+            shutil.rmtree(tree)
+
     def _run_stage(self, tree: Path, fault: Fault, stage: Stage, notes: list[str]) -> str:
         """Return the test that caught the fault; empty if none did."""
-        groups = self._near_tests(self._base, fault.file) if stage is Stage.NEAR else [[]]
-        return next(filter(None, (self._run_group(tree, stage, files, notes) for files in groups)), "")
+        groups = self._near_tests(self.base, fault.file) if stage is Stage.NEAR else [[]]
+        return next(filter(None, (self.run_group(tree, stage, files, notes) for files in groups)), "")
 
-    def _run_group(self, tree: Path, stage: Stage, files: Sequence[str], notes: list[str]) -> str:
-        """Return the test of these files, or of all if ``files`` is empty, that caught the fault; empty if none did."""
+    def run_group(
+        self, tree: Path, stage: Stage, files: Sequence[str], notes: list[str], limit_s: float | None = None
+    ) -> str:
+        """Return the test of these files, or of all if ``files`` is empty, that caught the fault; empty if none did.
+
+        ``limit_s`` limits each run of pytest; by default the stage does.
+        """
+        limit_s = LIMITS_S[stage] if limit_s is None else limit_s
         left_out: list[str] = []
         for _ in range(RUNS_MAX):
             how_many = f"{len(files)} files" if files else "all files"
             self._report(f"  {stage}: {how_many}")
-            outcome = self._run_tests(tree, stage, files, left_out)
+            outcome = self._run_tests(tree, stage, files, left_out, limit_s)
             if outcome.is_late:
-                notes.append(f"{stage}: not done after {LIMITS_S[stage]:.0f} s")
+                notes.append(f"{stage}: not done after {limit_s:.0f} s")
                 return ""
             if not outcome.failed:
                 return ""
             for test in outcome.failed[:SUSPECTS_MAX]:
-                if self._fails_alone(tree, test) and not self._fails_alone(self._base, test):
+                if self._fails_alone(tree, test) and not self._fails_alone(self.base, test):
                     return test
                 notes.append(f"{stage}: {test} failed, and not because of the fault")
                 self._report(f"  {notes[-1]}")
@@ -211,11 +224,13 @@ class Trials:
         notes.append(f"{stage}: gave up after {RUNS_MAX} runs")
         return ""
 
-    def _run_tests(self, tree: Path, stage: Stage, files: Sequence[str], left_out: Iterable[str]) -> Outcome:
+    def _run_tests(
+        self, tree: Path, stage: Stage, files: Sequence[str], left_out: Iterable[str], limit_s: float
+    ) -> Outcome:
         options = ["--verify"] if stage is Stage.VERIFY else []
         options += ["-n", str(self._processes)] if self._processes else []
         options += [f"--deselect={one}" for one in left_out]
-        return self._pytest(tree, ["-x", f"--ignore={LEFT_OUT}", *options, *files], LIMITS_S[stage])
+        return self._pytest(tree, ["-x", f"--ignore={LEFT_OUT}", *options, *files], limit_s)
 
     def _fails_alone(self, tree: Path, test: str) -> bool:
         """Return whether the test fails when it runs alone. A test that is named by its id runs with any mark."""
@@ -223,29 +238,29 @@ class Trials:
         return outcome.is_late or bool(outcome.failed)
 
     def _pytest(self, tree: Path, arguments: Sequence[str], limit_s: float) -> Outcome:
-        cache = self._directory / "cache"
+        cache = self.directory / "cache"
         shutil.rmtree(cache, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache}", *arguments]
-        with (self._directory / "output.log").open("wb") as output:
+        with (self.directory / "output.log").open("wb") as output:
             process = subprocess.Popen(
-                command, cwd=tree, env=self._environment(tree), stdout=output, stderr=output, start_new_session=True
+                command, cwd=tree, env=self.environment(tree), stdout=output, stderr=output, start_new_session=True
             )
             try:
                 code = process.wait(limit_s)
             except subprocess.TimeoutExpired:
                 return Outcome((), is_late=True)
             finally:
-                _end_session(process)
+                end_session(process)
         failures = cache / "v/cache/lastfailed"
         failed = tuple(json.loads(failures.read_text())) if failures.exists() else ()
         if code in EXIT_FAILED and failed:
             return Outcome(failed)
         if code in (EXIT_PASSED, EXIT_NOTHING_SELECTED):
             return Outcome(())
-        last_lines = (self._directory / "output.log").read_text(errors="replace").splitlines()[-15:]
+        last_lines = (self.directory / "output.log").read_text(errors="replace").splitlines()[-15:]
         raise BrokenRun(f"pytest ended with {code}:\n" + "\n".join(last_lines))
 
-    def _environment(self, tree: Path) -> dict[str, str]:
+    def environment(self, tree: Path) -> dict[str, str]:
         """Return the environment of a process that must import the code of this copy."""
         kept = {
             name: value
@@ -254,13 +269,13 @@ class Trials:
             and not name.startswith(("GANTRY_", "PYTEST_XDIST_"))
         }
         path = os.pathsep.join(str(tree / one) for one in SOURCES)
-        return {**kept, "PYTHONPATH": path, "TMPDIR": str(self._directory / "tmp")}
+        return {**kept, "PYTHONPATH": path, "TMPDIR": str(self.directory / "tmp")}
 
     def _demand_own_import(self, tree: Path, fault: Fault) -> None:
         """Raise WrongImport unless a process that is started as tests are imports the mutated file."""
         program = f"import importlib; print(importlib.import_module({module_of(fault.file)!r}).__file__)"
         command = [sys.executable, "-c", program]
-        done = subprocess.run(command, cwd=tree, env=self._environment(tree), capture_output=True, text=True)
+        done = subprocess.run(command, cwd=tree, env=self.environment(tree), capture_output=True, text=True)
         found = done.stdout.strip()
         if done.returncode != 0:
             raise WrongImport(f"{module_of(fault.file)} cannot be imported: {done.stderr.strip()[-300:]}")
@@ -268,7 +283,7 @@ class Trials:
             raise WrongImport(f"{module_of(fault.file)} is imported from {found}, expected {tree / fault.file}")
 
 
-def _end_session(process: subprocess.Popen[bytes]) -> None:
+def end_session(process: subprocess.Popen[bytes]) -> None:
     """End pytest and what it has started, if any of it is left."""
     try:
         os.killpg(process.pid, signal.SIGKILL)

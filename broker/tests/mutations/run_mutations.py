@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePath
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Final
 
 import click
@@ -23,10 +24,17 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mutations.mutation_trials import LEFT_OUT, BrokenRun, Result, Stage, Trials, WrongImport, module_of
-from mutations.planted import FAULTS, Fault
+from mutations.planted import FAULTS
+from mutations.planted_fault import Fault
+from mutations.planted_suites import Kind, Suite, suites_of
+from mutations.suite_table import content, replace_table, summary
+from mutations.suite_trials import SuiteResult, SuiteTrials, append_result, current_results, load_suite_results
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 RUNS: Final = ROOT / ".gantry"
+RECORDED: Final = ROOT / "broker/tests/mutations/planted_results.jsonl"
+"""The results of the last published runs, from which a run continues."""
+PAGE: Final = ROOT / "docs/testing.md"
 TEST_SHARE: Final = (27, 30)
 """How many faults `make test` alone has to catch, of how many."""
 
@@ -116,7 +124,7 @@ def show_list(faults: Sequence[Fault]) -> None:
         click.echo(f"{fault.name}\n    {PurePath(fault.file)}\n    {fault.promise}")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.option("--only", multiple=True, metavar="WORDS", help="Only faults whose names contain WORDS; may be repeated.")
 @click.option(
     "--until", type=click.Choice([one.value for one in Stage]), default=Stage.VERIFY.value, show_default=True,
@@ -129,7 +137,11 @@ def show_list(faults: Sequence[Fault]) -> None:
     "--json", "json_path", type=click.Path(path_type=Path), default=RUNS / "mutations.json",
     help="Where the results go  [default: .gantry/mutations.json].",
 )  # fmt: skip
-def main(only: tuple[str, ...], until: str, jobs: int, resume: bool, is_listing: bool, json_path: Path) -> None:
+@click.pass_context
+def main(
+    context: click.Context, only: tuple[str, ...], until: str, jobs: int, resume: bool, is_listing: bool,
+    json_path: Path,
+) -> None:  # fmt: skip
     """Put hand-made faults into the sources, one at a time, and see which tests fail.
 
     Each fault is applied to a copy of the tree below TMPDIR; the clone itself is never changed. Three stages run there
@@ -139,13 +151,19 @@ def main(only: tuple[str, ...], until: str, jobs: int, resume: bool, is_listing:
     The run succeeds when `make test` catches nine faults of ten, and the two commands together catch all of them. A
     fault that is NOT CAUGHT breaks a promise that no test checks: write that test.
 
+    `scripts/mutations suites` runs each suite that should see a fault separately, those with a judge of histories
+    first, and writes the table of docs/testing.md.
+
     \b
     Examples:
       scripts/mutations                              all faults; takes hours where `make test` misses some
       scripts/mutations --until near                 the cheap stage only
       scripts/mutations --only delay --only retry    faults with these words in their names
       scripts/mutations --resume                     only faults that no earlier run has caught
+      scripts/mutations suites --help                each suite by itself
     """
+    if context.invoked_subcommand is not None:
+        return
     faults = faults_named(only)
     if is_listing:
         show_list(faults)
@@ -171,6 +189,118 @@ def main(only: tuple[str, ...], until: str, jobs: int, resume: bool, is_listing:
     by_test, caught = sum(one.caught_by == "make test" for one in results), sum(bool(one.stage) for one in results)
     click.echo(f"{len(results)} faults: {by_test} caught by `make test`, {caught} by it or `make verify`; {json_path}")
     sys.exit(0 if is_enough(results) else 1)
+
+
+def end_well(_number: int, _frame: FrameType | None) -> None:
+    """Exit on SIGTERM, without leaving copies of the tree or processes behind."""
+    sys.exit(1)
+
+
+def parse_part(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise click.BadParameter(f"{text!r}, expected K/N with K from 1 to N, for example 2/5")
+    return int(number), int(count)
+
+
+def planned_suites(
+    faults: Sequence[Fault], wanted: Sequence[str], known: Mapping[tuple[str, str], SuiteResult]
+) -> Iterator[tuple[Fault, list[Suite]]]:
+    """Yield each fault with the suites that are still to be run: the judges of all faults, then the other suites.
+
+    ``wanted`` has names of suites, kinds, or the parts of names before a colon; all suites if it is empty.
+    """
+    for is_judging in (True, False):
+        for fault in sorted(faults, key=lambda one: not one.is_about_messages):
+            suites = [
+                suite
+                for suite in suites_of(fault)
+                if (suite.kind is Kind.JUDGE) is is_judging
+                and (fault.name, suite.name) not in known
+                and (not wanted or {suite.name, suite.name.partition(":")[0], suite.kind} & set(wanted))
+            ]
+            if suites:
+                yield fault, suites
+
+
+@main.command("suites")
+@click.option("--only", multiple=True, metavar="WORDS", help="Only faults whose names contain WORDS; may be repeated.")
+@click.option(
+    "--suite", "wanted", multiple=True, metavar="NAME",
+    help="Only this suite: a name as in the table, or unit, process or judge; may be repeated.",
+)  # fmt: skip
+@click.option("--part", default="1/1", metavar="K/N", callback=parse_part, show_default=True, help="Every N-th fault.")
+@click.option(
+    "--budget", "budget_s", type=float, metavar="SECONDS", help="The limit of each suite, instead of its own."
+)
+@click.option("--again", is_flag=True, help="Run also what has a result.")
+@click.option("--list", "is_listing", is_flag=True, help="Show what would be run, and run nothing.")
+@click.option("--publish", is_flag=True, help="Write the table of docs/testing.md from all results, and run nothing.")
+@click.option(
+    "--results", "results_path", type=click.Path(path_type=Path), default=RUNS / "planted.jsonl",
+    help="Where the results go  [default: .gantry/planted.jsonl].",
+)  # fmt: skip
+def run_suites(
+    only: tuple[str, ...], wanted: tuple[str, ...], part: tuple[int, int], budget_s: float | None, again: bool,
+    is_listing: bool, publish: bool, results_path: Path,
+) -> None:  # fmt: skip
+    """Run the suites that should see each fault, one by one, and record which does.
+
+    A suite is the unit tests near the changed module, the tests with processes that the fault names, or a suite with a
+    judge of histories: groups of brokers under faults, the store on a faulty disk, kills under load, services, pops,
+    elections. A judge's suite is repeated with other seeds until it finds a violation that the tree without the fault
+    does not have, or until its budget ends. First come the judges of the faults that concern messages.
+
+    Each result is a line of JSON. Results that were recorded in the repository count, too, so that a run continues
+    where the last one ended; after a change of a fault its results are ignored. To share the work, give each machine
+    its --part, and collect the files: --publish reads every `planted*.jsonl` next to --results.
+
+    \b
+    Examples:
+      scripts/mutations suites                                 everything that has no result yet; takes a day
+      scripts/mutations suites --suite judge --part 2/5
+      scripts/mutations suites --only recalled --suite services --again
+      scripts/mutations suites --publish
+    """
+    paths = [RECORDED, *sorted(results_path.parent.glob("planted*.jsonl")), results_path]
+    known = current_results(load_suite_results(paths), FAULTS)
+    if publish:
+        publish_results(known)
+        return
+    faults = faults_named(only)[part[0] - 1 :: part[1]]
+    planned = list(planned_suites(faults, wanted, {} if again else known))
+    if is_listing:
+        for fault, suites in planned:
+            click.echo(f"{fault.name}: {', '.join(suite.name for suite in suites)}")
+        return
+    signal.signal(signal.SIGTERM, end_well)
+    directory = Path(tempfile.mkdtemp(prefix="gm-")).resolve()
+    trials = Trials(ROOT, directory, near_tests, click.echo, processes=0)
+    suite_trials = SuiteTrials(trials, near_tests, click.echo)
+    try:
+        trials.prepare()
+        for number, (fault, suites) in enumerate(planned, 1):
+            names = ", ".join(suite.name for suite in suites)
+            click.echo(f"{number}/{len(planned)} {fault.name} ({fault.file}): {names}")
+            for result in suite_trials.run(fault, suites, budget_s=budget_s):
+                append_result(results_path, result)
+                click.echo(f"  {result.suite}: {result.result}, {result.seconds:.0f} s, {result.by}")
+    except (WrongImport, BrokenRun, ValueError) as error:
+        click.echo(f"the run is not possible: {error}", err=True)
+        sys.exit(2)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    results = current_results(load_suite_results([*paths, results_path]), FAULTS)
+    click.echo(f"\n{summary(results, FAULTS)}\n{results_path}")
+
+
+def publish_results(results: Mapping[tuple[str, str], SuiteResult]) -> None:
+    """Record the results in the repository, and write the table of the page."""
+    order = {(fault.name, suite.name): None for fault in FAULTS for suite in suites_of(fault)}
+    lines = [msgspec.json.encode(results[key]) + b"\n" for key in order if key in results]
+    RECORDED.write_bytes(b"".join(lines))
+    PAGE.write_text(replace_table(PAGE.read_text(), content(results)))
+    click.echo(summary(results, FAULTS))
 
 
 if __name__ == "__main__":

@@ -7,17 +7,20 @@ function of a scene, that is of a group under load, and ends with all members fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from gantry_histories.findings import Kind
+from gantry_histories.findings import Finding, Kind
 from replication.plans import Plan
 from replication.rogue import Rogue
-from replication.seeded_run import Scene
+from replication.seeded_run import Scene, start_scene
 from replication.supervisor import PATIENCE_S
 
 from gantry_status.orders import Follow
 
+CATCH_UP_S: Final = 20.0
+"""Seconds in which all members must catch up at the end of a scenario: one that cannot follow never will."""
 SITUATION_S: Final = 1.5
 """Seconds that clients stay in a bad situation: long enough for a violation."""
 UNCERTAIN_SENDS: Final = 8
@@ -88,6 +91,39 @@ async def master_outlives_its_grants(scene: Scene) -> None:
     old.is_cut_off = False
     await supervisor.order_to_follow([old])
     await supervisor.make_all_electable()
+    await scene.faults.send_some()
+
+
+async def one_slave_grants_nothing(scene: Scene) -> None:
+    """The master of an asynchronous group is cut off from one slave, which is promoted; the other one still grants."""
+    supervisor, group = scene.supervisor, scene.group
+    old = supervisor.master
+    promoted, other = group.others(old)
+    await scene.faults.send_some()
+    group.network.partition(old.number, promoted.number)
+    old.is_cut_off = other.is_cut_off = True  # the other one still follows its master, and gets no order
+    await scene.faults.fail_over(among=[promoted])
+    await scene.faults.send_some()
+    await asyncio.sleep(SITUATION_S)
+    group.network.heal()
+    old.is_cut_off = other.is_cut_off = False
+    await supervisor.order_to_follow([old, other])
+    await supervisor.make_all_electable()
+    await scene.faults.send_some()
+
+
+async def lagging_slave_is_promoted(scene: Scene) -> None:
+    """A master that needs the acks of both slaves is cut off from one and killed, and that slave is promoted."""
+    supervisor, group = scene.supervisor, scene.group
+    old = supervisor.master
+    lagging, _ = group.others(old)
+    await scene.faults.send_some()
+    group.network.partition(old.number, lagging.number)
+    await asyncio.sleep(SITUATION_S)
+    await old.kill()
+    await scene.faults.fail_over(among=[lagging])
+    group.network.heal()
+    await scene.faults.restart_and_follow(old)
     await scene.faults.send_some()
 
 
@@ -175,11 +211,10 @@ class GuardScenario(NamedTuple):
     """Whether each store is on a disk whose power can be cut."""
 
 
-def _sync(run: Callable[[Scene], Awaitable[None]], *kinds: Kind) -> GuardScenario:
+def _sync(run: Callable[[Scene], Awaitable[None]], *kinds: Kind, **settings: str) -> GuardScenario:
     """Return the scenario of a synchronous group, in which findings of ``kinds`` are expected without the guard."""
-    return GuardScenario(
-        run, Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER"}, faults=()), frozenset(kinds)
-    )
+    plan = Plan(seed=1, is_sync=True, settings={"brokerRole": "SYNC_MASTER", **settings}, faults=())
+    return GuardScenario(run, plan, frozenset(kinds))
 
 
 GUARD_SCENARIOS: Final = {
@@ -189,6 +224,10 @@ GUARD_SCENARIOS: Final = {
     "grants": GuardScenario(
         master_outlives_its_grants, Plan(seed=1, is_sync=False, settings=ASYNC, faults=()), frozenset({Kind.STALE})
     ),
+    "every-grant": GuardScenario(
+        one_slave_grants_nothing, Plan(seed=1, is_sync=False, settings=ASYNC, faults=()), frozenset({Kind.STALE})
+    ),
+    "every-ack": _sync(lagging_slave_is_promoted, Kind.LOST, inSyncReplicas="3"),
     "confirmed": _sync(consumer_reads_unreplicated_messages, Kind.VANISHED),
     "offsets": GuardScenario(
         group_loses_power,
@@ -200,3 +239,13 @@ GUARD_SCENARIOS: Final = {
     "stream-epoch": _sync(slave_follows_the_old_master, Kind.LOST),
 }
 """Scenarios by the guard's name in ``run_without_guards``."""
+
+
+async def run_scenario(guard: str, directory: Path, *, without: Sequence[str] = ()) -> list[Finding]:
+    """Run the scenario of a guard in network namespaces, and return the judges' findings."""
+    scenario = GUARD_SCENARIOS[guard]
+    async with start_scene(
+        scenario.plan, directory, is_root=True, without=without, has_disks=scenario.has_disks
+    ) as scene:
+        await scenario.run(scene)
+        return await scene.stop_and_check(CATCH_UP_S)

@@ -100,7 +100,7 @@ class Plan(NamedTuple):
 
     @property
     def acks_needed(self) -> int:
-        return 1 if self.is_sync else 0
+        return int(self.settings.get("inSyncReplicas", "2")) - 1 if self.is_sync else 0
 
     @property
     def loses_power(self) -> bool:

@@ -27,6 +27,8 @@ GROUP: Final = "poppers"
 TOPIC: Final = "Histories"
 INVISIBLE_MS: Final = 2_000
 SEND_TIMEOUT_MS: Final = 120_000
+CLOCK_SLACK_S: Final = 0.05
+"""How much the clocks of client and broker may differ over an invisible time."""
 
 Place = tuple[str, int, int]
 """Where a delivered message is stored: retry flag, queue, offset."""
@@ -42,6 +44,9 @@ class Delivery(NamedTuple):
 
     asked_s: float
     """When the pop was sent."""
+
+    received_s: float = 0.0
+    """When its answer came."""
 
 
 class Ack(NamedTuple):
@@ -68,7 +73,11 @@ class PopHistory:
 
 
 def judge(history: PopHistory) -> list[str]:
-    """Return the violations: messages that were never delivered, and deliveries after a binding ack."""
+    """Return the violations: messages that were never delivered, deliveries after a binding ack, and early ones.
+
+    A message is delivered again with the next count when its invisible time is over, which began after its pop was
+    sent. Consumers change that time to a longer one only.
+    """
     delivered = {one.body for one in history.deliveries}
     found = [f"lost: {body!r} was acknowledged and never delivered" for body in sorted(history.sent - delivered)]
     copies: defaultdict[tuple[bytes, int], set[Place]] = defaultdict(set)
@@ -86,6 +95,14 @@ def judge(history: PopHistory) -> list[str]:
             found.append(f"delivered again: {one.body!r} at {one.place}, although its ack was answered")
         elif one.body not in twice and one.asked_s > ends_by_body.get(one.body, one.asked_s):
             found.append(f"copied: {one.body!r} to {one.place}, although its ack was answered")
+    asked_s: dict[tuple[bytes, int], float] = {}
+    for one in history.deliveries:
+        key = one.body, one.times
+        asked_s[key] = min(one.asked_s, asked_s.get(key, one.asked_s))
+    for one in history.deliveries:
+        before_s = asked_s.get((one.body, one.times - 1))
+        if before_s is not None and one.received_s < before_s + INVISIBLE_MS / 1000 - CLOCK_SLACK_S:
+            found.append(f"early: {one.body!r} to {one.place}, {one.received_s - before_s:.3f} s after the pop before")
     return found
 
 
@@ -159,11 +176,13 @@ class PopLoad:
         reply = await client.pop(address, request)
         if reply.status is not PopStatus.FOUND:
             return
+        received_s = self._loop.time()
         for popped in reply.messages:
             receipt = parse_receipt(popped.receipt)
             place = receipt.retry_flag, receipt.queue_id, receipt.queue_offset
             message = popped.message
-            self.history.deliveries.append(Delivery(message.body, place, message.reconsume_times, asked_s))
+            delivery = Delivery(message.body, place, message.reconsume_times, asked_s, received_s)
+            self.history.deliveries.append(delivery)
         kept = [one for one in reply.messages if not self.is_forgetful or self._random.random() < 0.8]
         await self._handle(client, address, kept, asked_s)
 

@@ -24,8 +24,10 @@ import click
 TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
 
-from gantry_histories.judges import PorcupineFailed, find_porcupine  # noqa: E402 - found by the line above
+from gantry_histories.findings import Finding  # noqa: E402 - found by the line above
+from gantry_histories.judges import PorcupineFailed, find_porcupine  # noqa: E402
 from replication import network  # noqa: E402
+from replication.guard_scenarios import GUARD_SCENARIOS, run_scenario  # noqa: E402
 from replication.plans import Fault, plan_for  # noqa: E402
 from replication.run_without_guards import GUARDS  # noqa: E402
 from replication.seeded_run import RunResult, run_plan  # noqa: E402
@@ -45,8 +47,10 @@ def end_well(_number: int, _frame: FrameType | None) -> None:
 @click.option("--seed", type=int, help="Of the first run; each next one has the next number. By default drawn.")
 @click.option("--without", type=click.Choice(sorted(GUARDS)), multiple=True,
               help="Take a guard from every broker, to see the checker fail.")  # fmt: skip
+@click.option("--scenario", type=click.Choice(sorted(GUARD_SCENARIOS)),
+              help="Run the situation for which this guard exists, instead of seeded plans. Needs root.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep logs and histories even when nothing was found.")
-def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> None:
+def main(runs: int, seed: int | None, without: tuple[str, ...], scenario: str | None, keep: bool) -> None:
     """Run groups of three brokers under load, with faults and promotions, and check what their clients saw.
 
     Each run has a name server and three brokers, each in a network namespace of its own where that is possible. Clients
@@ -61,6 +65,7 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
       .venv/bin/python broker/tests/replication/run_replication.py
       .venv/bin/python broker/tests/replication/run_replication.py --runs 1 --seed 7 --keep
       .venv/bin/python broker/tests/replication/run_replication.py --runs 20 --without promises
+      .venv/bin/python broker/tests/replication/run_replication.py --runs 1 --scenario grants
     """
     signal.signal(signal.SIGTERM, end_well)
     reason = network.namespaces_missing()
@@ -73,6 +78,11 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
         find_porcupine()  # built now, or reported as missing; without it a run has one judge
     except PorcupineFailed as error:
         raise click.ClickException(f"GANTRY_REQUIRE promises Porcupine, but: {error}") from error
+    if scenario is not None:
+        if reason is not None:
+            raise click.UsageError(f"--scenario needs network namespaces: {reason}")
+        bad = sum(not run_situation(scenario, without=without, keep=keep) for _ in range(runs))
+        sys.exit(1 if bad else 0)
     first = random.randrange(1 << 32) if seed is None else seed
     RUNS.mkdir(exist_ok=True)
     began_at, bad, faults, answers = time.monotonic(), 0, Counter[Fault](), Counter[str]()
@@ -114,6 +124,26 @@ def run_one(seed: int, *, is_root: bool, without: tuple[str, ...], keep: bool) -
     else:
         shutil.rmtree(directory)
     return result
+
+
+def run_situation(guard: str, *, without: tuple[str, ...], keep: bool) -> bool:
+    """Run the scenario of a guard once; return whether it completed without findings."""
+    RUNS.mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix=f"replication-{guard}-", dir=RUNS))
+    found: list[Finding] | None = None
+    try:
+        found = asyncio.run(run_scenario(guard, directory, without=without))
+    except Exception as error:  # noqa: BLE001 - any exception is reported as a run that did not complete
+        click.echo(f"  did not complete: {type(error).__name__}: {error}")
+    for finding in (found or [])[:FINDINGS_SHOWN_MAX]:
+        click.echo(f"  FOUND {finding}")
+    is_good = found == []
+    click.echo(f"scenario {guard}: {'no promise was broken' if is_good else 'FAILED'}")
+    if keep or not is_good:
+        click.echo(f"  kept in {directory}")
+    else:
+        shutil.rmtree(directory)
+    return is_good
 
 
 if __name__ == "__main__":

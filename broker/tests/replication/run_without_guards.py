@@ -68,6 +68,23 @@ def acknowledge_without_grants() -> None:
     replace(Grants, "may_acknowledge", lambda grants, now_ms: True)
 
 
+def acknowledge_with_one_grant() -> None:
+    """Let a master of an asynchronous group acknowledge while at least one electable slave grants it."""
+    from gantry_broker.ha.acknowledgement import Grants
+
+    def until_ms(grants: "Grants") -> int:
+        return max((grants._until_ms.get(number, -1) for number in grants.electable), default=1 << 62)
+
+    replace(Grants, "until_ms", property(until_ms))
+
+
+def acknowledge_with_the_fastest_slave() -> None:
+    """Let one ack be enough, however many a send has to wait for."""
+    from gantry_broker.ha.acknowledgement import AckSet
+
+    replace(AckSet, "acked_offset", lambda slaves: max((one.received for one in slaves), default=-1))
+
+
 def show_unconfirmed() -> None:
     """Show consumers everything that is written, confirmed or not."""
     from gantry_broker.store.positions import LogPositions
@@ -107,6 +124,8 @@ GUARDS: Final[dict[str, Callable[[], None]]] = {
     "identity": count_connections,
     "electable": count_all_slaves,
     "grants": acknowledge_without_grants,
+    "every-grant": acknowledge_with_one_grant,
+    "every-ack": acknowledge_with_the_fastest_slave,
     "confirmed": show_unconfirmed,
     "offsets": skip_clamping_of_offsets,
     "durable-cut": cut_in_memory_only,

@@ -16,6 +16,7 @@ from gantry_broker.errors import LogReadOnly, StoreFailed
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointContent, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.flusher import is_flush_due
 from gantry_broker.store.settings import FlushSettings
+from gantry_testing.faulty_disk import FaultyFile
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 SETTINGS = FlushSettings()
@@ -44,6 +45,22 @@ def test_flushed_moves_only_after_an_fsync(world: StoreWorld) -> None:
     assert world.store.log.flushed == 0
 
     assert world.store.flush() == world.store.log.wrote == world.store.log.flushed
+
+
+def test_bytes_appended_during_a_sync_are_not_flushed(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written while a sync runs may not be on the disk: ``flushed`` covers it only after the next sync."""
+    world.send(count=3)
+    end, sync = world.store.log.wrote, FaultyFile.sync
+
+    def sync_and_append(file: FaultyFile) -> None:
+        sync(file)
+        if world.store.log.wrote == end:
+            world.send(count=1)
+
+    monkeypatch.setattr(FaultyFile, "sync", sync_and_append)
+
+    assert world.store.flush() == end == world.store.log.flushed < world.store.log.committed
+    assert world.store.flush() == world.store.log.flushed == world.store.log.wrote
 
 
 def test_a_failed_sync_is_final(world: StoreWorld) -> None:

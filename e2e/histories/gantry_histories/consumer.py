@@ -53,11 +53,16 @@ class Pulled(NamedTuple):
     """The end of the queue, as far as the broker shows it; -1 if the answer has none."""
 
 
-async def pull(channel: Channel, group: str, queue: Queue, offset: int, timeout_ms: int = TIMEOUT_MS) -> Pulled:
-    """Pull the messages from ``offset`` on that fit into one reply. Raises ``RemotingError``."""
+async def pull(
+    channel: Channel, group: str, queue: Queue, offset: int, timeout_ms: int = TIMEOUT_MS, *, subscription: str = "*"
+) -> Pulled:
+    """Pull the messages from ``offset`` on that fit into one reply. Raises ``RemotingError``.
+
+    ``subscription`` is the filter by tags that the broker applies; nothing is filtered here.
+    """
     fields = PullMessage(
         consumer_group=group, topic=queue.topic, queue_id=queue.number, queue_offset=offset, max_msg_nums=128,
-        sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, sub_version=0, subscription="*",
+        sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, sub_version=0, subscription=subscription,
         expression_type="TAG", max_msg_bytes=BYTES_MAX,
     )  # fmt: skip
     reply = await channel.request(Command(code=RequestCode.PULL_MESSAGE, ext=fields.write()), timeout_ms)
