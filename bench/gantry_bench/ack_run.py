@@ -93,7 +93,7 @@ class AckRun(msgspec.Struct, frozen=True):
 
 
 class AckCell(msgspec.Struct, frozen=True):
-    """Medians of the repetitions."""
+    """The medians of all repetitions of one load on one kind of pair."""
 
     messages_per_second: float
     p50_us: float
@@ -161,7 +161,7 @@ def ack_figures(runs: Sequence[AckRun], scale: AckScale) -> list[Figures]:
                 + [_cell_text(cells[wait.name, delay_ms, level]) for level in scale.levels]
                 for wait in WAITS
             ],
-            notes=[f"A master and a slave on one machine; bodies of {BODY_BYTES} bytes; medians of {scale.repetitions}."],
+            notes=[f"A master and a slave on one machine; {BODY_BYTES} bytes a body; medians of {scale.repetitions}."],
         )
         for delay_ms in scale.sync_delays_ms
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The benchmark of acknowledgements, small: it runs on real pairs, and its goal compares a slave's disk with its memory.
+"""The benchmark of acknowledgements, small: it runs on real pairs, and its goal compares disk and memory.
 
 The tests do not check durations, which are meaningful only on a quiet machine.
 """
