@@ -60,7 +60,7 @@ history: ## Repeat one history of a simulated group: make history SEED=7.
 	@scripts/history --seed $(SEED)
 
 histories: ## Run 10,000 histories of a simulated group with overlapping faults: make histories HISTORIES="--part 1/4 --result part-1.json".
-	@scripts/history --histories 10000 $(HISTORIES)
+	@scripts/histories $(HISTORIES)
 
 exactly-once: ## Archive a million messages while driver, workers and brokers are killed, and compare with the log (needs Java).
 	@scripts/exactly-once $(EXACTLY_ONCE)
