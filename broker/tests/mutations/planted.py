@@ -80,8 +80,8 @@ STORE: Final = (
     Fault(
         "queue end off by one",
         "broker/src/gantry_broker/store/queue_search.py",
-        "lambda unit: unit[0] < physical)",
-        "lambda unit: unit[0] <= physical)",
+        "lambda unit: unit[0] < physical,",
+        "lambda unit: unit[0] <= physical,",
         "What a member cuts from its log to follow a new master is gone from its queues, too.",
     ),
     Fault(
