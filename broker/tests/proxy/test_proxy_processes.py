@@ -79,7 +79,10 @@ class Sdk:
 
     def __init__(self, *proxies: ProxyProcess, credentials: grpc.ChannelCredentials | None = None) -> None:
         target = "ipv4:" + ",".join(proxy.target for proxy in proxies)
-        options = [("grpc.lb_policy_name", "round_robin"), ("grpc.ssl_target_name_override", "localhost")]
+        options: list[tuple[str, str | int]] = [
+            ("grpc.lb_policy_name", "round_robin"),
+            ("grpc.ssl_target_name_override", "localhost"),
+        ]
         options += [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100)]
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(target, options=options)
