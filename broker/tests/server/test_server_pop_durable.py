@@ -69,12 +69,12 @@ def crashed(folder: Path, name: str) -> Path:
     return Path(shutil.copytree(folder, folder.parent / name))
 
 
-async def test_receipts_from_before_a_reset_have_no_effect_after_a_crash(tmp_path: Path) -> None:
-    """The reset was answered, so the times that void receipts are on the disk with the offset."""
+async def test_receipts_from_before_a_deletion_have_no_effect_after_a_crash(tmp_path: Path) -> None:
+    """The deletion was answered, so the times that void receipts are on the disk with the offsets."""
     async with running_broker(tmp_path / "store", **RARELY_WRITTEN) as broker, dialogue(broker) as peer:
         await send(peer, b"0", b"1")
         old = await pop(peer, **ORDER)
-        await reset(peer, 0)
+        await delete_group(peer)
         again = await pop(peer, **ORDER, maxMsgNums=1)
         await ack_all(peer, again.receipts, is_batch=False)
         copy = crashed(tmp_path / "store", "copy")
