@@ -16,7 +16,7 @@ from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import PREAMBLE, Hello, Ready, encode
 from gantry_broker.ha.master_session import MasterFacts
-from gantry_broker.ha.server import ReplicationServer
+from gantry_broker.ha.server import CONFIRM_DELAY_S, HEARTBEAT_INTERVAL_S, MasterStream, ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
 from gantry_broker.ha.store_log import MasterStore, SlaveStore
 from gantry_testing.faulty_disk import FaultyDisk
@@ -42,8 +42,12 @@ class Master:
             self.facts,
             MasterStore(self.world.store),
             self.slaves,
-            on_acks=lambda: self.acks.append(self.slaves.acked_offset()),
+            on_acks=self._handle_acks,
         )
+
+    def _handle_acks(self) -> None:
+        self.acks.append(self.slaves.acked_offset())
+        self.server.report_confirmed()
 
     def facts(self) -> MasterFacts | None:
         epoch = self.world.store.identity.epoch
@@ -109,6 +113,28 @@ async def test_appended_message_is_replicated_and_acknowledged() -> None:
             assert one.acks == sorted(one.acks)
             assert slave.follower.is_streaming
         await wait_until(lambda: one.slaves.acked_offset() == -1)
+
+
+async def test_unchanged_position_is_not_reported_after_each_ack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave acknowledges each heartbeat, so a master that answers each ack with a heartbeat would never stop."""
+    heartbeats: list[MasterStream] = []
+    send_heartbeat = MasterStream.send_heartbeat
+
+    def send_and_count(stream: MasterStream) -> None:
+        heartbeats.append(stream)
+        send_heartbeat(stream)
+
+    monkeypatch.setattr(MasterStream, "send_heartbeat", send_and_count)
+    async with master() as one, following(1, one.server.port) as slave:
+        one.send(20)
+        await wait_until(lambda: one.slaves.acked_offset() == one.wrote == slave.follower.confirmed)
+        loop, began, before = asyncio.get_running_loop(), asyncio.get_running_loop().time(), len(heartbeats)
+        one.server.report_confirmed()
+
+        await asyncio.sleep(30 * CONFIRM_DELAY_S)
+
+        regular = 1 + (loop.time() - began) / HEARTBEAT_INTERVAL_S
+        assert len(heartbeats) - before <= 1 + regular
 
 
 async def test_slave_reconnects_after_disconnect() -> None:

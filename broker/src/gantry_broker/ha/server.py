@@ -96,6 +96,8 @@ class ReplicationServer:
         self._tls_port: TlsPort | None = None
         self._appended_at = 0.0
         self._is_heartbeat_scheduled = False
+        self._reported_positions = -1, -1, -1
+        """Confirmed, written and flushed position of the log when they were last reported to all slaves."""
         self._heartbeats: asyncio.Task[None] | None = None
         self.is_closing = False
         """Whether no stream may begin any more, even for a connection that was accepted already."""
@@ -152,11 +154,12 @@ class ReplicationServer:
             stream.pump()
 
     def report_confirmed(self) -> None:
-        """Report the confirmed position to slaves, which serve consumers, too.
+        """Report the confirmed position to slaves, which serve consumers, too, if a position of the log has changed.
 
-        While data flows, the data frames report it.
+        While data flows, the data frames report it. Slaves acknowledge each report, so to report an unchanged position
+        after each ack would never end.
         """
-        if self.streams and not self._is_heartbeat_scheduled:
+        if self.streams and not self._is_heartbeat_scheduled and self._positions != self._reported_positions:
             self._is_heartbeat_scheduled = True
             self._loop.call_later(CONFIRM_DELAY_S, self._send_heartbeats)
 
@@ -171,8 +174,14 @@ class ReplicationServer:
             self._loop.call_later(CONFIRM_DELAY_S - quiet_s, self._send_heartbeats)
             return
         self._is_heartbeat_scheduled = False
+        self._reported_positions = self._positions
         for stream in tuple(self.streams):
             stream.send_heartbeat()
+
+    @property
+    def _positions(self) -> tuple[int, int, int]:
+        source = self.source
+        return source.confirmed, source.wrote, source.flushed
 
     async def _run_heartbeats(self) -> None:
         while True:
