@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock interop interop-admin interop-bench crash damage history histories fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,12 @@ crash: ## Kill the broker in every mode at crash points, inject disk faults, and
 
 damage: ## Damage every kind of file of a store in every way, some 3,200 times, and check for wrong and silently missing messages.
 	@scripts/damage $(DAMAGE)
+
+history: ## Repeat one history of a simulated group: make history SEED=7.
+	@scripts/history --seed $(SEED)
+
+histories: ## Run 10,000 histories of a simulated group with overlapping faults: make histories HISTORIES="--part 1/4 --result part-1.json".
+	@scripts/history --histories 10000 $(HISTORIES)
 
 exactly-once: ## Archive a million messages while driver, workers and brokers are killed, and compare with the log (needs Java).
 	@scripts/exactly-once $(EXACTLY_ONCE)

@@ -136,10 +136,15 @@ class FaultyFile:
             if exc.errno != errno.EBADF:
                 self._node.fail_sync()
             raise
-        self._disk.sync_gate.wait()
+        disk = self._disk
+        # While the sync waits, more bytes may be written, which it does not cover.
+        content = None if disk.sync_gate.is_set() and disk.while_syncing is None else bytes(self._node.cache)
+        disk.sync_gate.wait()
+        if disk.while_syncing is not None:
+            disk.while_syncing()
         beyond = self._node.cache[self._node.reserved :]
         assert beyond.count(0) == len(beyond), f"{self._path} was written where no blocks were reserved"
-        self._node.sync()
+        self._node.sync(content)
 
     def zero(self, start: int, end: int) -> None:
         self._check("zero")
@@ -179,6 +184,8 @@ class FaultyDisk:
         self.sync_gate: Final = threading.Event()
         """While it is cleared, every sync of an open file waits."""
         self.sync_gate.set()
+        self.while_syncing: Callable[[], None] | None = None
+        """Called in each sync of an open file: its content is fixed, and not durable yet. It may let others write."""
         self.operations: dict[str, int] = defaultdict(int)
         """The number of operations so far, by kind (see ``fail_next``)."""
         self.on_operation: Callable[[str, str], None] = lambda operation, path: None

@@ -86,11 +86,14 @@ class Node:
     def _is_lost(self, start: int) -> bool:
         return self.lost.get(start) == bytes(self.cache[start : start + SECTOR_BYTES])
 
-    def sync(self) -> None:
-        """Make all dirty sectors durable, but not the lost ones, without an error."""
+    def sync(self, content: bytes | None = None) -> None:
+        """Make all dirty sectors durable, but not the lost ones, without an error.
+
+        ``content`` is what the sync covers: the cache when it was called; None if that has not changed since then.
+        """
         lost = {start: data for start, data in self.lost.items() if self._is_lost(start)}
         lasting = self.durable.ljust(len(self.cache), b"\0")
-        self.durable = bytearray(self.cache)
+        self.durable = bytearray(self.cache if content is None else content)
         for start in lost:
             self.durable[start : start + SECTOR_BYTES] = lasting[start : start + SECTOR_BYTES]
         self.durable_size = len(self.cache)

@@ -109,8 +109,10 @@ class Consumer:
     """A consumer group with one consumer. Owned by one loop."""
 
     def __init__(
-        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, keeps_broker: bool
-    ) -> None:
+        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, keeps_broker: bool,
+        pause_s: float = PAUSE_S,
+    ) -> None:  # fmt: skip
+        """``pause_s`` is the time between two rounds, each of which pulls once from every queue."""
         self.name: Final = name
         self._journal: Final = journal
         self._routes: Final = routes
@@ -120,6 +122,7 @@ class Consumer:
         self._connected: dict[str, int] = {}
         """When the connection to each broker was opened, for the events that need it."""
 
+        self._pause_s: Final = pause_s
         self._keeps_broker: Final = keeps_broker
         self._kept_address = ""
         """The address of the broker that a consumer with ``keeps_broker`` stays with."""
@@ -134,7 +137,7 @@ class Consumer:
                 await self._run_round()
             except RemotingError:
                 self._kept_address = ""
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self._pause_s)
 
     async def _run_round(self) -> None:
         brokers = await self._routes.brokers()

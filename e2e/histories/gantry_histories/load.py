@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Final, final
 
 from gantry_histories.connector import ClientConnector
-from gantry_histories.consumer import Consumer
+from gantry_histories.consumer import PAUSE_S, Consumer
 from gantry_histories.events import Journal, Queue
-from gantry_histories.producer import BODY_BYTES, Producer
+from gantry_histories.producer import BODY_BYTES, SENDS_PER_S, Producer
 from gantry_histories.routes import Routes
 
 POLL_S: Final = 0.02
@@ -30,7 +30,7 @@ class Load:
     def __init__(
         self, name_server: str, queues: Sequence[Queue], journal: Journal, seed: int,
         *, producers: int = 4, consumers: int = 2, body_bytes: Sequence[int] = BODY_BYTES, broker_name: str = "",
-        connector: ClientConnector | None = None,
+        connector: ClientConnector | None = None, sends_per_s: float = SENDS_PER_S, consumer_pause_s: float = PAUSE_S,
     ) -> None:  # fmt: skip
         self.journal: Final = journal
         """Records every event; its history is the input of the checker."""
@@ -38,11 +38,22 @@ class Load:
         routes = self._routes = Routes(name_server, queues[0].topic, broker_name, connector)
         self._stop: Final = asyncio.Event()
         self.producers: Final = [
-            Producer(f"p{number}", journal, routes, queues, seed, keeps_broker=number % 2 == 1, body_bytes=body_bytes)
+            Producer(
+                f"p{number}",
+                journal,
+                routes,
+                queues,
+                seed,
+                keeps_broker=number % 2 == 1,
+                body_bytes=body_bytes,
+                sends_per_s=sends_per_s,
+            )
             for number in range(producers)
         ]
         self.consumers: Final = [
-            Consumer(f"c{number}", journal, routes, queues, seed, keeps_broker=number % 2 == 1)
+            Consumer(
+                f"c{number}", journal, routes, queues, seed, keeps_broker=number % 2 == 1, pause_s=consumer_pause_s
+            )
             for number in range(consumers)
         ]
         self._tasks: list[asyncio.Task[None]] = []

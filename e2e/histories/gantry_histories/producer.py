@@ -45,7 +45,7 @@ class Producer:
 
     def __init__(
         self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, keeps_broker: bool,
-        body_bytes: Sequence[int] = BODY_BYTES,
+        body_bytes: Sequence[int] = BODY_BYTES, sends_per_s: float = SENDS_PER_S,
     ) -> None:  # fmt: skip
         """``seed`` and ``name`` determine queues and bodies; the module's docstring explains ``keeps_broker``."""
         self.name: Final = name
@@ -60,6 +60,7 @@ class Producer:
         self._random: Final = random.Random(f"{seed}/{name}")
         self._keeps_broker: Final = keeps_broker
         self._body_bytes: Final = body_bytes
+        self._sends_per_s: Final = sends_per_s
         self._sequence = 0
         self._stream = 0
         self._closings: set[asyncio.Task[bool]] = set()
@@ -90,7 +91,7 @@ class Producer:
             if not self._keeps_broker and await self._routes.master() not in (address, None):
                 break
             sends.add(self._start(channel))
-            await asyncio.sleep(self._random.expovariate(SENDS_PER_S))
+            await asyncio.sleep(self._random.expovariate(self._sends_per_s))
             done = {task for task in sends if task.done()}
             if len(sends) - len(done) >= WINDOW:
                 done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,160 @@
+"""Histories of simulated groups with overlapping faults: none is violated, and without a guard some are."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from gantry_histories.findings import Loss
+from gantry_histories.judges import find_porcupine
+from group_simulation.group_guards import without_guard
+from group_simulation.group_history import run_history
+from group_simulation.history_tally import ALL_REQUIRED, Tally, read_tallies, write_tally
+from group_simulation.mixed_faults import REQUIRED, Fault, Guarantee, Plan, PlannedFault, plan_for
+
+from gantry_testing.tree import ROOT
+
+PROGRAM = ROOT / "broker/tests/group_simulation/run_group_histories.py"
+
+
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program, which is a process of its own, as its workers are."""
+    environment = os.environ | {"PYTHONPATH": ""}
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+@pytest.mark.verify(quick=2)
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_history_keeps_every_promise(seed: int, tmp_path: Path) -> None:
+    """Both judges find nothing, the group repairs itself, and its members' logs are equal in the end."""
+    result = run_history(plan_for(seed), tmp_path, find_porcupine())
+
+    assert not result.problem, (result.problem, result.notes)
+    assert not result.findings, (str(result.plan), [str(finding) for finding in result.findings])
+    assert result.answers["ok"] > 20, "the history acknowledges too little to prove anything"
+
+
+@pytest.mark.verify
+def test_seed_determines_the_history() -> None:
+    """Two processes record the same events, to the nanosecond."""
+    digests = []
+    for _ in range(2):
+        output = run_program("--seed", "104").stdout
+        digests += re.findall(r"digest of the events: (\w+)", output)
+
+    assert len(digests) == 2
+    assert digests[0] == digests[1]
+
+
+def test_plans_have_every_fault_and_combination() -> None:
+    """Among some hundred plans is each kind of fault, and all required ones at once."""
+    plans = [plan_for(seed) for seed in range(300)]
+
+    assert {kind for plan in plans for kind in plan.kinds} == set(Fault)
+    assert {plan.guarantee for plan in plans} == set(Guarantee)
+    assert sum(plan.kinds.issuperset(REQUIRED) for plan in plans) > 30
+    assert plan_for(7) == plan_for(7)
+
+
+def test_only_durable_groups_have_rotten_logs() -> None:
+    """Elsewhere a power cut may take the only other copy of a damaged message, which is no violation."""
+    for plan in map(plan_for, range(200)):
+        assert plan.is_log_rotting == (plan.guarantee is Guarantee.DURABLE)
+        assert (plan.mode.loss is Loss.NOTHING) == (plan.guarantee in (Guarantee.DURABLE, Guarantee.ACKED_ON_DISK))
+
+
+TWINS = {
+    "sync": (Guarantee.DURABLE, [Fault.DOUBLE_POWER_CUT] * 4),
+    "checksums": (Guarantee.DURABLE, [Fault.BIT_ROT] * 4),
+    "confirmed": (Guarantee.ACKED_ON_DISK, [Fault.PARTITION, Fault.KILL, Fault.PARTITION, Fault.DOUBLE_POWER_CUT]),
+}
+"""The group and the faults by which a missing guard is found."""
+
+
+def twin_plan(seed: int, guard: str) -> Plan:
+    """Return the plan of a history that may find that a guard is missing: with a fault every other second."""
+    guarantee, kinds = TWINS[guard]
+    faults = tuple(PlannedFault(2.0 + 2.0 * place, kind) for place, kind in enumerate(kinds))
+    return Plan(seed, guarantee, has_buffer=False, rotten=1 + seed % 3, load_s=11.0, faults=faults)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("guard", sorted(TWINS))
+def test_missing_guard_is_found(guard: str, tmp_path: Path) -> None:
+    """Brokers without a guard violate a promise in one of a few histories; the same history is good with it."""
+    for seed in range(1, 9):
+        plan = twin_plan(seed, guard)
+        with without_guard(guard):
+            result = run_history(plan, tmp_path, find_porcupine())
+        if not result.is_good:
+            assert run_history(plan, tmp_path, find_porcupine()).is_good
+            return
+    pytest.fail(f"no history found that {guard} is missing")
+
+
+# -- counting ----------------------------------------------------------------------------------------------------------
+
+
+def full_tally() -> Tally:
+    """Return the counts of a run in which everything occurred."""
+    everything = dict.fromkeys(map(str, Fault), 1)
+    pairs = {f"{one} and {other}": 1 for i, one in enumerate(REQUIRED) for other in REQUIRED[i + 1 :]}
+    return Tally(
+        seed=1, histories=200, parts=["1/1"], done=200, faults=everything, with_fault=dict(everything),
+        with_both=pairs | {ALL_REQUIRED: 1}, guarantees=dict.fromkeys(map(str, Guarantee), 50), promotions=1,
+    )  # fmt: skip
+
+
+def test_run_without_a_fault_proves_too_little() -> None:
+    """A kind of fault, a combination or a guarantee that never occurred is reported."""
+    assert full_tally().missing() == []
+    tally = full_tally()
+    del tally.with_fault[Fault.BIT_ROT], tally.with_both[ALL_REQUIRED], tally.guarantees[Guarantee.ASYNC]
+
+    assert tally.missing() == ["bit-rot", ALL_REQUIRED, "a history that is async"]
+
+
+def test_parts_are_merged(tmp_path: Path) -> None:
+    """The sum has the counts of both; a part of another run, or the same one twice, is refused."""
+    paths = [tmp_path / f"{number}.json" for number in range(3)]
+    for number, path in enumerate(paths):
+        tally = full_tally()
+        tally.parts, tally.done = [f"{number + 1}/2"], 100
+        tally.seed = 2 if number == 2 else 1
+        write_tally(path, tally)
+
+    merged = read_tallies(paths[:2])
+
+    assert (merged.done, merged.parts, merged.faults[Fault.KILL]) == (200, ["1/2", "2/2"], 2)
+    with pytest.raises(ValueError, match="seed 2"):
+        read_tallies(paths)
+    with pytest.raises(ValueError, match="counted already"):
+        read_tallies([paths[0], paths[0]])
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("text", ["0/2", "3/2", "2", "a/b"])
+def test_invalid_part_is_refused(text: str) -> None:
+    """The message names the value and the form."""
+    result = run_program("--part", text)
+
+    assert result.returncode == 2
+    assert f"'{text}' is no part: write K/N" in result.stderr
+
+
+@pytest.mark.verify
+def test_part_runs_its_share(tmp_path: Path) -> None:
+    """The second of three parts has every third history, and its counts name the part."""
+    path = tmp_path / "part.json"
+    result = run_program("--seed", "100", "--histories", "6", "--part", "2/3", "--result", str(path), "--workers", "1")
+
+    tally = msgspec.json.decode(path.read_bytes(), type=Tally)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (tally.done, tally.parts, tally.histories) == (2, ["2/3"], 6)
