@@ -45,6 +45,7 @@ BY_PATH: Final = {
     "broker/tests/simulation/": "store",
     "broker/tests/store/": "store",
     "broker/tests/replication/": "ha",
+    "broker/tests/group_simulation/": "ha",
     "broker/tests/ha/": "ha",
 }
 """Otherwise the beginning of its path decides. All other tests belong to the server."""

@@ -72,7 +72,6 @@ def test_only_durable_groups_have_rotten_logs() -> None:
 
 TWINS = {
     "sync": (Guarantee.DURABLE, [Fault.DOUBLE_POWER_CUT] * 4),
-    "flushed-acks": (Guarantee.ACKED_ON_DISK, [Fault.DOUBLE_POWER_CUT] * 4),
     "checksums": (Guarantee.DURABLE, [Fault.BIT_ROT] * 4),
     "confirmed": (Guarantee.ACKED_ON_DISK, [Fault.PARTITION, Fault.KILL, Fault.PARTITION, Fault.DOUBLE_POWER_CUT]),
 }
