@@ -23,9 +23,9 @@ DELAYS: Final = (
     Fault(
         "delayed copy dropped",
         "broker/src/gantry_broker/server/delay/service.py",
-        "        end = offset if due.end is None else due.end\n",
-        "        end = result.next_offset\n",
-        "Every acknowledged delayed message is delivered, also one behind a message that is not due yet.",
+        "offset = max(progress.next_offset(level), queue.min_offset)",
+        "offset = max(progress.next_offset(level), queue.min_offset + 1)",
+        "Every acknowledged delayed message is delivered, also the first one of a level.",
         judges=("services",),
         is_about_messages=True,
     ),

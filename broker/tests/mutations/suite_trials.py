@@ -26,7 +26,7 @@ from mutations.planted_suites import Attempt, Kind, Suite, attempts_of, finding_
 BROKEN_RUNS_MAX: Final = 2
 """After how many runs of a judge that did not complete no further one is tried."""
 
-END_PATIENCE_S: Final = 30.0
+END_PATIENCE_S: Final = 60.0
 """How long a suite may take to end its brokers."""
 
 LINE_CHARACTERS_MAX: Final = 160
@@ -185,23 +185,16 @@ class SuiteTrials:
 # -- the results -------------------------------------------------------------------------------------------------------
 
 
-def load_suite_results(paths: Iterable[Path]) -> dict[tuple[str, str], SuiteResult]:
-    """Return the last result of each fault and suite in these files, of which some may be missing."""
-    found: dict[tuple[str, str], SuiteResult] = {}
-    for path in paths:
-        if path.exists():
-            lines = (line for line in path.read_bytes().splitlines() if line.strip())
-            for one in (msgspec.json.decode(line, type=SuiteResult) for line in lines):
-                found[one.fault, one.suite] = one
-    return found
+def load_suite_results(paths: Iterable[Path]) -> list[SuiteResult]:
+    """Return all results in these files, of which some may be missing."""
+    lines = (line for path in paths if path.exists() for line in path.read_bytes().splitlines() if line.strip())
+    return [msgspec.json.decode(line, type=SuiteResult) for line in lines]
 
 
-def current_results(
-    results: dict[tuple[str, str], SuiteResult], faults: Sequence[Fault]
-) -> dict[tuple[str, str], SuiteResult]:
-    """Return the results of faults in their present form."""
+def current_results(results: Iterable[SuiteResult], faults: Sequence[Fault]) -> dict[tuple[str, str], SuiteResult]:
+    """Return the last result of each suite for each fault in its present form."""
     prints = {fault.name: fault.fingerprint for fault in faults}
-    return {key: one for key, one in results.items() if prints.get(one.fault) == one.fingerprint}
+    return {(one.fault, one.suite): one for one in results if prints.get(one.fault) == one.fingerprint}
 
 
 def append_result(path: Path, result: SuiteResult) -> None:
