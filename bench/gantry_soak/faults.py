@@ -12,16 +12,20 @@ import os
 import random
 import shutil
 import signal
+import struct
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import msgspec
 from gantry_bench.errors import BenchmarkFailed
 
 from gantry_cli.local.group_status import LocalMemberStatus
+from gantry_client import Admin, ClientError, ClientSettings
 from gantry_soak.group import SoakGroup
+from gantry_soak.names import group_of, topic_of
 from gantry_soak.records import Fault
 from gantry_soak.sampling import fetch_text
 
@@ -44,10 +48,13 @@ PERIOD_S: Final = 150.0
 PERIOD_S_MIN: Final = 12.0
 FAULTS_MIN: Final = 2
 HEAL_TIMEOUT_S: Final = 90.0
-"""How long the scrubber may take to find a damaged record: a pass over a log of ten files takes 20 s."""
+"""How long a member may take to heal a damaged record that was read."""
 
 WHOLE_FILE_TIMEOUT_S: Final = 200.0
 """How long the load takes at most to fill a file of the log."""
+
+UNIT: Final = struct.Struct(">QIq")
+"""Physical offset, size and tag hash of a message."""
 
 HEALED_METRIC: Final = 'gantry_damage_total{outcome="healed"}'
 
@@ -88,6 +95,29 @@ def plan_faults(seed: int, duration_s: float, every_s: float = PERIOD_S) -> list
 def newest_whole_file(folder: Path, flushed: int) -> Path | None:
     """Return the newest file of a log that lies before an offset; None if there is none."""
     return max((one for one in folder.iterdir() if int(one.name) + one.stat().st_size <= flushed), default=None)
+
+
+class QueueUnit(NamedTuple):
+    """A unit of a consume queue, and the message that it points to."""
+
+    physical: int
+    size: int
+    queue_id: int
+    offset: int
+
+
+def newest_unit(topic_folder: Path, log_file: Path) -> QueueUnit | None:
+    """Return the newest unit of a topic that points into a file of the log; None if there is none."""
+    start, end = int(log_file.name), int(log_file.name) + log_file.stat().st_size
+    found = []
+    for path in topic_folder.glob("*/*"):
+        data = path.read_bytes()
+        for position in range(0, len(data) - UNIT.size + 1, UNIT.size):
+            physical, size, _ = UNIT.unpack_from(data, position)
+            if size and start <= physical < end:
+                offset = (int(path.name) + position) // UNIT.size
+                found.append(QueueUnit(physical, size, int(path.parent.name), offset))
+    return max(found, default=None)
 
 
 def is_deleted(path: Path) -> bool:
@@ -223,14 +253,25 @@ class FaultInjector:
         return slave.name
 
     async def _damage_record(self) -> str:
-        """Change one byte in the middle of a whole log file of a member; it must be healed from the other one.
+        """Change one byte of a record of a member, and read it there; it must be healed from the other member.
 
-        The current file is left out: its records are read from the write buffer.
+        The current file is left out: its records are read from the write buffer. A pass of the scrubber starts once an
+        hour, so a read finds the damage.
         """
         member = self._member(is_master=self._chance.random() < 0.5)
         path = await self._wait_for_whole_file(self._store(member.name) / "commitlog")
         before = await asyncio.to_thread(self._healed, member)
-        self._flip(path, path.stat().st_size // 2)
+        unit = newest_unit(self._store(member.name) / "consumequeue" / topic_of("normal"), path)
+        if unit is None:
+            raise BenchmarkFailed(f"{path} has no message of the topic {topic_of('normal')}")
+        self._flip(path, unit.physical - int(path.name) + unit.size // 2)
+        settings = ClientSettings(credentials=self._group.administrator)
+        async with Admin(self._group.name_server, client_settings=settings) as admin:
+            with suppress(ClientError):  # the read waits for the repair, or skips the message
+                await admin.replicas.pull(
+                    member.address, topic_of("normal"), unit.queue_id, unit.offset, group=group_of("dead-letters"),
+                    messages_max=1,
+                )  # fmt: skip
         await self._wait_healed(member, before, path)
         return member.name
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Machine
-from gantry_soak.faults import NAMES, newest_whole_file, plan_faults
+from gantry_soak.faults import NAMES, UNIT, newest_unit, newest_whole_file, plan_faults
 from gantry_soak.ledger import Ledger, Stream, body_of
 from gantry_soak.records import End, RecordFile, Sample, Start, read_run
 
@@ -113,3 +113,14 @@ def test_only_whole_files_are_damaged(tmp_path: Path) -> None:
         (tmp_path / f"{start:020}").write_bytes(bytes(100))
     assert newest_whole_file(tmp_path, 299) == tmp_path / f"{100:020}"
     assert newest_whole_file(tmp_path, 99) is None
+
+
+def test_the_damaged_record_is_the_newest_of_its_topic_in_the_file(tmp_path: Path) -> None:
+    """Units that point into other files, and empty ones, are left out."""
+    log_file, queue = tmp_path / f"{1000:020}", tmp_path / "topic" / "3"
+    log_file.write_bytes(bytes(500))
+    queue.mkdir(parents=True)
+    units = [(900, 50, 0), (1000, 60, 0), (1400, 70, 0), (1600, 80, 0), (0, 0, 0)]
+    (queue / f"{200:020}").write_bytes(b"".join(UNIT.pack(*unit) for unit in units))
+    assert newest_unit(tmp_path / "topic", log_file) == (1400, 70, 3, 12)
+    assert newest_unit(tmp_path / "other", log_file) is None
