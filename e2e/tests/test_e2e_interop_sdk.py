@@ -41,6 +41,8 @@ def test_priorities_are_absent_only_with_a_broker_that_lacks_them() -> None:
     assert sdk.absence(old, "python", "priority") == f"RocketMQ {versions.PREVIOUS} has no priorities"
     assert [one for one in sdk_servers.KINDS if sdk.absence(one, "python", "priority")] == [old]
     assert sdk.absence(old, "python", "normal") == ""
+    assert sdk.absence(f"apache-{versions.PREVIOUS}-gantry", "python", "priority") != ""
+    assert sdk.absence("apache-gantry", "python", "priority") == ""
 
 
 @pytest.mark.parametrize("name", LOCKS)

@@ -167,7 +167,8 @@ def run_flows(
 
 
 def _servers(group: BrokerGroup, proxy: ApacheProxy) -> sdk_servers.Servers:
-    return sdk_servers.Servers("apache-gantry", group.address, proxy.grpc, proxy.child)
+    kind = "apache-gantry" if proxy.version == versions.PEER else f"apache-{proxy.version}-gantry"
+    return sdk_servers.Servers(kind, group.address, proxy.grpc, proxy.child)
 
 
 def run_remoting(

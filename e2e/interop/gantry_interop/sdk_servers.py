@@ -63,7 +63,8 @@ POLL_S: Final = 0.5
 
 def absence(kind: str, flow: str) -> str:
     """Return why servers of a kind lack a flow, or a type of topics; empty if they have it."""
-    is_absent = flow == "priority" and kind == f"gantry-apache-{versions.PREVIOUS}"
+    previous = f"apache-{versions.PREVIOUS}"
+    is_absent = flow == "priority" and kind in (f"gantry-{previous}", f"{previous}-gantry")
     return f"RocketMQ {versions.PREVIOUS} has no priorities" if is_absent else ""
 
 
