@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gantry_cluster.errors import CommandFailed
-from gantry_cluster.programs import ALONE, BUILD_ATTEMPTS, PACKAGES, programs
+from gantry_cluster.programs import ALONE, BUILD_ATTEMPTS, NODES, PACKAGES, programs
 
 from gantry_testing.programs import kubernetes_program
 
@@ -67,8 +67,8 @@ def test_only_requested_programs_are_built(compiler: FakeCompiler) -> None:
     every = programs(discard_report)
 
     assert every.folder == few.folder
-    assert sorted(compiler.built()) == sorted(set(PACKAGES.values()) - {PACKAGES[name] for name in ALONE})
-    assert {path.name for path in every.folder.iterdir()} == set(PACKAGES)
+    assert sorted(compiler.built()) == sorted(PACKAGES[name] for name in set(NODES) - set(ALONE))
+    assert {path.name for path in every.folder.iterdir()} == set(NODES)
     assert os.access(every["kubelet"], os.X_OK)
 
 
