@@ -29,7 +29,7 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 GROUP = "billing"
 READY = "proxy listening on "
 TIMEOUT_S = 120.0
-INVISIBLE_S = 3
+INVISIBLE_S = 2
 """How long a message that is not acknowledged stays away; an ack that takes longer has no effect."""
 RETRIED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """What SDKs repeat: a call whose connection is lost, or that a server has not begun."""
