@@ -36,6 +36,7 @@ from gantry_testing.ports import free_port
 from gantry_testing.slowness import patience
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic
+from gantry_wire.commands.nameserver import QueryRoute
 
 RUN_WITHOUT_GUARDS: Final = Path(__file__).resolve().parent / "run_without_guards.py"
 """The program of a broker from which guards of replication were removed."""
@@ -258,6 +259,13 @@ class Group:
         command = Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields.write())
         reply = await channel.request(command, 30_000)
         assert reply.code == ResponseCode.SUCCESS, (reply.code, reply.remark)
+        await channel.close()
+        channel = await Channel.connect(self.name_server_address)
+        while True:
+            query = Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=QueryRoute(topic=TOPIC).write())
+            if (await channel.request(query, 30_000)).code == ResponseCode.SUCCESS:
+                break
+            await asyncio.sleep(POLL_S)
         await channel.close()
 
     async def stop(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from gantry_broker.errors import LogReadOnly, StoreFailed
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointContent, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.flusher import is_flush_due
-from gantry_broker.store.settings import FlushSettings
+from gantry_broker.store.settings import FlushSettings, PoolSettings
 from gantry_testing.faulty_disk import FaultyFile
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 
@@ -45,6 +45,21 @@ def test_flushed_moves_only_after_an_fsync(world: StoreWorld) -> None:
     assert world.store.log.flushed == 0
 
     assert world.store.flush() == world.store.log.wrote == world.store.log.flushed
+
+
+def test_commit_of_a_flush_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages in an anonymous buffer are shown when they are committed, so a flush that commits some reports it."""
+    world = make_world("faulty", tmp_path, dataclasses.replace(TINY, pool=PoolSettings(is_enabled=True)))
+    world.open()
+    reports: list[int] = []
+    monkeypatch.setattr(world.store._lifecycle.flusher, "_on_progress", lambda: reports.append(0))
+
+    world.store.flush()
+    assert reports == [], "nothing was committed"
+    world.send(count=1)
+    assert world.store.log.committed < world.store.log.wrote
+    world.store.flush()
+    assert reports == [0]
 
 
 def test_bytes_appended_during_a_sync_are_not_flushed(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,11 +173,13 @@ class Flusher:
 
     def _flush(self) -> int:
         timestamp_ms, flushed, began_ms = self._log.last_timestamp_ms, self._log.flushed, self._clock.monotonic_ms()
+        committed = self._log.committed
         self._log.commit()
+        has_committed = self._log.committed > committed
         end = self._log.sync()
         self.flushed_timestamp_ms = timestamp_ms
         self._commit_delay.record_sync(self._log.wrote - flushed, self._clock.monotonic_ms() - began_ms)
-        if self._settings.is_sync:
+        if self._settings.is_sync or has_committed:
             self._on_progress()
         if end // self._log.file_size != flushed // self._log.file_size:
             self._on_new_file()
