@@ -101,7 +101,7 @@ class Committer:
             except OSError as exc:
                 self._failure.report("a commit of the write buffer", exc)
                 return False
-        # Not only after a commit of this thread: the flush thread commits, too, and returns no buffers.
+        # Not only after a commit of this thread: the flush thread commits, too.
         if not self._pool.is_crash_safe or self._log.has_returnable_buffer:
             self._on_progress()
         self.free_returned_buffers()
