@@ -20,7 +20,7 @@ from gantry_bench import speedups
 from gantry_bench.curve_definitions import CURVES
 from gantry_bench.curve_page import page_figures, pictures, with_image
 from gantry_bench.curve_points import CurveName, Point, Skipped, size_text
-from gantry_bench.curve_run import CurveRun, Step, steps_of
+from gantry_bench.curve_run import CurveRun, Step, shown_size, steps_of
 from gantry_bench.curve_scale import FULL, QUICK, CurveScale
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import print_figures, publish
@@ -67,15 +67,18 @@ def measure(
     results: Results, measure_step: Callable[[Step], Point | Skipped], paths: Sequence[GantryPath],
     save: Callable[[Results], None],
 ) -> Results:  # fmt: skip
-    """Measure all steps and return the results; a curve that fails leaves its own points and the other curves.
+    """Measure all steps that have no point yet, and return the results.
 
-    ``save`` is called after each step. An interrupt ends the run, and is a problem of the curves that are not complete.
+    A curve that fails leaves its own points and the other curves. ``save`` is called after each step. An interrupt ends
+    the run, and is a problem of the curves that are not complete.
     """
     points, skipped, problems = list(results.points), list(results.skipped), dict(results.problems)
-    current = results
+    current, known = results, {place_of(point) for point in results.points}
     for position, name in enumerate(results.curves):
         try:
             for step in steps_of(results.scale, name, paths):
+                if (step.curve, step.path, shown_size(step)) in known:
+                    continue
                 one = measure_step(step)
                 if isinstance(one, Skipped):
                     skipped.append(one)
@@ -90,9 +93,22 @@ def measure(
         except KeyboardInterrupt:
             problems.update(dict.fromkeys(results.curves[position:], "interrupted"))
             break
+    order = {name: number for number, name in enumerate(results.curves)}
+    points.sort(key=lambda point: (order[point.curve], point.size, point.path))
     current = msgspec.structs.replace(results, points=points, skipped=skipped, problems=problems)
     save(current)
     return current
+
+
+def place_of(point: Point) -> tuple[CurveName, GantryPath, float]:
+    """Return the place of a point: its curve, code path and size."""
+    return point.curve, point.path, point.size
+
+
+def quiet_part(results: Results) -> Results:
+    """Return the results without problems, skipped steps, and points that were measured beside other programs."""
+    points = [point for point in results.points if point.other_cores <= OTHER_CORES_NOTICED]
+    return msgspec.structs.replace(results, points=points, skipped=[], problems={})
 
 
 def why_unpublished(results: Results) -> str:
@@ -141,9 +157,10 @@ def publish_results(results: Results, console: Console) -> None:
 
 
 def run(
-    names: Sequence[CurveName], scale: CurveScale, json_path: Path | None, console: Console
-) -> tuple[Results, Path]:
-    """Measure the curves; return the results and their file."""
+    names: Sequence[CurveName], scale: CurveScale, json_path: Path | None, console: Console,
+    before: Results | None = None,
+) -> tuple[Results, Path]:  # fmt: skip
+    """Measure the curves, or what an earlier run lacks; return the results and their file. Raises BenchmarkFailed."""
     now = time.gmtime()
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", now)
     compiled = speedups.probe("auto")
@@ -153,6 +170,10 @@ def run(
     results = Results(
         started_at=started_at, machine=describe_machine(), scale=scale, curves=list(names), missing_path=missing
     )
+    if before is not None:
+        if (before.machine, before.missing_path) != (results.machine, missing):
+            raise BenchmarkFailed("the earlier run was on another machine or of another code path: measure everything")
+        results, scale = quiet_part(before), before.scale
     RESULTS.mkdir(parents=True, exist_ok=True)
     saved = Path()
 
@@ -192,13 +213,18 @@ def run(
     help="Measure nothing, and show the figures of a results file again.",
 )  # fmt: skip
 @click.option(
+    "--continue", "continued", metavar="RESULTS", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Measure what this results file lacks: steps that failed, were skipped or interrupted, or were measured "
+    "beside other programs.",
+)  # fmt: skip
+@click.option(
     "--pictures", "folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     help="Write the pictures to this folder, too.",
 )  # fmt: skip
 @json_option
 def main(
     names: Sequence[CurveName], *, is_quick: bool, is_publishing: bool | None, source: Path | None,
-    folder: Path | None, json_path: Path | None,
+    continued: Path | None, folder: Path | None, json_path: Path | None,
 ) -> None:  # fmt: skip
     """Measure what a broker costs as its work grows, and where each cost bends. About an hour; with --quick minutes.
 
@@ -219,8 +245,9 @@ def main(
     make bench-scale BENCH_SCALE='--quick'                smaller steps, to see that it works
     scripts/bench-scale --only topics --only restart      two curves
     scripts/bench-scale --from bench/results/scale-20261127T120000Z.json --pictures /tmp/pictures
+    scripts/bench-scale --continue bench/results/scale-20261127T120000Z.json    what that run lacks
 
-    You need Linux, Go 1.22 to build the load generator, and 20,512 file descriptors (`ulimit -Hn`). Steps that this
+    You need Linux, Go 1.22 to build the load generator, and 10,512 file descriptors (`ulimit -Hn`). Steps that this
     limit does not allow, or that do not leave 10 GB of the disk free, are skipped, and the output has what they need.
     Leave the machine alone meanwhile: a run beside other programs is not published.
 
@@ -228,9 +255,16 @@ def main(
     Exit code: 0, or 1 if a curve has failed; 130 after an interrupt.
     """
     console = Console(width=None if sys.stdout.isatty() else 200)
+    if continued is not None and (source is not None or names or is_quick):
+        raise click.UsageError(
+            "--continue takes the curves and steps of the earlier run; leave out --only, --quick, --from"
+        )
     try:
         if source is not None:
             results, path = read_results(source), source.resolve()
+        elif continued is not None:
+            before = read_results(continued)
+            results, path = run(before.curves, before.scale, json_path, console, before)
         else:
             results, path = run(tuple(dict.fromkeys(names)) or NAMES, QUICK if is_quick else FULL, json_path, console)
         show(results, console)

@@ -34,7 +34,14 @@ from gantry_bench.resident import MemorySampler
 from gantry_bench.runtime_info import read_progress
 from gantry_bench.scale import BODY_BYTES, MEBIBYTE
 from gantry_bench.send_figures import GantryPath
-from gantry_bench.usage import Usage, count_files, measure_rest, raise_file_limit, read_usage
+from gantry_bench.usage import (
+    Usage,
+    count_files,
+    measure_rest,
+    raise_file_limit,
+    read_usage,
+    wait_for_closed_files,
+)
 
 TOPIC: Final = "GantryBench"
 SHARED_TOPIC: Final = "BenchShared"
@@ -187,12 +194,12 @@ class CurveRun:
         with self._broker(step, name_server, connections=step.size) as broker:
             self._send_first(broker, MODES["a"], 1)
             empty = broker.read_memory()
-            with IdleClients(broker.address, step.size).running():
+            with self._idle_clients(broker, step.size):
                 memory = broker.read_memory()
                 rest = measure_rest(broker.process_id, self._scale.rest_seconds)
                 beside, others = self._send_repeatedly(broker, MODES["a"])
             closed = broker.read_memory()
-            with IdleClients(broker.address, step.size).running():
+            with self._idle_clients(broker, step.size):
                 pass
             closed_again = broker.read_memory()
             mode = Mode("connections", step.size, 1, 1, None)
@@ -218,6 +225,14 @@ class CurveRun:
             "echo_us": median(run.report.server.cpu_us_per_message for run in runs),
         }  # fmt: skip
         return values, max(others, others_together, others_wide, rest.other_cores)
+
+    @contextmanager
+    def _idle_clients(self, broker: CurveBroker, count: int) -> Iterator[None]:
+        """Keep connections open, until the broker has closed them, too: it has a limit."""
+        before = count_files(broker.process_id)
+        with IdleClients(broker.address, count).running():
+            yield
+        wait_for_closed_files(broker.process_id, before + SPARE_CONNECTIONS // 2)
 
     def _consumers(self, step: Step, name_server: str) -> tuple[dict[str, float], float]:
         with self._broker(step, name_server, connections=step.size) as broker, pinned(self._cores.load):
@@ -344,7 +359,9 @@ class CurveRun:
     def _send_repeatedly(self, broker: CurveBroker, mode: Mode) -> tuple[dict[str, float], float]:
         """Return medians of the repetitions of a load, and the largest use of cores by other programs."""
         turns, others = [], 0.0
+        files = count_files(broker.process_id)
         for _ in range(self._scale.repetitions):
+            wait_for_closed_files(broker.process_id, files + SPARE_CONNECTIONS // 2)
             before, stored = read_usage(broker.process_id), read_progress(broker.address).messages
             run = self._load.run(mode, BODY_BYTES, target=broker.target, timing=load_timing(self._scale, mode))
             used = read_usage(broker.process_id).since(before)

@@ -21,6 +21,9 @@ NANOSECONDS: Final = 1e9
 SPARE_FILES: Final = 512
 """Descriptors for everything but connections and queues."""
 
+CLOSING_S: Final = 60.0
+"""How long a server may take to close the connections that its clients have closed."""
+
 
 class Usage(msgspec.Struct, frozen=True):
     """The totals of one process since its start."""
@@ -107,6 +110,18 @@ def measure_rest(process_id: int, seconds: float) -> Rest:
 def count_files(process_id: int) -> int:
     """Return how many descriptors a process has open."""
     return len(os.listdir(f"/proc/{process_id}/fd"))
+
+
+def wait_for_closed_files(process_id: int, count: int) -> None:
+    """Wait until a process has at most so many descriptors open: a server closes its connections after its clients.
+
+    Raises BenchmarkFailed.
+    """
+    deadline = time.monotonic() + CLOSING_S
+    while (files := count_files(process_id)) > count:
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed(f"the broker still has {files} descriptors open, expected at most {count}")
+        time.sleep(0.05)
 
 
 def raise_file_limit(count: int) -> str:

@@ -31,6 +31,7 @@ from gantry_bench import (
 )
 from gantry_bench.curve_points import CurveName, Growth, Measure, Point, Skipped
 from gantry_bench.curve_run import CurveRun, Step, shard_values, steps_of
+from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.send_figures import GantryPath
 from rich.console import Console
 from test_bench_measurement import report
@@ -362,6 +363,35 @@ def test_interrupt_keeps_what_was_measured() -> None:
     assert results.problems == {"consumers": "interrupted", "shards": "interrupted"}
 
 
+def test_run_is_continued_with_what_it_lacks() -> None:
+    """A step that failed, and one that was measured beside other programs, are measured; others keep their points."""
+    first = curves.measure(results_of(["topics"]), measured, ["compiled", "python"], lambda current: None)
+    busy = [msgspec.structs.replace(point, other_cores=0.5 * (place == 2)) for place, point in enumerate(first.points)]
+    before = msgspec.structs.replace(first, points=busy[:-1], problems={"topics": "the broker ended with code 1"})
+    steps: list[Step] = []
+
+    def measure(step: Step) -> Point:
+        steps.append(step)
+        return measured(step)
+
+    results = curves.measure(curves.quiet_part(before), measure, ["compiled", "python"], lambda current: None)
+
+    assert {(step.path, float(step.size)) for step in steps} == {(one.path, one.size) for one in (busy[2], busy[-1])}
+    assert results.points == first.points
+    assert results.problems == {}
+
+
+def test_run_of_another_machine_is_not_continued(tmp_path: Path) -> None:
+    """Its figures do not belong into one table with those of this machine."""
+    path = tmp_path / "scale.json"
+    path.write_bytes(msgspec.json.encode(results_of(["topics"])))
+
+    answer = CliRunner().invoke(curves.main, ["--continue", str(path), "--json", str(tmp_path / "new.json")])
+
+    assert answer.exit_code == 1
+    assert "was on another machine or of another code path: measure everything" in answer.output
+
+
 def test_results_are_shown_again(tmp_path: Path) -> None:
     """`--from` prints the tables of a file, writes the pictures to a folder, and exits with 1 if a curve has failed."""
     own = points("topics", "compiled", "cpu_us", {1: 6.0, 10: 6.0, 100: 12.0})
@@ -503,3 +533,22 @@ def test_markers_of_the_page_are_those_of_the_curves() -> None:
     page = figures.publish(curves.PAGE.read_text(), tables, benchmark=curves.BENCHMARK)
 
     assert page.count("<!-- bench-scale: ") == len(tables)
+
+
+def test_wait_for_closed_files_ends_when_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker closes connections after its clients, and has a limit: the next load would be refused."""
+    counts = iter([12, 11, 10, 3])
+    monkeypatch.setattr(usage, "count_files", lambda process_id: next(counts))
+
+    usage.wait_for_closed_files(1, 10)
+
+    assert next(counts) == 3
+
+
+def test_wait_for_closed_files_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that keeps connections open is a finding."""
+    monkeypatch.setattr(usage, "count_files", lambda process_id: 20)
+    monkeypatch.setattr(usage, "CLOSING_S", 0.1)
+
+    with pytest.raises(BenchmarkFailed, match="still has 20 descriptors open, expected at most 10"):
+        usage.wait_for_closed_files(1, 10)
