@@ -73,7 +73,7 @@ def measure(
     the run, and is a problem of the curves that are not complete.
     """
     points, skipped, problems = list(results.points), list(results.skipped), dict(results.problems)
-    current, known = results, {place_of(point) for point in results.points}
+    current, known = results, {(point.curve, point.path, point.size) for point in results.points}
     for position, name in enumerate(results.curves):
         try:
             for step in steps_of(results.scale, name, paths):
@@ -98,11 +98,6 @@ def measure(
     current = msgspec.structs.replace(results, points=points, skipped=skipped, problems=problems)
     save(current)
     return current
-
-
-def place_of(point: Point) -> tuple[CurveName, GantryPath, float]:
-    """Return the place of a point: its curve, code path and size."""
-    return point.curve, point.path, point.size
 
 
 def quiet_part(results: Results) -> Results:

@@ -31,7 +31,6 @@ from gantry_bench import (
 )
 from gantry_bench.curve_points import CurveName, Growth, Measure, Point, Skipped
 from gantry_bench.curve_run import CurveRun, Step, shard_values, steps_of
-from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.send_figures import GantryPath
 from rich.console import Console
 from test_bench_measurement import report
@@ -392,6 +391,18 @@ def test_run_of_another_machine_is_not_continued(tmp_path: Path) -> None:
     assert "was on another machine or of another code path: measure everything" in answer.output
 
 
+@pytest.mark.parametrize("option", [["--quick"], ["--only", "topics"]])
+def test_continued_run_has_the_steps_of_the_earlier_one(option: list[str], tmp_path: Path) -> None:
+    """Options for other curves or steps are refused."""
+    path = tmp_path / "scale.json"
+    path.write_bytes(b"{}")
+
+    answer = CliRunner().invoke(curves.main, ["--continue", str(path), *option])
+
+    assert answer.exit_code == 2
+    assert "--continue takes the curves and steps of the earlier run" in answer.output
+
+
 def test_results_are_shown_again(tmp_path: Path) -> None:
     """`--from` prints the tables of a file, writes the pictures to a folder, and exits with 1 if a curve has failed."""
     own = points("topics", "compiled", "cpu_us", {1: 6.0, 10: 6.0, 100: 12.0})
@@ -550,5 +561,5 @@ def test_wait_for_closed_files_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(usage, "count_files", lambda process_id: 20)
     monkeypatch.setattr(usage, "CLOSING_S", 0.1)
 
-    with pytest.raises(BenchmarkFailed, match="still has 20 descriptors open, expected at most 10"):
+    with pytest.raises(errors.BenchmarkFailed, match="still has 20 descriptors open, expected at most 10"):
         usage.wait_for_closed_files(1, 10)
