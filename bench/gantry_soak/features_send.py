@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from gantry_client import (
@@ -30,16 +31,22 @@ RECONSUME_MAX: Final = 2
 """How often a message of the retries is delivered again, before it is a dead letter."""
 
 
+def receive_into(stream: Stream) -> Callable[[ReceivedMessage], Awaitable[None]]:
+    """Return a handler that counts each message as received."""
+
+    async def handle(message: ReceivedMessage) -> None:
+        stream.receive(message.body)
+
+    return handle
+
+
 @feature
 async def normal(world: World) -> None:
     """Single messages of several sizes, with keys; a push consumer."""
     stream = world.ledger.stream("normal")
 
-    async def handle(message: ReceivedMessage) -> None:
-        stream.receive(message.body)
-
     async with (
-        world.consumer(group_of("normal"), {topic_of("normal"): "*"}, handle),
+        world.consumer(group_of("normal"), {topic_of("normal"): "*"}, receive_into(stream)),
         world.producer() as producer,
         asyncio.TaskGroup() as sends,
     ):
@@ -80,6 +87,52 @@ async def batch(world: World) -> None:
 
 
 @feature
+async def one_way(world: World) -> None:
+    """Messages without an answer: a fault may lose them, but none may change, and a push consumer gets the others."""
+    stream = world.ledger.stream("one-way")
+
+    async with (
+        world.consumer(group_of("one-way"), {topic_of("one-way"): "*"}, receive_into(stream)),
+        world.producer() as producer,
+    ):
+
+        async def step(_number: int) -> None:
+            _, body = stream.begin()
+            await producer.send_oneway(Message(topic_of("one-way"), body))
+
+        await world.repeat("one-way", 0.1, step)
+        await world.drained.wait()
+
+
+@feature
+async def broadcast(world: World) -> None:
+    """Messages that each of two consumers of one group must receive. A property has the body for the second one."""
+    first, second = world.ledger.stream("broadcast"), world.ledger.stream("broadcast-2")
+
+    async def handle(message: ReceivedMessage) -> None:
+        second.receive(bytes.fromhex(message.properties["second"]))
+
+    group, topics, folder = group_of("broadcast"), {topic_of("broadcast"): "*"}, world.group.folder / "broadcast"
+    async with (
+        world.consumer(group, topics, receive_into(first), broadcast_folder=folder / "1"),
+        world.consumer(group, topics, handle, broadcast_folder=folder / "2"),
+        world.producer() as producer,
+        asyncio.TaskGroup() as sends,
+    ):
+
+        async def send(number: int, message: Message) -> None:
+            if await world.send("broadcast", producer, first, number, message) is not None:
+                second.acknowledge(number)
+
+        async for _ in world.ticks(4):
+            number, body = first.begin()
+            _, other = second.begin(padding_bytes=0)
+            message = Message(topic_of("broadcast"), body, properties={"second": other.hex()})
+            sends.create_task(send(number, message))
+        await world.drained.wait()
+
+
+@feature
 async def ordered(world: World) -> None:
     """Messages with sharding keys; an ordered consumer, which must receive those of a key in their order."""
     stream = world.ledger.stream("ordered")
@@ -111,11 +164,8 @@ async def tags(world: World) -> None:
     """Messages with tags, of which a group wants two of three."""
     stream = world.ledger.stream("tags")
 
-    async def handle(message: ReceivedMessage) -> None:
-        stream.receive(message.body)
-
     async with (
-        world.consumer(group_of("tags"), {topic_of("tags"): "new || paid"}, handle),
+        world.consumer(group_of("tags"), {topic_of("tags"): "new || paid"}, receive_into(stream)),
         world.producer() as producer,
         asyncio.TaskGroup() as sends,
     ):
@@ -133,12 +183,9 @@ async def sql(world: World) -> None:
     """Messages with properties, of which a group wants those that a filter selects."""
     stream = world.ledger.stream("sql")
 
-    async def handle(message: ReceivedMessage) -> None:
-        stream.receive(message.body)
-
     wanted = Sql("price > 100 AND region = 'eu'")
     async with (
-        world.consumer(group_of("sql"), {topic_of("sql"): wanted}, handle),
+        world.consumer(group_of("sql"), {topic_of("sql"): wanted}, receive_into(stream)),
         world.producer() as producer,
         asyncio.TaskGroup() as sends,
     ):

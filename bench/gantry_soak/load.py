@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, final
 
 from gantry_access import Credentials
@@ -19,6 +20,7 @@ from gantry_client import (
     ClientSettings,
     ConsumerSettings,
     Message,
+    MessageModel,
     MessageQueue,
     Producer,
     ProducerSettings,
@@ -76,10 +78,13 @@ class World:
 
     def consumer(
         self, group: str, topics: Mapping[str, str | Sql], handle: Handler, *, is_ordered: bool = False,
-        reconsume_max: int | None = None,
+        reconsume_max: int | None = None, broadcast_folder: Path | None = None,
     ) -> PushConsumer:  # fmt: skip
-        """Return a push consumer that is not started."""
-        settings = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=reconsume_max)
+        """Return a push consumer that is not started; with a folder for its offsets it receives all messages."""
+        settings = ConsumerSettings(
+            start_from=StartFrom.FIRST, max_reconsume_times=reconsume_max, broadcast_offsets_folder=broadcast_folder,
+            model=MessageModel.BROADCASTING if broadcast_folder else MessageModel.CLUSTERING,
+        )  # fmt: skip
         return PushConsumer(
             self.group.name_server, group, topics=topics, handler=handle, settings=settings, is_ordered=is_ordered,
             client_settings=self.client_settings(),

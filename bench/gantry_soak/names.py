@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 TOPICS: Final = (
-    "normal", "batch", "ordered", "tags", "sql", "retries", "levels", "timers", "transactions", "request-reply",
-    "pull", "pop", "ordered-pop", "grpc", "guest",
+    "normal", "batch", "one-way", "broadcast", "ordered", "tags", "sql", "retries", "levels", "timers", "transactions",
+    "request-reply", "pull", "pop", "ordered-pop", "grpc", "guest",
 )  # fmt: skip
 GROUPS: Final = (*TOPICS, "dead-letters", "comers")
 QUEUES: Final = 4

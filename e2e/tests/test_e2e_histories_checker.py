@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from gantry_histories.bodies import digest_of, make_body, read_key
 from gantry_histories.check import check
-from gantry_histories.events import Event, Journal, Outcome, outcome_of
+from gantry_histories.events import Answered, Event, Journal, Outcome, outcome_of
 from gantry_histories.final import Final
 from gantry_histories.findings import Kind, Loss, Mode
 from gantry_histories.hand_made import ASYNC, BROKEN, OTHER, SYNC, Case, Q, lose_and_give_the_place_away
 from gantry_histories.ideal import IdealGroup
 from gantry_histories.recording import IncompleteRecording, Recording, load_history, load_recording, write_recording
+from gantry_histories.voids import find_void_offsets, without_void_offsets
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_event
 
 
 def kinds(case: Case, mode: Mode = SYNC) -> list[Kind]:
@@ -126,6 +128,46 @@ def test_consumer_may_be_at_the_end_of_an_empty_queue() -> None:
     assert check(case.history, final, SYNC) == []
     case.committed["c", Q] = 6
     assert [finding.kind for finding in check(case.history, final, SYNC)] == [Kind.BEYOND]
+
+
+def make_case_with_a_gap(*, void: int) -> tuple[Recording, list[int]]:
+    """Return a history whose message 3 is missing, and void records, one of them at this offset of the log."""
+    case = Case()
+    del case.queues[Q][3], case.history.shown[3], case.history.reads[3], case.history.answered["m3"]
+    case.history.offsets.clear()
+    case.history.reads[3] = replace_event(case.history.reads[3], begin=3)
+    case.commit(5, 900)
+    return case.recording(), [150, void]
+
+
+def test_offset_of_a_void_record_is_no_gap() -> None:
+    """A consumer passes it, and commits after it. Offsets after it are judged as if it had never been there."""
+    recording, voids = make_case_with_a_gap(void=300)
+    lost = find_void_offsets(recording.final, voids)
+    judged = without_void_offsets(recording, lost)
+
+    assert {finding.kind for finding in check(*recording)} == {Kind.GAP, Kind.SKIPPED}
+    assert lost == {Q: [3]}
+    assert check(*judged) == []
+    assert [message.queue_offset for message in judged.final.queues[Q]] == [0, 1, 2, 3]
+
+
+def test_gap_elsewhere_is_found() -> None:
+    """There is no void record between the messages before and after it."""
+    recording, voids = make_case_with_a_gap(void=450)
+
+    assert find_void_offsets(recording.final, voids) == {}
+
+
+def test_acknowledged_message_is_not_excused_by_a_void_record() -> None:
+    """Its acknowledgement names an offset that is another message's then."""
+    recording, voids = make_case_with_a_gap(void=300)
+    recording.history.add(
+        Answered(key="m3", outcome=Outcome.OK, broker="b", at=115, queue_offset=3, physical_offset=300)
+    )
+    judged = without_void_offsets(recording, find_void_offsets(recording.final, voids))
+
+    assert {finding.kind for finding in check(*judged)} == {Kind.LOST, Kind.DISPLACED}
 
 
 def test_codes_without_a_guarantee_are_unknown() -> None:

@@ -119,10 +119,6 @@ class FaultDriver:
         disk = machine.disk
         kind = "commitlog" if self._plan.is_log_rotting and self._chance.random() < 0.8 else "consumequeue"
         used = {path: len(disk.read_file(path).rstrip(b"\0")) for path in _files_below(machine, f"{STORE}/{kind}")}
-        if kind == "commitlog":
-            # A damaged record that no other member has stops replication until a person decides.
-            safe = max((one.broker.replication.confirmed for one in self._machines if one.broker), default=0)
-            used = {path: min(size, safe - int(path.rpartition("/")[2])) for path, size in used.items()}
         paths = [path for path, size in used.items() if size > 0]
         for _ in range(self._chance.randint(1, 3) if paths else 0):
             path = self._chance.choice(paths)

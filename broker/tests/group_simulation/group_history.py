@@ -29,9 +29,10 @@ from gantry_histories.events import Journal, Outcome, Queue
 from gantry_histories.final import EpochStart, LogSums, Piece
 from gantry_histories.final import Final as End
 from gantry_histories.findings import Finding
-from gantry_histories.judges import Judgement, end_and_judge
+from gantry_histories.judges import Judgement, end_and_judge, judge
 from gantry_histories.load import Load
-from gantry_histories.recording import Recording
+from gantry_histories.recording import Recording, write_recording
+from gantry_histories.voids import find_void_offsets, without_void_offsets
 from group_simulation.fault_driver import FaultDriver
 from group_simulation.mixed_faults import MEMBERS, Fault, Plan
 from group_simulation.simulated_clock import MachineClock, virtual_time
@@ -43,6 +44,7 @@ from group_simulation.simulated_threads import simulated_threads
 from group_simulation.simulated_world import SimulatedProcess, TimeIsOver, World
 
 from gantry_broker.server.admin import scrubber
+from gantry_broker.store.void_records import is_void
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel, RemotingError
@@ -50,6 +52,7 @@ from gantry_spec.broker_conf import BrokerPlacement, broker_conf
 from gantry_status.orders import HaRole
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic
+from gantry_wire.message import check_record
 
 T = TypeVar("T")
 
@@ -117,6 +120,9 @@ class GroupHistory:
         self.driver: Final = FaultDriver(world, self.network, self.machines, plan, CLIENTS_HOST, self._restart_operator)
         self.network.is_running = self._has_power
         self.load: Load | None = None
+        self.voids: list[int] = []
+        """The offsets of void records in the last master's log; see ``gantry_histories.voids``."""
+
         self._directory: Final = directory
         self._server: NameServer | None = None
         self._clients: Final = self._process("clients", CLIENTS_HOST)
@@ -286,6 +292,7 @@ class GroupHistory:
         await channel.close()
         confirmed = min(machine.broker.replication.confirmed for machine in self.machines if machine.broker)
         logs = [LogSums(f"member {one.number}", list(sums(one, confirmed))) for one in self.machines]
+        self.voids = list(find_voids(master))
         epochs = tuple(EpochStart(one.epoch, one.start) for one in master.broker.store.identity.epochs)
         return End(queues, epochs, logs, committed, 0, ends)
 
@@ -298,6 +305,17 @@ def sums(machine: Machine, end: int) -> Iterator[Piece]:
         for start in range(base, min(base + len(data), end), PIECE_BYTES):
             stop = min(start + PIECE_BYTES, end, base + len(data))
             yield Piece(start, stop, crc32(data[start - base : stop - base]))
+
+
+def find_voids(machine: Machine) -> Iterator[int]:
+    """Yield the offsets of the void records in a machine's log."""
+    disk, directory = machine.disk, f"{STORE}/commitlog"
+    for name in disk.list(directory):
+        data, position = memoryview(disk.read_file(f"{directory}/{name}")), 0
+        while (check := check_record(data, position)).is_good:
+            if is_void(data[position:], int(name) + position):
+                yield int(name) + position
+            position += check.size
 
 
 def run_history(
@@ -331,7 +349,15 @@ def run_history(
         history.end()
     result.digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     if end is not None:
-        result.judgement = end_and_judge(path, Recording(journal.history, end, plan.mode), porcupine)
+        recording = Recording(journal.history, end, plan.mode)
+        if lost := find_void_offsets(end, history.voids):
+            recording = without_void_offsets(recording, lost)
+            result.notes.append(f"judged without the offsets {lost}, whose messages were replaced by void records")
+            with path.open("wb") as file:
+                write_recording(file, recording)
+            result.judgement = judge(path, recording, porcupine)
+        else:
+            result.judgement = end_and_judge(path, recording, porcupine)
     result.seconds = time.process_time() - began
     return result
 

@@ -7,16 +7,22 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from gantry_histories.findings import Loss
 from gantry_histories.judges import find_porcupine
+from group_simulation.fault_driver import FaultDriver
 from group_simulation.group_guards import without_guard
-from group_simulation.group_history import run_history
+from group_simulation.group_history import HistoryResult, run_history
 from group_simulation.history_tally import ALL_REQUIRED, Tally, read_tallies, write_tally
 from group_simulation.mixed_faults import REQUIRED, Fault, Guarantee, Plan, PlannedFault, plan_for
+from group_simulation.simulated_machine import STORE
 
+from gantry_broker.server.roles.replication import Replication
+from gantry_broker.store.damage import Damage
+from gantry_status.orders import HaRole
 from gantry_testing.tree import ROOT
 
 PROGRAM = ROOT / "broker/tests/group_simulation/run_group_histories.py"
@@ -68,6 +74,52 @@ def test_only_durable_groups_have_rotten_logs() -> None:
     for plan in map(plan_for, range(200)):
         assert plan.is_log_rotting == (plan.guarantee is Guarantee.DURABLE)
         assert (plan.mode.loss is Loss.NOTHING) == (plan.guarantee in (Guarantee.DURABLE, Guarantee.ACKED_ON_DISK))
+
+
+def rot_before_a_slave_has_it(driver: FaultDriver) -> None:
+    """Kill both slaves, and let the first message rot that the master appends until they are back."""
+    brokers = {machine: machine.broker for machine in driver._machines}
+    [master] = [one for one, broker in brokers.items() if broker is not None and broker.roles.role is HaRole.MASTER]
+    assert master.broker is not None
+    start, file_bytes = master.broker.store.log.wrote, master.broker.store.log.file_size
+    for machine in brokers:
+        if machine is not master:
+            machine.kill()
+
+    def rot() -> None:
+        assert master.broker is not None and master.broker.store.log.wrote > start
+        master.disk.flip(f"{STORE}/commitlog/{start - start % file_bytes:020d}", start % file_bytes + 100)
+
+    driver._world.after(0.19, rot)
+
+
+def history_with_unreplicated_rot(directory: Path) -> HistoryResult:
+    """Run a history with one fault: a message rots on the master before any slave has it."""
+    faults = (PlannedFault(2.0, Fault.BIT_ROT),)
+    plan = Plan(1, Guarantee.DURABLE, has_buffer=False, rotten=1, load_s=4.0, faults=faults)
+    with patch.object(FaultDriver, "_rot", rot_before_a_slave_has_it):
+        return run_history(plan, directory, find_porcupine())
+
+
+def test_message_that_rots_before_a_slave_has_it_is_replaced(tmp_path: Path) -> None:
+    """The master writes a void record and starts again. Nothing acknowledged is lost, and all logs are equal."""
+    result = history_with_unreplicated_rot(tmp_path)
+
+    assert result.is_good, (result.problem, result.findings, result.notes)
+    assert any("were replaced by void ones" in note for note in result.notes), result.notes
+
+
+@pytest.mark.verify
+def test_group_does_not_go_on_without_void_records(tmp_path: Path) -> None:
+    """The slaves wait at the damage for ever."""
+
+    async def do_nothing(replication: Replication, damage: Damage) -> None:
+        """Leave the damage in the log."""
+
+    with patch.object(Replication, "_void", do_nothing):
+        result = history_with_unreplicated_rot(tmp_path)
+
+    assert "ends at" in result.problem or "has confirmed" in result.problem, (result.problem, result.notes)
 
 
 TWINS = {

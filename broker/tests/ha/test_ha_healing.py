@@ -389,6 +389,12 @@ class RecordSource:
     def has_range(self, end: int) -> bool:
         return True
 
+    def lacks(self, start: int) -> bool:
+        return False
+
+    def waits_at(self, start: int) -> bool:
+        return False
+
     async def fetch(self, start: int, end: int) -> bytes:
         data = b""
         while record := self._records.get(start + len(data)):
@@ -408,6 +414,12 @@ class ScriptedSource:
 
     def has_range(self, end: int) -> bool:
         return True
+
+    def lacks(self, start: int) -> bool:
+        return False
+
+    def waits_at(self, start: int) -> bool:
+        return False
 
     async def fetch(self, start: int, end: int) -> bytes:
         self.fetched += 1

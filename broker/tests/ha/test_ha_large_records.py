@@ -95,6 +95,14 @@ class Replica:
         """Return True: the replica has the whole log."""
         return True
 
+    def lacks(self, start: int) -> bool:
+        """Return False, for the same reason."""
+        return False
+
+    def waits_at(self, start: int) -> bool:
+        """Return False, for the same reason."""
+        return False
+
     async def fetch(self, start: int, end: int) -> bytes:
         """Return the records that the replica's frame contains."""
         frame = encode(Range(start, self._guard.read_verified_range(start, end)))

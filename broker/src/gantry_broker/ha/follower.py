@@ -74,6 +74,14 @@ class SlaveStream(FollowerStream):
             self._on_grant()
         return ack
 
+    def lacks(self, start: int) -> bool:
+        """Return False: a master that lacks a range may get it from another slave."""
+        return False
+
+    def waits_at(self, start: int) -> bool:
+        """Return False: a master needs nothing from this slave."""
+        return False
+
     async def fetch(self, start: int, end: int) -> bytes:
         """Return records of ``[start, end)`` from the master, unverified and perhaps not all. Raises ``OSError``."""
         if self._ended.done():
@@ -144,6 +152,14 @@ class Follower(FollowerRunner[SlaveStream]):
         """Return whether the master can be asked for records before ``end``."""
         welcome = None if self._stream is None else self._stream.session.welcome
         return welcome is not None and welcome.gives_ranges and self.is_streaming and end <= self._store.history.end
+
+    def lacks(self, start: int) -> bool:
+        """Return False: a master that lacks a range may get it from another slave."""
+        return False
+
+    def waits_at(self, start: int) -> bool:
+        """Return False: a master needs nothing from this slave."""
+        return False
 
     async def fetch(self, start: int, end: int) -> bytes:
         """Return records of ``[start, end)`` from the master, unverified and perhaps not all. Raises ``OSError``."""

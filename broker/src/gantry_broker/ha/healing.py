@@ -8,7 +8,9 @@ same there: the handshake has compared them, and a stream ends where they diverg
 requests in the handshake get them. RocketMQ's brokers never do, and nothing of theirs is trusted here.
 
 Where a replica is expected and not connected, or does not answer, the range waits for it: right after a start of the
-master, and while a slave is restarted. The range is lost only when as many replicas as are expected lack it.
+master, and while a slave is restarted. The range is lost only when as many replicas as are expected lack it: a slave
+also lacks what its log does not reach yet. If that is so for all of them, no slave ever had the range, and one waits at
+it, since a stream stops at damage: the master replaces the range by void records (``on_lost``), and the group goes on.
 
 Records are written only after the same checks as a read, so a second damaged replica cannot make things worse. They are
 written through a separate descriptor, while nothing is deleted and the log is not truncated (``pause_retention``).
@@ -19,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Final, Protocol, final
@@ -57,12 +59,24 @@ class RangeSource(Protocol):
         """Return whether it can be asked for records before ``end``."""
         ...
 
+    def lacks(self, start: int) -> bool:
+        """Return whether it has nothing of the log from ``start`` on, and nothing of that is on the way to it."""
+        ...
+
+    def waits_at(self, start: int) -> bool:
+        """Return whether it has everything before ``start``, and the record there is the next one that it needs."""
+        ...
+
     async def fetch(self, start: int, end: int) -> bytes:
         """Return records of ``[start, end)`` from ``start`` on, unverified and perhaps not all; empty if it has none.
 
         Raises ``OSError``, also on a timeout.
         """
         ...
+
+
+async def ignore_loss(damage: Damage) -> None:
+    """Do nothing about a lost range."""
 
 
 @final
@@ -110,17 +124,20 @@ class Healer:
         pause_retention: Callable[[], AbstractAsyncContextManager[object]],
         *,
         count_expected: Callable[[], int] = lambda: 0,
+        on_lost: Callable[[Damage], Awaitable[None]] = ignore_loss,
     ) -> None:
         """Create a healer.
 
         ``pause_retention`` is held while a range is written: meanwhile no file may be deleted, nor the log truncated.
 
         ``count_expected`` returns how many replicas this broker ought to have; ``sources`` are the connected ones.
+        ``on_lost`` is called with a range that no replica has ever had, and at which one waits.
         """
         self._store: Final = store
         self._sources: Final = sources
         self._pause_retention: Final = pause_retention
         self._count_expected: Final = count_expected
+        self._on_lost: Final = on_lost
         self._wanted: Final[deque[Damage]] = deque()
         self._awaiting: Final[deque[Damage]] = deque()
         """Ranges that are requested when a replica connects, or again later."""
@@ -135,7 +152,7 @@ class Healer:
 
     def request(self, damage: Damage) -> bool:
         """Have the range fetched, now or when a replica is connected. False if none has it, and none is expected."""
-        if any(source.has_range(damage.end) for source in self._sources()):
+        if any(source.has_range(damage.end) or source.lacks(damage.start) for source in self._sources()):
             self._wanted.append(damage)
             if self._task is None or self._task.done():
                 self._task = asyncio.ensure_future(self._run())
@@ -190,6 +207,14 @@ class Healer:
                 self._awaiting.append(damage)
             else:
                 guard.damage.mark_not_healed(damage, reason or outcome.value, is_lost=outcome is HealOutcome.LACKING)
+                if outcome is HealOutcome.LACKING and self._is_unreplicated(damage):
+                    await self._on_lost(damage)
+
+    def _is_unreplicated(self, damage: Damage) -> bool:
+        """Return whether a replica waits at the range, and the logs of all that are expected end there or before."""
+        sources = tuple(self._sources())
+        is_lacked = all(source.lacks(damage.start) for source in sources) and len(sources) >= self._count_expected()
+        return is_lacked and any(source.waits_at(damage.start) for source in sources)
 
     async def _heal(self, damage: Damage) -> HealOutcome:
         guard, offset = self._store.guard, damage.start
@@ -209,6 +234,9 @@ class Healer:
         lacking = 0
         has_failed = False
         for source in tuple(self._sources()):
+            if source.lacks(start):
+                lacking += 1
+                continue
             if not source.has_range(end):
                 continue
             try:

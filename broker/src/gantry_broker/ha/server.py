@@ -328,6 +328,15 @@ class MasterStream(asyncio.Protocol):
         session = self.session
         return isinstance(session, MasterSession) and session.is_streaming and session.has_range(end)
 
+    def lacks(self, start: int) -> bool:
+        """Return whether nothing from ``start`` on was sent to this slave, nor was in its log before."""
+        session = self.session
+        return isinstance(session, MasterSession) and session.is_streaming and session.sent <= start
+
+    def waits_at(self, start: int) -> bool:
+        """Return whether the record at ``start`` is the next one to send to this slave."""
+        return self.lacks(start) and self.session is not None and self.session.sent == start
+
     async def fetch(self, start: int, end: int) -> bytes:
         """Return records of ``[start, end)`` from this slave, unverified and perhaps not all. Raises ``OSError``."""
         if self._transport is None or not self.has_range(end):

@@ -93,7 +93,8 @@ class Committer:
         now_ms = self._clock.monotonic_ms()
         is_requested, self._is_requested = self._is_requested, False
         dirty_bytes = self._log.wrote - self._log.committed
-        if is_commit_due(self._settings, dirty_bytes, now_ms - self._committed_at_ms, is_requested=is_requested):
+        is_due = is_commit_due(self._settings, dirty_bytes, now_ms - self._committed_at_ms, is_requested=is_requested)
+        if is_due:
             self.wake_bytes = round_bytes(self._settings, dirty_bytes, now_ms - self._committed_at_ms)
             self._committed_at_ms = now_ms
             try:
@@ -101,8 +102,8 @@ class Committer:
             except OSError as exc:
                 self._failure.report("a commit of the write buffer", exc)
                 return False
-        # Not only after a commit of this thread: the flush thread commits, too.
-        if not self._pool.is_crash_safe or self._log.has_returnable_buffer:
+        # The flush thread commits, too, and reports that itself; it does not report buffers.
+        if (is_due and not self._pool.is_crash_safe) or self._log.has_returnable_buffer:
             self._on_progress()
         self.free_returned_buffers()
         return True

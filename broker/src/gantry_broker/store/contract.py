@@ -156,7 +156,7 @@ class StoreContract(Protocol):
 
     # -- a slave's side, and changes of the whole log
     #
-    # The last four methods wait for the disk, and so does ``start_copying``, which reads the part of the log that is in
+    # The last methods wait for the disk, and so does ``start_copying``, which reads the part of the log that is in
     # no queue yet. A ``LogCopier`` that was made before the log was truncated or discarded, or before a loss was
     # accepted, must not be used afterwards: call ``start_copying`` again.
 
@@ -179,4 +179,11 @@ class StoreContract(Protocol):
         """Accept the loss of missing log data and continue after the recorded end; return the new end of the log.
 
         Raises ``StoreFull`` or ``StoreFailed``; see ``log_changes``.
+        """
+
+    def prepare_void(self, start: int) -> Callable[[], None]:
+        """Return a function that durably replaces the damaged records from ``start`` on by void ones.
+
+        No replica has them. The store fails afterwards, since it must be opened again. Raises ValueError for too small
+        a range; see ``log_changes``.
         """

@@ -370,6 +370,8 @@ class LogCopier:
         if self._queues.is_deleted(fields.topic, physical):
             return None
         with suppress(ValueError):
+            if not fields.is_queued and not fields.keys:
+                return self._queues.make_unlisted(fields.topic, fields.queue_id)  # of a void record
             return self._queues.get_or_create(fields.topic, fields.queue_id)
         return None
 

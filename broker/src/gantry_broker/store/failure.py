@@ -1,4 +1,4 @@
-"""Permanent failure of a store: a commit, a sync or a small file failed, or a log file is of another store.
+"""Permanent failure of a store: a commit, a sync or a small file failed, a log file is of another store, or changed.
 
 A failed write of an append is none: it only makes the log read-only (``CommitLog.write_all``), and reads are served.
 
@@ -10,6 +10,9 @@ after it, and never trusts the page cache there.
 A log file that was replaced by one of another store is a permanent failure as well: everything that is derived from the
 log would follow the foreign records, and records from a replica, written over foreign ones, would hide that the file is
 foreign. The next start sets the file aside.
+
+A store whose damaged records were replaced by void ones must be opened again, because its memory and its queues still
+have what the lost records said.
 """
 
 from __future__ import annotations
@@ -111,3 +114,15 @@ class StoreFailure:
         )  # fmt: skip
         self._on_fatal(error)
         return error
+
+    def report_void(self, start: int, end: int, path: str) -> None:
+        """Report that the damage in ``[start, end)`` was replaced by void records; ``path`` has a copy of it."""
+        with self._lock:
+            if self.error is not None:
+                return
+            self._log.refuse_writes()
+            text = f"the damaged records in [{start}, {end}), which no replica has, were replaced by void ones"
+            error = self.error = StoreFailed(f"{text}; the log must be read again")
+        extra = {"start": start, "end": end, "set_aside": path}
+        log.critical("damaged messages that no replica has were removed from the log; restarting", extra=extra)
+        self._on_fatal(error)

@@ -1,4 +1,4 @@
-"""Changes of the whole log while the store is open: truncate it, discard it, accept a loss, change its epochs.
+"""Changes of the whole log while the store is open: truncate or discard it, accept a loss, void damage, change epochs.
 
 Each change is made at a standstill (``quiesced_log``). Helper threads have ended, everything is flushed, and no write
 buffer holds anything: so no buffer can name an epoch that is gone, or restore what is removed.
@@ -14,7 +14,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -26,7 +26,8 @@ from gantry_broker.store.identity import Epoch
 from gantry_broker.store.lifecycle import StoreLifecycle
 from gantry_broker.store.loss import ACCEPTED_KEPT_MAX, AcceptedLoss
 from gantry_broker.store.queue_table import QueueTable
-from gantry_wire.message import check_record
+from gantry_broker.store.void_records import set_aside_damage, void_records
+from gantry_wire.message import RecordFault, check_record, record_store_timestamp
 
 
 @contextmanager
@@ -144,6 +145,48 @@ def accept_loss(lifecycle: StoreLifecycle, by: str, now_ms: int) -> int:
         lifecycle.adopt_epochs(lifecycle.identity.epochs)
         lifecycle.losses.forget_missing()
     return log.wrote
+
+
+def prepare_void(lifecycle: StoreLifecycle, start: int, end: int) -> Callable[[], None]:
+    """Return a function that durably replaces the damaged bytes ``[start, end)`` by void records, and ends the store.
+
+    The store must be opened again afterwards: whatever was derived from the lost records, in memory or in queues, is
+    derived from the log again. The damaged bytes are copied to the folder ``set-aside`` first. A crash leaves them or
+    the void records. The function raises ``StoreFailed`` only if that fails. Raises ValueError for a range that is too
+    small.
+    """
+    log = lifecycle.log
+    data = void_records(start, end, log.file_size, _store_time_after(log, end))
+
+    def void() -> None:
+        with quiesced_log(lifecycle):
+            file, position = log.files.at(start), start % log.file_size
+            assert file is not None and end <= min(log.wrote, file.end_offset), (start, end, log)
+            damaged = bytes(file.view[position : position + len(data)])
+            path = set_aside_damage(log.files.disk, lifecycle.root, start, damaged)
+            if lifecycle.index is not None and start < lifecycle.dispatcher.dispatched:
+                lifecycle.index.mark_behind()  # It has the lost messages' keys. The next start rebuilds it.
+            if not position:
+                # The new head comes first. Until the record follows, the file begins with damage, which is no head.
+                lifecycle.log_end.lower(start)
+                lifecycle.log_end.set(log.wrote)
+                lifecycle.heads.add_head(start, data)
+            _finish_points(lifecycle, "the replacement of damage could not be prepared")
+            write_fully(file.file, data, position)
+            file.file.sync()
+        lifecycle.failure.report_void(start, end, path)
+
+    return void
+
+
+def _store_time_after(log: CommitLog, offset: int) -> int:
+    """Return the store time of the next message after ``offset``, so that times do not fall in the log."""
+    view = log.view(offset)
+    if check_record(view, 0, physical_offset=offset).fault is RecordFault.BLANK:
+        offset += log.file_size - offset % log.file_size
+        view = log.view(offset)
+    is_followed = check_record(view, 0, physical_offset=offset).is_good
+    return record_store_timestamp(view) if is_followed else log.last_timestamp_ms
 
 
 def _fill_log(log: CommitLog, end: int) -> int:

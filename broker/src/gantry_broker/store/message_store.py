@@ -29,7 +29,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import Epoch, OwnershipRange, StoreIdentity
 from gantry_broker.store.key_search import KeySearch
 from gantry_broker.store.lifecycle import StoreLifecycle
-from gantry_broker.store.log_changes import accept_loss, change_epochs, discard_log, truncate_log
+from gantry_broker.store.log_changes import accept_loss, change_epochs, discard_log, prepare_void, truncate_log
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.positions import LogPositions
 from gantry_broker.store.reader import PropertiesFilter, ReadResult, ReadStatus, TagsCodeFilter, read_messages
@@ -291,6 +291,9 @@ class MessageStore(StoreContract):
     def accept_loss(self, by: str) -> int:
         self.repair.reset()
         return accept_loss(self._lifecycle, by, self._clock.wall_ms())
+
+    def prepare_void(self, start: int) -> Callable[[], None]:
+        return prepare_void(self._lifecycle, start, self.guard.end_of_damage(start))
 
 
 __all__ = ["Draft", "MessageStore", "ReadResult", "ReadStatus", "RecoveryReport"]

@@ -35,6 +35,7 @@ from gantry_broker.store.record_dispatch import RecordFields, parse_plain_record
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.repair_log import RepairLog
 from gantry_broker.store.sliced_scan import LogScan
+from gantry_broker.store.void_records import is_void
 from gantry_store_files.queue_units import NO_UNIT
 from gantry_wire.message import RECORD_BYTES_MIN, check_record
 from gantry_wire.names import SCHEDULE_TOPIC
@@ -250,7 +251,7 @@ class QueueRepair:
         found = yield from self._rebuild(queue, _SuspectRange(first, end, low, high))
         rebuilt = found.rebuilt
         unexplained, empty = yield from self._find_missing(queue, found)
-        if not found.damaged and unexplained:
+        if not found.damaged and not all(self._is_void(queue, number) for number in unexplained):
             # The neighbours were wrong, too, or the record lies outside their range: the whole log decides.
             whole = _SuspectRange(queue.min_offset, queue.readable_end, self._log.min_physical, log_end)
             found = yield from self._rebuild(queue, whole)
@@ -374,6 +375,11 @@ class QueueRepair:
             if at % SLICE_UNITS == 0:
                 yield
         return unexplained, empty
+
+    def _is_void(self, queue: ConsumeQueue, number: int) -> bool:
+        """Return whether a void record is in the place of the record of a unit, which is lost."""
+        unit = queue.unit(number)
+        return unit is not None and is_void(self._log.view(unit[0]), unit[0])
 
     def _fill_expired(self, queue: ConsumeQueue, number: int) -> int:
         """Replace a unit that points before the log's beginning by a filler. Return how many units were written."""

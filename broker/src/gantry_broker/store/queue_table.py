@@ -84,18 +84,21 @@ class QueueTable:
         """Return the queue, without files until its first message. Raises ``ValueError`` for an invalid topic or id."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            if not 0 <= queue_id <= QUEUE_ID_MAX:
-                raise ValueError(f"{queue_id} is not a queue id: expected 0 to {QUEUE_ID_MAX}")
-            directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
-            files = FileQueue(
-                self._disk, directory, self.file_size, on_shortened=partial(self._mark_shortened, topic, queue_id)
-            )
-            tally = self.tallies.get(topic)
-            if tally is None:
-                tally = self.tallies[topic] = Tally()
-            queue = ConsumeQueue(topic, queue_id, files, stride=self._stride, tally=tally, budget=self._budget)
+            queue = self.make_unlisted(topic, queue_id)
             self._queues[topic, queue_id] = queue
+            self.tallies[topic] = queue.tally
         return queue
+
+    def make_unlisted(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a new queue that is not in this table, for a record that is in no queue. Raises ``ValueError``."""
+        if not 0 <= queue_id <= QUEUE_ID_MAX:
+            raise ValueError(f"{queue_id} is not a queue id: expected 0 to {QUEUE_ID_MAX}")
+        directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
+        files = FileQueue(
+            self._disk, directory, self.file_size, on_shortened=partial(self._mark_shortened, topic, queue_id)
+        )
+        tally = self.tallies.get(topic) or Tally()
+        return ConsumeQueue(topic, queue_id, files, stride=self._stride, tally=tally, budget=self._budget)
 
     def _mark_shortened(self, topic: str, queue_id: int, start: int) -> None:
         """Mark a queue corrupt whose file has lost the bytes from ``start`` on, so that the loop's thread rebuilds it.

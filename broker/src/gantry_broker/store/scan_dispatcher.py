@@ -136,6 +136,8 @@ class ScanDispatcher:
     def _dispatch_fields(self, fields: RecordFields, physical: int, size: int) -> None:
         if self._queues.is_deleted(fields.topic, physical):
             return  # Even a queue without messages would bring the topic back.
+        if not fields.is_queued and not fields.keys:
+            return  # a void record
         try:
             queue = self._queues.get_or_create(fields.topic, fields.queue_id)
         except ValueError:

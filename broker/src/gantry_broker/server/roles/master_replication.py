@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.ha.acknowledgement import AckPolicy
+from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.store_log import MasterStore, SlaveStore
@@ -135,6 +136,11 @@ class MasterReplication:
         if facts is None:
             return max(len(ha.electable), ha.acks_needed, int(self._settings.broker_id > 0))
         return max(len(facts.electable), ha.acks_needed, int(self._has_had_replica))
+
+    @property
+    def has_classic_slaves(self) -> bool:
+        """Whether slaves of RocketMQ's follow."""
+        return any(isinstance(stream.session, ClassicMasterSession) for stream in self.server.streams)
 
     # -- progress ------------------------------------------------------------------------------------------------------
 

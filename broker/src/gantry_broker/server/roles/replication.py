@@ -28,6 +28,7 @@ from gantry_broker.server.roles.master_replication import MasterReplication
 from gantry_broker.server.roles.slave_replication import SlaveReplication
 from gantry_broker.server.roles.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.damage import Damage
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import CertificateSource, PeerContexts
 
@@ -147,13 +148,16 @@ class Replication:
         self.peak: Final = PeakRate()
         """The highest growth of the log in one second lately."""
         self.speeds: Final = StreamSpeeds(self.master.server, store)
-        self.healer: Final = Healer(store, self._replicas, pause_retention, count_expected=self._count_replicas)
+        self.healer: Final = Healer(
+            store, self._replicas, pause_retention, count_expected=self._count_replicas, on_lost=self._void
+        )
         self.on_tick: Final[list[Callable[[], Awaitable[None]]]] = []
         """Awaited about once a second, after new replicas were asked for damaged ranges."""
         self._settings: Final = settings
         self._message_store: Final = store
         self._server: Final = self.master.server
         self._on_log_appended: Final = on_log_appended
+        self._run_exclusively: Final = run_exclusively
         self._tls: Final = None if certificates is None else lambda: certificates.current.server
         self._loop: Final = asyncio.get_running_loop()
         self._tick_task: asyncio.Task[None] | None = None
@@ -236,3 +240,18 @@ class Replication:
         if self.slave.follower is not None:
             return int(isinstance(self.slave.follower, Follower))  # A master of RocketMQ's cannot be asked.
         return self.master.count_expected_replicas()
+
+    async def _void(self, damage: Damage) -> None:
+        """Replace a lost range, at which a slave waits, by void records, and end this broker: its next start continues.
+
+        Slaves are disconnected first: their acks of a void record would acknowledge the lost message to its sender.
+        """
+        if not self.master.is_leading or self.master.has_classic_slaves:
+            return  # A queue of RocketMQ's cannot lack a message.
+        try:
+            void = self._message_store.prepare_void(damage.start)
+        except ValueError as error:
+            log.error("damaged message cannot be replaced", extra={"offset": damage.start, "reason": str(error)})
+            return
+        self.master.stop("a damaged message that no member has is being removed from the log")
+        await self._run_exclusively(void)
