@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, final
 
 from operator_world.fake_kubernetes import FakeKubernetes
@@ -307,7 +308,7 @@ class ModelCluster:
         shard, member = self.place(pod)
         if shard not in self.shards:
             spec = group_of({key: value for key, value in self.group.items() if key != "status"}).spec
-            fresh = PodShard(GROUP, shard, spec, lambda: self.lease(shard))
+            fresh = PodShard(GROUP, shard, spec, partial(self.lease, shard))
             fresh.now_ms = self.clock.ms
             self.shards[shard] = fresh
         node = pod["spec"].get("nodeName")

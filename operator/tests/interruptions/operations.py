@@ -1,0 +1,219 @@
+"""The operations that are interrupted: a group, what a user does to it or what fails, and when that is done.
+
+Each operation has its own small group, so that thousands of runs take minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
+
+from gantry_operator.api import CLAIMS, EVENTS, NODES, STATEFUL_SETS, VOLUMES, Kind, ObjectRef, annotations_of, uid_of
+
+IsDone = Callable[[], bool]
+
+PAIR: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
+"""A master and a slave, whose ack is needed."""
+
+THREE: Final = PAIR | {"slaves": 2}
+KEPT_AFTER_DELETION: Final[tuple[Kind, ...]] = (CLAIMS, VOLUMES, NODES, EVENTS)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation."""
+
+    begin: Callable[[ModelCluster], IsDone]
+    """Begins the operation. Returns a function that returns whether it is done."""
+
+    spec: Mapping[str, Any]
+    nodes: int = 3
+    is_new: bool = False
+    """Whether the group does not exist before."""
+
+    before: Callable[[ModelCluster], IsDone] | None = None
+    """An operation that is done without interruptions before this one."""
+
+    is_healthy_after: bool = True
+    """Whether the group must be healthy in the end."""
+
+    staying: tuple[int, ...] = ()
+    """The members of the first shard whose brokers must run all the time."""
+
+    is_rolling: bool = False
+    """Whether brokers are restarted, which must be one at a time."""
+
+
+OPERATIONS: Final[dict[str, Operation]] = {}
+"""All operations by name."""
+
+
+def operation(
+    spec: Mapping[str, Any] = THREE, **options: Any
+) -> Callable[[Callable[[ModelCluster], IsDone]], Callable[[ModelCluster], IsDone]]:
+    """Register an operation under the name of its function."""
+
+    def register(begin: Callable[[ModelCluster], IsDone]) -> Callable[[ModelCluster], IsDone]:
+        OPERATIONS[begin.__name__.replace("_", " ")] = Operation(begin, spec, **options)
+        return begin
+
+    return register
+
+
+# -- changes of the spec -----------------------------------------------------------------------------------------------
+
+
+@operation(spec=PAIR, is_new=True)
+def create(cluster: ModelCluster) -> IsDone:
+    """Create a group: everything begins with the resource."""
+    return lambda: cluster.master(0) == 1
+
+
+@operation(is_rolling=True)
+def edit_that_rolls(cluster: ModelCluster) -> IsDone:
+    """Change the template of the pods: each is made anew, slaves first."""
+    before = {uid_of(pod) for pod in cluster.pods()}
+    cluster.edit(template={"labels": {"team": "payments"}})
+    return lambda: len(cluster.pods()) == len(before) and not before & {uid_of(pod) for pod in cluster.pods()}
+
+
+@operation(spec=THREE | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}, is_rolling=True)
+def image_upgrade(cluster: ModelCluster) -> IsDone:
+    """Upgrade the image of an asynchronous group."""
+    cluster.edit(image="gantry:next")
+
+    def images() -> set[str]:
+        return {one["image"] for pod in cluster.pods() for one in pod["spec"]["containers"]}
+
+    return lambda: len(cluster.pods()) == 3 and images() == {"gantry:next"}
+
+
+@operation(spec=PAIR, staying=(1, 2))
+def scale_out(cluster: ModelCluster) -> IsDone:
+    """Add a slave, which gets a vote."""
+    cluster.edit(slaves=2)
+    return lambda: electable(cluster) == {2, 3}
+
+
+@operation(spec=PAIR, nodes=4, staying=(1, 2))
+def add_a_shard(cluster: ModelCluster) -> IsDone:
+    """Add a second shard."""
+    cluster.edit(shards=2)
+    return lambda: 1 in cluster.shards and cluster.master(1) is not None
+
+
+@operation(staying=(1, 2))
+def scale_in(cluster: ModelCluster) -> IsDone:
+    """Remove a slave, which loses its vote first."""
+    cluster.edit(slaves=1)
+    return lambda: cluster.pod(0, 3) is None and electable(cluster) == {2}
+
+
+@operation(spec=PAIR | {"shards": 2}, nodes=4, staying=(1, 2))
+def remove_a_shard(cluster: ModelCluster) -> IsDone:
+    """Remove a shard without messages: its pods, then all its objects but volumes."""
+    cluster.edit(shards=1)
+    return lambda: not [one for one in cluster.api.of_kind(STATEFUL_SETS) if "-1-" in one["metadata"]["name"]]
+
+
+@operation(staying=(1, 2, 3))
+def volume_growth(cluster: ModelCluster) -> IsDone:
+    """Let all volumes grow."""
+    cluster.edit(storage={"size": "40Gi"})
+
+    def sizes() -> set[str]:
+        return {one["spec"]["resources"]["requests"]["storage"] for one in cluster.api.of_kind(CLAIMS)}
+
+    return lambda: sizes() == {str(40 << 30)}
+
+
+# -- roles -------------------------------------------------------------------------------------------------------------
+
+
+@operation(staying=(1, 2, 3))
+def switchover(cluster: ModelCluster) -> IsDone:
+    """Move the role to a slave that a person names."""
+    cluster.annotate(promote="0=3")
+    return lambda: cluster.master(0) == 3 and not annotations_of(cluster.group)
+
+
+@operation(is_healthy_after=False)
+def failover(cluster: ModelCluster) -> IsDone:
+    """Cut the master off."""
+    cluster.disconnect_node(cluster.node_of(0, 1))
+    return lambda: cluster.master(0) in (2, 3)
+
+
+# -- disks and machines ------------------------------------------------------------------------------------------------
+
+
+@operation(nodes=4, staying=(1, 3))
+def lost_disk(cluster: ModelCluster) -> IsDone:
+    """Let the volume of a slave be lost, and a person give it up."""
+    cluster.shards[0].stop_broker(2)
+    pod, claim = cluster.pod(0, 2), cluster.api.found(CLAIMS, NAMESPACE, f"data-{GROUP}-0-slave-0")
+    assert pod is not None and claim is not None
+    cluster.terminate(pod)
+    cluster.api.put(claim | {"status": {"phase": "Lost"}})
+    cluster.api.remove(ObjectRef(VOLUMES, "", f"pv-{uid_of(claim)}"))
+    cluster.annotate(replace_disk="0/2")
+    return lambda: claim_uid(cluster, "slave-0") not in ("", uid_of(claim)) and not annotations_of(cluster.group)
+
+
+@operation(nodes=4, staying=(1, 3))
+def lost_node(cluster: ModelCluster) -> IsDone:
+    """Declare a slave's machine to be out of service: its volume is given up without an order."""
+    node, before = cluster.node_of(0, 2), claim_uid(cluster, "slave-0")
+    cluster.disconnect_node(node)
+    cluster.switch_off_node(node)
+    return lambda: claim_uid(cluster, "slave-0") not in ("", before)
+
+
+# -- hibernation and deletion ------------------------------------------------------------------------------------------
+
+
+@operation(is_healthy_after=False)
+def hibernate(cluster: ModelCluster) -> IsDone:
+    """Stop all pods; the volumes stay."""
+    cluster.annotate(hibernate="true")
+
+    def conditions() -> list[dict[str, str]]:
+        return list((cluster.group.get("status") or {}).get("conditions", []))
+
+    return lambda: not cluster.pods() and any(
+        one["type"] == "Hibernated" and one["status"] == "True" for one in conditions()
+    )
+
+
+@operation(before=hibernate)
+def resume(cluster: ModelCluster) -> IsDone:
+    """Start all pods of a group that hibernates."""
+    cluster.annotate(hibernate=None)
+    return lambda: len(cluster.pods()) == 3 and cluster.master(0) is not None
+
+
+def delete_group(cluster: ModelCluster) -> IsDone:
+    """Delete the group, with the controllers of Kubernetes that delete what it owns."""
+    cluster.delete()
+    return lambda: not [ref for ref in cluster.api.objects if ref.kind not in KEPT_AFTER_DELETION]
+
+
+OPERATIONS["deletion, volumes kept"] = Operation(delete_group, THREE, is_healthy_after=False)
+OPERATIONS["deletion, volumes deleted"] = Operation(
+    delete_group, THREE | {"storage": {"retain": "Never"}}, is_healthy_after=False
+)
+
+
+def electable(cluster: ModelCluster) -> set[int]:
+    """Return the electable slaves of the newest term of the first shard."""
+    record = cluster.lease(0)
+    return set() if record is None or record.newest is None else set(record.newest.numbers)
+
+
+def claim_uid(cluster: ModelCluster, name: str) -> str:
+    """Return the uid of a member's claim; empty if there is none."""
+    claim = cluster.api.found(CLAIMS, NAMESPACE, f"data-{GROUP}-0-{name}")
+    return "" if claim is None else uid_of(claim)

@@ -1,0 +1,73 @@
+"""Operations that are interrupted at their writes and orders reach their goals, lose nothing and leave nothing behind.
+
+`make interruptions` runs every interruption; here is one of some dozens, and each planted fault is found.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from interruptions.faults import ALL, Fault, Interruption, pairs, single
+from interruptions.operations import OPERATIONS
+from interruptions.runs import RunResult, run_operation
+from interruptions.twins import planted
+
+from gantry_testing.tree import ROOT
+
+PROGRAM = ROOT / "operator/tests/interruptions/run_interruptions.py"
+
+
+async def differences(name: str, interruptions: tuple[Interruption, ...]) -> tuple[RunResult, list[str]]:
+    """Run an operation with and without interruptions; return the first result, and how the objects differ."""
+    alone = await run_operation(name)
+    assert alone.is_good, (alone.violation, alone.stuck)
+    result = await run_operation(name, interruptions)
+    return result, sorted(f"{kind} {name}" for kind, name in result.objects ^ alone.objects)
+
+
+@pytest.mark.parametrize("fault", ALL)
+async def test_interrupted_switchover_is_completed(fault: Fault) -> None:
+    """The fault happens at an effect in its middle."""
+    result, differing = await differences("switchover", (Interruption(fault, 9),))
+
+    assert result.interruptions == (Interruption(fault, 9),)
+    assert (result.violation, result.stuck, differing) == ("", "", [])
+
+
+@pytest.mark.verify(quick=1)
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_operation_survives_pairs_of_interruptions(name: str) -> None:
+    """Two pairs of each operation, and every fault once."""
+    effects = len((await run_operation(name)).effects)
+    plans = pairs(effects, 2, f"test/{name}") + single(effects)[:: max(1, effects)]
+    for plan in plans:
+        result, differing = await differences(name, plan)
+        assert (result.violation, result.stuck, differing) == ("", "", []), plan
+
+
+@pytest.mark.parametrize(
+    ("twin", "name", "found"),
+    [
+        ("act twice", "scale in", "the broker of member 2 was stopped"),
+        ("forget a fence", "switchover", "the goal is not reached"),
+        ("delete before the fence", "scale in", "is deleted while its broker runs"),
+    ],
+)
+async def test_planted_fault_is_found(twin: str, name: str, found: str) -> None:
+    """The same operation is good without it."""
+    with planted(twin):
+        result = await run_operation(name)
+
+    assert found in result.violation + result.stuck
+    assert (await run_operation(name)).is_good
+
+
+def test_invalid_interruption_is_refused() -> None:
+    """The message names the part, the form and the faults."""
+    arguments = ["--operation", "failover", "--at", "killed@x"]
+    result = subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 2
+    assert "'killed@x' is no interruption: write FAULT@EFFECT, with one of killed before" in result.stderr
