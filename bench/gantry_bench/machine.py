@@ -10,10 +10,9 @@ from __future__ import annotations
 import mmap
 import os
 import platform
-import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,8 @@ import msgspec
 import gantry_speedups
 
 CLOCK_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
-BUSY_FIELDS: Final = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal; guest time is inside user
+KERNEL_THREAD_FLAG: Final = 0x00200000
+"""PF_KTHREAD of the kernel's sched.h, in the flags of /proc/PID/stat."""
 
 WARM_BYTES_MAX: Final = 1024**3
 WARM_STEP_BYTES: Final = 1024**2
@@ -122,50 +122,83 @@ def describe_machine() -> Machine:
     )
 
 
-def busy_seconds(stat_text: str) -> float:
-    """Return the CPU time of all processes since boot, from the first line of /proc/stat."""
-    fields = [int(field) for field in stat_text.splitlines()[0].split()[1:]]
-    return sum(fields[index] for index in BUSY_FIELDS) / CLOCK_TICKS_PER_SECOND
+class Process(msgspec.Struct, frozen=True):
+    """What the kernel says of one process."""
 
+    parent: int
+    cpu_seconds: float
+    """Its own CPU time, and that of children that ended and were waited for."""
 
-def read_busy_seconds() -> float:
-    """Return the CPU time of all processes since boot."""
-    return busy_seconds(Path("/proc/stat").read_text())
-
-
-def children_cpu_seconds() -> float:
-    """Return the CPU time of this process and its ended children."""
-    parts = (resource.getrusage(who) for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF))
-    return sum(part.ru_utime + part.ru_stime for part in parts)
+    is_kernel_thread: bool
 
 
 class OtherWork:
-    """Measures how many cores' worth of time other processes used during the context.
+    """Measures how many cores' worth of time other programs used during the context.
 
-    Processes that the benchmark starts within the context must end within it; ``servers`` run before and after.
+    Others are those that neither this process nor one of the ``servers`` started. Interrupts and the kernel's own
+    threads are not programs: most of their time is work for the measured processes, such as packets over loopback.
     """
 
     def __init__(self, *servers: int) -> None:
         self.cores = 0.0
-        self._servers = servers
-        self._began = self._busy = self._own = 0.0
+        self._own = {os.getpid(), *servers}
+        self._began = self._before = 0.0
 
     def __enter__(self) -> OtherWork:
-        self._began, self._busy, self._own = time.monotonic(), read_busy_seconds(), self._own_seconds()
+        self._began, self._before = time.monotonic(), self._others_cpu_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
-        elapsed = time.monotonic() - self._began
-        busy, own = read_busy_seconds() - self._busy, self._own_seconds() - self._own
-        self.cores = max(0.0, busy - own) / elapsed
+        self.cores = max(0.0, self._others_cpu_seconds() - self._before) / (time.monotonic() - self._began)
 
-    def _own_seconds(self) -> float:
-        return children_cpu_seconds() + sum(map(read_process_cpu_seconds, self._servers))
+    def _others_cpu_seconds(self) -> float:
+        return others_cpu_seconds(read_processes(), self._own)
+
+
+def others_cpu_seconds(processes: Mapping[int, Process], own: Iterable[int]) -> float:
+    """Return the CPU time of all programs so far, without the processes `own` and all that descend from them."""
+    children: dict[int, list[int]] = {}
+    for number, process in processes.items():
+        children.setdefault(process.parent, []).append(number)
+    owned, open_numbers = set(own), list(own)
+    while open_numbers:
+        descendants = children.get(open_numbers.pop(), [])
+        owned.update(descendants)
+        open_numbers.extend(descendants)
+    return sum(
+        process.cpu_seconds
+        for number, process in processes.items()
+        if number not in owned and not process.is_kernel_thread
+    )
+
+
+def read_processes() -> dict[int, Process]:
+    """Return all processes that run now, by number."""
+    processes = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                processes[int(folder.name)] = parse_process((folder / "stat").read_text(errors="replace"))
+    return processes
+
+
+def parse_process(stat_text: str) -> Process:
+    """Return one process from its /proc/PID/stat; its name, in brackets, may hold any characters."""
+    fields = _fields_after_name(stat_text)
+    return Process(
+        parent=int(fields[1]),
+        cpu_seconds=sum(map(int, fields[11:15])) / CLOCK_TICKS_PER_SECOND,
+        is_kernel_thread=bool(int(fields[6]) & KERNEL_THREAD_FLAG),
+    )
+
+
+def _fields_after_name(stat_text: str) -> list[str]:
+    return stat_text[stat_text.rindex(")") + 1 :].split()
 
 
 def process_cpu_seconds(stat_text: str) -> float:
     """Return the CPU time of one process from its /proc/PID/stat; its name, in brackets, may hold any characters."""
-    fields = stat_text[stat_text.rindex(")") + 1 :].split()
+    fields = _fields_after_name(stat_text)
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_SECOND
 
 

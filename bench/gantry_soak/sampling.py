@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from gantry_bench.machine import process_cpu_seconds, read_busy_seconds
+from gantry_bench.machine import others_cpu_seconds, read_processes
 
 from gantry_client import Admin, ClientError
 from gantry_soak.group import SoakGroup
@@ -123,7 +123,7 @@ class Sampler:
         self._admin: Final = admin
         self._own_pid: Final = own_pid
         self._began_s: Final = time.monotonic()
-        self._busy: tuple[float, float, dict[int, float]] | None = None
+        self._others: tuple[float, float] | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -189,15 +189,8 @@ class Sampler:
 
     def _other_cores(self, pids: Mapping[str, int]) -> float:
         """Return how many cores' worth of time other programs have used since the last call."""
-        own = {}
-        for pid in (*pids.values(), self._own_pid):
-            try:
-                own[pid] = process_cpu_seconds(Path(f"/proc/{pid}/stat").read_text())
-            except OSError:
-                continue
-        now = (time.monotonic(), read_busy_seconds(), own)
-        before, self._busy = self._busy, now
+        now = (time.monotonic(), others_cpu_seconds(read_processes(), (*pids.values(), self._own_pid)))
+        before, self._others = self._others, now
         if before is None:
             return 0.0
-        used = sum(seconds - before[2].get(pid, 0.0) for pid, seconds in own.items())
-        return max(0.0, (now[1] - before[1] - used) / max(now[0] - before[0], 0.1))
+        return max(0.0, (now[1] - before[1]) / max(now[0] - before[0], 0.1))

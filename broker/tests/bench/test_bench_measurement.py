@@ -6,6 +6,10 @@ Pure parts only; the runs themselves are in test_bench_send.py.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +178,38 @@ def test_memory_of_an_ended_process_is_an_error() -> None:
         memory.read_resident_memory(2**30, store=Path("/nowhere"))
 
 
-def test_busy_time_leaves_out_idle_iowait_and_guests() -> None:
-    """Idle and I/O wait are not work, and guest time is included in user time."""
-    text = "cpu  100 10 50 9000 800 5 6 7 1000 1000\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+def test_other_work_counts_programs_that_the_benchmark_did_not_start() -> None:
+    """Kernel threads are not programs; children of servers belong to the benchmark, as their parents do."""
+    program, kernel = 4194560, 2129984
+    texts = {
+        1: f"1 (init) S 0 1 1 0 -1 {program} 0 0 0 0 100 10 2000 200 20 0 1 0 5 1 1",
+        2: f"2 (kthreadd) S 0 0 0 0 -1 {kernel} 0 0 0 0 0 5 0 0 20 0 1 0 5 1 1",
+        3: f"3 (kworker/0:1) S 2 0 0 0 -1 {kernel} 0 0 0 0 0 7000 0 0 20 0 1 0 5 1 1",
+        4: f"4 (bench (1) S 3) S 1 4 4 0 -1 {program} 0 0 0 0 9000 0 900 0 20 0 1 0 5 1 1",
+        5: f"5 (load) S 4 4 4 0 -1 {program} 0 0 0 0 9000 0 0 0 20 0 1 0 5 1 1",
+        6: f"6 (server) S 1 6 6 0 -1 {program} 0 0 0 0 9000 0 0 0 20 0 1 0 5 1 1",
+        7: f"7 (worker) S 6 6 6 0 -1 {program} 0 0 0 0 9000 0 0 0 20 0 1 0 5 1 1",
+        8: f"8 (shell) S 1 8 8 0 -1 {program} 0 0 0 0 3 4 5 6 20 0 1 0 5 1 1",
+    }
+    processes = {number: machine.parse_process(text) for number, text in texts.items()}
 
-    assert machine.busy_seconds(text) == (100 + 10 + 50 + 5 + 6 + 7) / machine.CLOCK_TICKS_PER_SECOND
+    assert machine.others_cpu_seconds(processes, {4, 6}) == (2310 + 18) / machine.CLOCK_TICKS_PER_SECOND
+
+
+def test_other_work_sees_a_program_with_another_parent() -> None:
+    """The program was started by a shell that has ended, so it does not descend from this process."""
+    spin = "import time\nwhile time.process_time() < 0.2: pass\ntime.sleep(60)"
+    with machine.OtherWork() as others:
+        began = time.monotonic()
+        shell = ["sh", "-c", '"$0" -c "$1" > /dev/null 2>&1 & echo $!', sys.executable, spin]
+        program = int(subprocess.check_output(shell))
+        try:
+            while machine.read_process_cpu_seconds(program) < 0.2:
+                time.sleep(0.01)
+            elapsed = time.monotonic() - began
+        finally:
+            os.kill(program, signal.SIGKILL)
+    assert others.cores >= 0.1 / elapsed
 
 
 def test_process_name_with_brackets_is_parsed() -> None:
