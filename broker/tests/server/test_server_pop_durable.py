@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from gantry_broker.server.pop import service
 from gantry_broker.server.pop.journal import PopJournal
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_testing.popping import pop, send
+from gantry_testing.running_store import copy_running_store
 from gantry_wire import Command, RequestCode, ResponseCode
 
 KEY: Final = f"{TOPIC}@{GROUP}"
@@ -64,11 +64,6 @@ async def test_promoted_slave_ignores_receipts_from_before_a_change(tmp_path: Pa
             assert b"1" in (await pop(peer, **ORDER)).bodies
 
 
-def crashed(folder: Path, name: str) -> Path:
-    """Return a copy of a running broker's store: what a kill leaves at this moment."""
-    return Path(shutil.copytree(folder, folder.parent / name))
-
-
 async def test_receipts_from_before_a_deletion_have_no_effect_after_a_crash(tmp_path: Path) -> None:
     """The deletion was answered, so the times that void receipts are on the disk with the offsets."""
     async with running_broker(tmp_path / "store", **RARELY_WRITTEN) as broker, dialogue(broker) as peer:
@@ -77,7 +72,7 @@ async def test_receipts_from_before_a_deletion_have_no_effect_after_a_crash(tmp_
         await delete_group(peer)
         again = await pop(peer, **ORDER, maxMsgNums=1)
         await ack_all(peer, again.receipts, is_batch=False)
-        copy = crashed(tmp_path / "store", "copy")
+        copy = copy_running_store(tmp_path / "store", tmp_path / "copy")
     for file in (copy / "config").glob("consumerOrderInfo.json*"):
         file.unlink()  # as if the kill had come before the next write of the last pops
     async with running_broker(copy) as broker, dialogue(broker) as peer:
@@ -96,7 +91,7 @@ async def test_deleted_offsets_do_not_return_after_a_crash(tmp_path: Path) -> No
         await broker.core.persistence.write_stale()
         assert KEY in (tmp_path / "store/config/consumerOffset.json").read_text()
         await delete_group(peer)
-        copy = crashed(tmp_path / "store", "copy")
+        copy = copy_running_store(tmp_path / "store", tmp_path / "copy")
     async with running_broker(copy) as broker:
         assert broker.core.offsets.find(GROUP, TOPIC, 0) is None
 
@@ -123,7 +118,7 @@ async def test_deletion_that_waits_is_answered_when_a_crash_cannot_undo_it(
             await asyncio.wait([deletion], timeout=0.1)
             assert not deletion.done(), "expected no answer before the deletion is in the log"
         assert (await deletion).code == 0
-        copy = crashed(tmp_path / "store", "copy")
+        copy = copy_running_store(tmp_path / "store", tmp_path / "copy")
     async with running_broker(copy) as broker, dialogue(broker) as peer:
         assert (await pop(peer, queueId=0)).bodies == [b"0", b"1"]
         assert broker.pops.journal.state.inflight_count == 2, "expected the checkpoint of the deleted group to be gone"

@@ -12,6 +12,7 @@ from test_server_roles import SYNC, UNASSIGNED, running_group, wait_until_copied
 from gantry_broker.app import Broker
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_testing.running_store import copy_running_store
 from gantry_testing.timer_client import DAY_MS, TIMERS, queue_end, recall, send_timer, unique_id, wait_for_rounds
 from gantry_wire import RequestCode
 
@@ -49,7 +50,7 @@ async def test_pending_timers_are_counted_across_a_restart(tmp_path: Path, is_cl
             assert await pending(client) == {TOPIC: 20}
         if not is_clean:
             await send_later(broker, clock)
-            shutil.copytree(store, tmp_path / "crashed", ignore=shutil.ignore_patterns("*.tmp"))
+            copy_running_store(store, tmp_path / "crashed")
     async with (
         running_broker(store if is_clean else tmp_path / "crashed", clock=clock) as broker,
         dialogue(broker) as client,

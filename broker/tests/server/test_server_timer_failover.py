@@ -1,6 +1,5 @@
 """Timers across kills and promotions: acknowledged ones are delivered, and accepted recalls hold."""
 
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from gantry_broker.server.timers.reader import TimerReader
 from gantry_store_files import FILLER_SIZE, UNIT
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import Dialogue, dialogue, running_broker, truncate_log, wait_until
+from gantry_testing.running_store import copy_running_store
 from gantry_testing.timer_client import TIMERS, delivered, queue_end, recall, send_timer, unique_id, wait_for_rounds
 
 
@@ -146,7 +146,7 @@ async def copy_of_a_running_master(members: Group, tmp_path: Path, monkeypatch: 
             delay = "3000" if number % 2 else "3600000"
             await send_timer(client, b"%d" % number, UNIQ_KEY=unique_id(number), TIMER_DELAY_MS=delay)
     await wait_for_due_files(tmp_path / "first", 6)
-    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    copy_running_store(tmp_path / "first", tmp_path / "copy")
     await first.close()
     return await members.start("copy", **conf)
 

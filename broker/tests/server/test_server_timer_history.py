@@ -7,9 +7,8 @@ recall was answered with code 0.
 
 import asyncio
 import random
-import shutil
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from gantry_broker.server.timers.delivery import TimerDelivery
 from gantry_broker.server.timers.entries import Entry
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import Dialogue, dialogue, running_broker, wait_until
+from gantry_testing.running_store import copy_running_store
 from gantry_testing.timer_client import delivered, queue_end, recall, send_timer, unique_id, wait_for_rounds
 
 STEPS = 60
@@ -57,14 +57,10 @@ class History:
         return self.root / str(self.starts)
 
     def crash(self) -> None:
-        """Continue with the files as they are at this moment.
-
-        A worker thread may rename or remove some of them meanwhile; what a crash leaves of those is as good.
-        """
+        """Continue with the files as they are at this moment."""
         source = self.store
         self.starts += 1
-        with suppress(shutil.Error):
-            shutil.copytree(source, self.store, ignore=shutil.ignore_patterns("*.tmp"))
+        copy_running_store(source, self.store)
 
     async def step(self, broker: Broker, client: Dialogue) -> None:
         kind = self.rng.random()
