@@ -152,7 +152,7 @@ def test_offset_of_a_void_record_is_no_gap() -> None:
     assert [message.queue_offset for message in judged.final.queues[Q]] == [0, 1, 2, 3]
 
 
-def test_gap_elsewhere_is_found() -> None:
+def test_gap_without_a_void_record_is_found() -> None:
     """There is no void record between the messages before and after it."""
     recording, voids = make_case_with_a_gap(void=450)
 

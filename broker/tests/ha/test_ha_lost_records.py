@@ -53,10 +53,11 @@ class Group:
         world = self.slaves[number - 1]
         store = SlaveStore(world.store)
         facts = SlaveFacts("c", "b", number, world.store.identity.uuid, FILE_BYTES, 0, True, "")
-        follower = Follower(
-            store, lambda: facts, ("127.0.0.1", self.server.port),
-            on_copied=lambda: store.dispatch(follower.confirmed),
-        )  # fmt: skip
+
+        def on_copied() -> None:
+            store.dispatch(follower.confirmed)
+
+        follower = Follower(store, lambda: facts, ("127.0.0.1", self.server.port), on_copied=on_copied)
         self.tasks.append(asyncio.ensure_future(follower.run()))
 
     def damage(self, number: int = DAMAGED) -> int:

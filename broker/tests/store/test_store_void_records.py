@@ -1,4 +1,4 @@
-"""Void records take the place of damaged ones that no replica has; the log goes on, and every other message stays."""
+"""Void records take the place of damaged ones that no replica has; the log continues, and every other message stays."""
 
 from __future__ import annotations
 

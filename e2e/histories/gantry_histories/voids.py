@@ -62,9 +62,7 @@ def _move_events(history: History, move: Move) -> History:
         },
         [replace(shown, queue_offset=move(shown.queue, shown.queue_offset)) for shown in history.shown],
         [
-            replace(
-                one, begin=move(one.queue, one.begin), next=move(one.queue, one.next), end=move(one.queue, one.end)
-            )
+            replace(one, begin=move(one.queue, one.begin), next=move(one.queue, one.next), end=move(one.queue, one.end))
             for one in history.reads
         ],
         [replace(event, offset=move(event.queue, event.offset)) for event in history.offsets],

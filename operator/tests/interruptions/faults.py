@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class Fault(StrEnum):
-    """A kind of interruption."""
+    """How the operator is interrupted at one of its effects."""
 
     KILLED_BEFORE = "killed before"
     """The operator is killed just before it makes the effect."""
@@ -64,7 +64,7 @@ def single(effects: int) -> list[tuple[Interruption, ...]]:
 def pairs(effects: int, count: int, seed: str) -> list[tuple[Interruption, ...]]:
     """Return ``count`` pairs of faults at different effects, from a seed."""
     chance = random.Random(seed)
-    found = []
+    found: list[tuple[Interruption, ...]] = []
     for _ in range(count if effects > 1 else 0):
         first, second = sorted(chance.sample(range(1, effects + 1), 2))
         found.append((Interruption(chance.choice(ALL), first), Interruption(chance.choice(ALL), second)))

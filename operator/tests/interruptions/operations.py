@@ -24,7 +24,7 @@ KEPT_AFTER_DELETION: Final[tuple[Kind, ...]] = (CLAIMS, VOLUMES, NODES, EVENTS)
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation."""
+    """What a user or a fault begins, and the operator has to complete."""
 
     begin: Callable[[ModelCluster], IsDone]
     """Begins the operation. Returns a function that returns whether it is done."""
@@ -100,7 +100,7 @@ def scale_out(cluster: ModelCluster) -> IsDone:
 
 @operation(spec=PAIR, nodes=4, staying=(1, 2))
 def add_a_shard(cluster: ModelCluster) -> IsDone:
-    """Add a second shard."""
+    """A second shard is added, and gets a master."""
     cluster.edit(shards=2)
     return lambda: 1 in cluster.shards and cluster.master(1) is not None
 
@@ -121,7 +121,7 @@ def remove_a_shard(cluster: ModelCluster) -> IsDone:
 
 @operation(staying=(1, 2, 3))
 def volume_growth(cluster: ModelCluster) -> IsDone:
-    """Let all volumes grow."""
+    """The volumes of all members grow, one after another."""
     cluster.edit(storage={"size": "40Gi"})
 
     def sizes() -> set[str]:
@@ -142,7 +142,7 @@ def switchover(cluster: ModelCluster) -> IsDone:
 
 @operation(is_healthy_after=False)
 def failover(cluster: ModelCluster) -> IsDone:
-    """Cut the master off."""
+    """The node of the master loses its network, and another member has to lead."""
     cluster.disconnect_node(cluster.node_of(0, 1))
     return lambda: cluster.master(0) in (2, 3)
 
@@ -183,8 +183,8 @@ def hibernate(cluster: ModelCluster) -> IsDone:
     def conditions() -> list[dict[str, str]]:
         return list((cluster.group.get("status") or {}).get("conditions", []))
 
-    return lambda: not cluster.pods() and any(
-        one["type"] == "Hibernated" and one["status"] == "True" for one in conditions()
+    return lambda: (
+        not cluster.pods() and any(one["type"] == "Hibernated" and one["status"] == "True" for one in conditions())
     )
 
 

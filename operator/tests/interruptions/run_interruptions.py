@@ -125,17 +125,36 @@ def interrupt(names: Iterable[str], workers: int, *, pair_count: int, seed: int,
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--operation", "names", multiple=True, type=click.Choice(list(OPERATIONS)), metavar="NAME",
-              help=f"Operation to interrupt; may be given several times: {', '.join(OPERATIONS)}. Default: all.")
-@click.option("--pairs", "pair_count", default=100, show_default=True, type=click.IntRange(0),
-              help="Pairs of interruptions of each operation.")
+@click.option(
+    "--operation",
+    "names",
+    multiple=True,
+    type=click.Choice(list(OPERATIONS)),
+    metavar="NAME",
+    help=f"Operation to interrupt; may be given several times: {', '.join(OPERATIONS)}. Default: all.",
+)
+@click.option(
+    "--pairs",
+    "pair_count",
+    default=100,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Pairs of interruptions of each operation.",
+)
 @click.option("--seed", default=1, show_default=True, help="Determines the pairs.")
-@click.option("--every", default=1, show_default=True, type=click.IntRange(1),
-              help="Run only each so manieth single interruption, for a quick look.")
-@click.option("--workers", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1),
-              help="Number of processes.")
-@click.option("--at", metavar="FAULT@EFFECT,...",
-              help="Run one operation once, with these interruptions, and print its effects.")
+@click.option(
+    "--every",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Run only each so manieth single interruption, for a quick look.",
+)
+@click.option(
+    "--workers", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1), help="Number of processes."
+)
+@click.option(
+    "--at", metavar="FAULT@EFFECT,...", help="Run one operation once, with these interruptions, and print its effects."
+)
 @click.option("--twin", default="", type=click.Choice(["", *TWINS]), metavar="FAULT",
               help=f"Plant a fault into the operator, which must be found: {', '.join(TWINS)}.")  # fmt: skip
 def main(

@@ -62,4 +62,3 @@ def planted(name: str) -> Iterator[None]:
         if name:
             TWINS[name](stack)
         yield
-

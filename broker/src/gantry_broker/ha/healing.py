@@ -10,7 +10,7 @@ requests in the handshake get them. RocketMQ's brokers never do, and nothing of 
 Where a replica is expected and not connected, or does not answer, the range waits for it: right after a start of the
 master, and while a slave is restarted. The range is lost only when as many replicas as are expected lack it: a slave
 also lacks what its log does not reach yet. If that is so for all of them, no slave ever had the range, and one waits at
-it, since a stream stops at damage: the master replaces the range by void records (``on_lost``), and the group goes on.
+it, since a stream stops at damage: the master replaces the range by void records (``on_lost``).
 
 Records are written only after the same checks as a read, so a second damaged replica cannot make things worse. They are
 written through a separate descriptor, while nothing is deleted and the log is not truncated (``pause_retention``).

@@ -150,7 +150,7 @@ def accept_loss(lifecycle: StoreLifecycle, by: str, now_ms: int) -> int:
 def prepare_void(lifecycle: StoreLifecycle, start: int, end: int) -> Callable[[], None]:
     """Return a function that durably replaces the damaged bytes ``[start, end)`` by void records, and ends the store.
 
-    The store must be opened again afterwards: whatever was derived from the lost records, in memory or in queues, is
+    The store must be opened again afterwards: all that was derived from the lost records, in memory or in queues, is
     derived from the log again. The damaged bytes are copied to the folder ``set-aside`` first. A crash leaves them or
     the void records. The function raises ``StoreFailed`` only if that fails. Raises ValueError for a range that is too
     small.
