@@ -28,6 +28,7 @@ def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None
         tmp_path,
         shape=store_tool.SMALL,
         keys=["left#key-0", "right#shared-1", "left#unused"],
+        is_index_safe=True,
         with_messages=True,
     )
 

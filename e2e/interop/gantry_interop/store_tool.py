@@ -114,13 +114,16 @@ def read_store(
     keys: Iterable[str] = (),
     with_messages: bool = False,
     is_sealed: bool = False,
+    is_index_safe: bool = False,
 ) -> StoreReport:
     """Open the store at `root` as a Java broker would, and report; `keys` are `topic#key`.
 
     With `is_sealed`, every record that recovery reads must have a correct `__CRC32#` (`forceVerifyPropCRC`).
+    With `is_index_safe`, recovery begins where the index was last flushed (`messageIndexSafe`). RocketMQ's default is
+    no: after a halt it removes index files of the last seconds, and finds only keys of the records that it reads again.
     """
     arguments = ["read", "--root", str(root), *shape.arguments(), "--messages", str(with_messages).lower()]
-    arguments += ["--seals", str(is_sealed).lower()]
+    arguments += ["--seals", str(is_sealed).lower(), "--index-safe", str(is_index_safe).lower()]
     for key in keys:
         if "#" not in key:
             raise ValueError(f"a key must have the form topic#key: {key!r}")

@@ -87,6 +87,7 @@ public final class StoreTool {
         boolean isSealed = "true".equals(flags.get("--seals"));
         config.setEnabledAppendPropCRC(isSealed);
         config.setForceVerifyPropCRC(isSealed);
+        config.setMessageIndexSafe("true".equals(flags.get("--index-safe")));
         BrokerConfig broker = new BrokerConfig();
         broker.setBrokerName("broker-a");
         DefaultMessageStore store = new DefaultMessageStore(config, new BrokerStatsManager("interop", false),
