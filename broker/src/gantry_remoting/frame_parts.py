@@ -7,6 +7,7 @@ gathered, so that a peer that sends one byte at a time costs no object for each.
 Whole frames that wait for their turn are kept here, too. They need no more bytes and have no time limit.
 """
 
+from sys import getsizeof
 from typing import Final, final
 
 from gantry_wire.errors import RemoteProtocolError
@@ -14,7 +15,7 @@ from gantry_wire.frame import FRAME_HEAD, check_frame_head
 from gantry_wire.limits import WireLimits
 
 GATHERED_BYTES: Final = 16 * 1024
-"""Shorter reads are copied into one piece, of up to twice this size."""
+"""Shorter reads are copied into one piece, of less than twice this size."""
 
 
 @final
@@ -42,7 +43,7 @@ class FrameParts:
     @property
     def memory_bytes(self) -> int:
         """Return the memory that the bytes take, with the free space of the gathering piece."""
-        return self.size + 2 * GATHERED_BYTES if self.size else 0
+        return self.size - len(self._gathered) + getsizeof(self._gathered) if self.size else 0
 
     def expect(self, needed_bytes: int, began_at: float) -> None:
         """Set the number of bytes that the first frame needs, and when it began."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -217,6 +218,23 @@ def test_parts_are_joined_in_order() -> None:
             assert parts.size == min(position, len(whole)) <= parts.memory_bytes
         assert parts.take() == whole
         assert (parts.size, parts.memory_bytes, parts.take()) == (0, 0, b"")
+
+
+@pytest.mark.parametrize("size", [100, 1_400, 15_000, 40_000])
+def test_parts_count_the_memory_that_they_take(size: int) -> None:
+    """Ten thousand clients with a small frame each that waits for its turn are not over a budget of 128 MiB."""
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    kept = [FrameParts() for _ in range(100)]
+    for parts in kept:
+        parts.add(bytes(size // 2))
+        parts.add(bytes(size - size // 2))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    counted = sum(parts.memory_bytes for parts in kept)
+    assert 100 * size <= counted <= 1.2 * 100 * size + 100 * 100
+    assert counted == pytest.approx(taken - before, rel=0.1, abs=100 * 400)
 
 
 def test_single_bytes_cost_no_object_each() -> None:
