@@ -19,12 +19,13 @@ import msgspec
 from gantry_operator.api import DEPLOYMENTS, NODES, SERVICES, Object, ObjectRef, annotations_of, manifest_of
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import format_time
-from gantry_operator.event_recorder import Event, event_of
+from gantry_operator.errors import ApiError
+from gantry_operator.event_recorder import REQUEST_DROPPED, Event, event_of
 from gantry_operator.execute.applier import Applier
 from gantry_operator.execute.leases import LeaseWriter
 from gantry_operator.execute.pruner import Pruner
 from gantry_operator.execute.role_labels import relabel_all
-from gantry_operator.execute.scheduler import ActionScheduler
+from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
 from gantry_operator.objects import (
     Facts,
     ImpossibleResources,
@@ -49,12 +50,12 @@ from gantry_spec.decide.decision import Condition, Decision
 from gantry_spec.explain import explain
 from gantry_spec.lease import DURATION_MS
 from gantry_spec.ledger import Ledger
-from gantry_spec.manifest.annotations import GroupRequests, read_requests
+from gantry_spec.manifest.annotations import GroupRequests, read_requests, without_disk_replacement
 from gantry_spec.manifest.group import BrokerGroup, Spec
 from gantry_spec.manifest.parts import Medium
 from gantry_spec.manifest.quantities import quantity_bytes
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import ObservedGroup
+from gantry_spec.observed import Disk, ObservedGroup
 
 TICK_S: Final = 1.0
 """The time between two rounds of a group without a change (a tick), in seconds."""
@@ -64,6 +65,9 @@ BUSY_S: Final = 0.25
 
 REPORT_MS: Final = 1_000
 """Clients may wait for the next order, so status and events are delayed for this time while orders are given."""
+
+RECENT_MS: Final = 5_000
+"""A broker that reported within this time runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +139,7 @@ class GroupReconciler:
         self._ledgers = {ledger.shard: ledger for ledger in self.decision.ledgers}
         if not requests.is_paused:
             await self._execute(group, token)
+            await self._end_disk_requests(document, requests)
         is_busy = any(not isinstance(action, act.Wait) for action in self.decision.actions) or self._scheduler.is_busy
         pause_s = BUSY_S if is_busy else TICK_S
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
@@ -185,6 +190,28 @@ class GroupReconciler:
             if record is not None and record.newest is not None and record.newest.acks_needed == 0:
                 lease = self.observer.objects.lease(shard.number)
                 await self._leases.keep_last_report(group, shard.number, lease, shard.last_report)
+
+    async def _end_disk_requests(self, document: Object, requests: GroupRequests) -> None:
+        """Remove the requests to replace the disks of brokers that run.
+
+        A request is removed with the replacement, but the operator may have ended in between. One that stays would
+        give up the next disk that the member loses.
+        """
+        oldest_ms = self._context.clock.now_ms() - RECENT_MS
+        running = {
+            (shard.number, member.number)
+            for shard in self.observed.shards
+            for member in shard.members
+            if member.disk is Disk.PRESENT and member.report is not None and member.report.asked_ms >= oldest_ms
+        }
+        for shard, member in running.intersection(requests.lost_disks):
+            change = without_disk_replacement(annotations_of(document), shard, member)
+            try:
+                document = await patch_requests(self._context.api, document, change)
+            except ApiError:
+                return  # the next round repeats it
+            text = f"shard {shard}: the request to replace the disk of member {member} is removed, which runs on its disk"
+            self._events.append(Event(REQUEST_DROPPED, text))
 
     def _executed(self, action: act.Action, refusal: str) -> None:
         self._context.metrics.record_action(type(action).__name__, is_done=not refusal)

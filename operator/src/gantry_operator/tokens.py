@@ -72,10 +72,11 @@ class GroupSecret:
     The operator may not read it, so only an attempt to create it shows whether it exists. This is done at the start,
     every ``REAPPLY_MS``, and every ``RETRY_MISSING_MS`` where the Secret may be missing:
 
+        the last attempt failed                          the API server has not answered that the Secret exists
         a sidecar rejects the token                      it uses the Secret of an earlier operator
         a pod is scheduled, and its broker never starts  kubelet may wait for the Secret, which no status shows
 
-    The second happens in practice. A group that is deleted and created again at once uses the same Secret name. The
+    The last happens in practice. A group that is deleted and created again at once uses the same Secret name. The
     first Secret still exists when the second one is to be created, and is deleted a moment later.
     """
 
@@ -84,6 +85,7 @@ class GroupSecret:
         self._api: Final = api
         self._clock: Final = clock
         self._tried_ms: int | None = None
+        self._is_created = False
 
     def __repr__(self) -> str:
         return f"<GroupSecret {'/'.join(self._objects.key)}>"
@@ -91,9 +93,11 @@ class GroupSecret:
     async def ensure(self, group: BrokerGroup, token: str, *, is_denied: bool) -> None:
         """Create the Secret if it may be missing. Raises leaves of ``ApiError``."""
         now_ms = self._clock.now_ms()
-        again_ms = RETRY_MISSING_MS if is_denied or self._objects.pods_not_started() else REAPPLY_MS
+        may_be_missing = not self._is_created or is_denied or self._objects.pods_not_started()
+        again_ms = RETRY_MISSING_MS if may_be_missing else REAPPLY_MS
         if self._tried_ms is not None and now_ms - self._tried_ms < again_ms:
             return
-        self._tried_ms = now_ms
+        self._tried_ms, self._is_created = now_ms, False
         with suppress(Conflict):
             await self._api.create(secret(group, token))
+        self._is_created = True

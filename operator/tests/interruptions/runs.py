@@ -26,7 +26,7 @@ BEFORE_STEPS: Final = 12
 LIMIT_MS: Final = 150_000
 """How long an operation may take, with all its interruptions, in the time of the model."""
 
-REST_STEPS: Final = 40
+REST_STEPS: Final = 60
 """How many rounds are run after the goal: what is done must stay done, and then nothing is written any more."""
 
 CALM_STEPS: Final = 12
@@ -83,8 +83,9 @@ class Run:
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def _check_event(self, what: str, document: Object) -> None:
-        """Check that no claim is deleted while a broker uses it."""
-        if what != "DELETED" or document["kind"] != CLAIMS.name:
+        """Check that no claim is deleted while a broker uses it. Kubernetes keeps it until the broker's pod is gone."""
+        is_deleted = what == "DELETED" or bool(document["metadata"].get("deletionTimestamp"))
+        if not is_deleted or document["kind"] != CLAIMS.name:
             return
         name = document["metadata"]["name"].removeprefix("data-")
         pod = next((one for one in self._cluster.pods() if one["metadata"]["name"] == name), None)

@@ -71,7 +71,7 @@ class ModelCluster:
 
     def __init__(self, spec: Mapping[str, Any], nodes: int = 3) -> None:
         self.api: Final = FakeKubernetes()
-        self.api.on_pod_delete = self._delete_pod
+        self.api.on_delete.update({PODS: self._delete_pod, CLAIMS: self._delete_claim})
         self.clock: Final = ModelClock()
         self.shards: Final[dict[int, PodShard]] = {}
         """The brokers of each shard, from the first pod of it on."""
@@ -371,6 +371,17 @@ class ModelCluster:
         claim = self.api.found(CLAIMS, NAMESPACE, f"data-{pod['metadata']['name']}")
         assert claim is not None, f"{pod['metadata']['name']} has no claim"
         return claim
+
+    def _delete_claim(self, claim: Object, _grace_s: int | None) -> bool:
+        """Delete a claim. A pod that has a machine uses it, and Kubernetes keeps it until that pod is gone."""
+        name = claim["metadata"]["name"].removeprefix("data-")
+        pod = self.api.found(PODS, NAMESPACE, name)
+        if pod is None or "nodeName" not in pod["spec"]:
+            return True
+        self._claims_to_delete.add((NAMESPACE, name))
+        if not claim["metadata"].get("deletionTimestamp"):
+            self.api.put(claim | {"metadata": claim["metadata"] | {"deletionTimestamp": self.clock.wall().isoformat()}})
+        return False
 
     def _delete_pod(self, pod: Object, grace_s: int | None) -> bool:
         """Delete a pod; return whether it is gone at once. So is a forced deletion, and that of an unscheduled pod."""

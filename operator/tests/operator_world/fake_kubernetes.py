@@ -44,8 +44,8 @@ class FakeKubernetes:
         self.is_precondition_checked = True
         """Whether revisions and uids are compared; a twin, which is a test without this rule, turns it off."""
 
-        self.on_pod_delete: Callable[[Object, int | None], bool] = lambda document, grace_s: True
-        """Returns whether a pod is gone at once, by the pod and the seconds of grace of its deletion."""
+        self.on_delete: Final[dict[Kind, Callable[[Object, int | None], bool]]] = {}
+        """By kind: returns whether an object is gone at once, by the object and the seconds of grace of its deletion."""
 
         self._applied: Final[dict[tuple[ObjectRef, str], Object]] = {}
         """The last applied document, by object and field manager."""
@@ -104,7 +104,7 @@ class FakeKubernetes:
         if known is None:
             return
         self._compare(ref, uid, known["metadata"]["uid"])
-        if ref.kind == PODS and not self.on_pod_delete(known, grace_s):
+        if ref.kind in self.on_delete and not self.on_delete[ref.kind](known, grace_s):
             return
         self.remove(ref)
 

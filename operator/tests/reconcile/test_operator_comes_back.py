@@ -10,7 +10,8 @@ from operator_world.cluster import NAMESPACE
 from operator_world.simulation import SYNC, Simulation, operator_of
 from test_operator_acting import Bench, group
 
-from gantry_operator.api import CLAIMS, PODS, SECRETS, Object, labels_of, uid_of
+from gantry_operator.api import CLAIMS, EVENTS, PODS, SECRETS, Object, annotations_of, labels_of, uid_of
+from gantry_operator.errors import Unavailable
 from gantry_operator.objects import secret
 from gantry_operator.tokens import GroupSecret
 
@@ -90,6 +91,40 @@ async def test_secret_is_not_requested_when_all_brokers_run() -> None:
 
     await scene.pass_by(10, is_denied=True)
     assert len(scene.there) == 1
+
+
+async def test_failed_creation_is_repeated_within_seconds() -> None:
+    """No pod says that the Secret is missing, but the API server has not said either that it exists."""
+    scene = Deleted(is_begun=True)
+    scene.end()
+    scene.bench.api.fault_of = lambda verb, ref: Unavailable(str(ref), "injected", 500)
+    with pytest.raises(Unavailable):
+        await scene.pass_by(1)
+    scene.bench.api.fault_of = lambda verb, ref: None
+    await scene.pass_by(9)
+    assert scene.there == []
+
+    await scene.pass_by(1)
+    assert len(scene.there) == 1
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+async def test_request_to_replace_the_disk_of_a_running_broker_is_removed() -> None:
+    """It would give up the next disk that the member loses. Requests for other members stay."""
+    simulation = Simulation(SYNC)
+    await simulation.run_until_healthy()
+
+    simulation.cluster.annotate(replace_disk="0/2,5/1")
+
+    def left() -> str:
+        return str(annotations_of(simulation.cluster.group).get("gantry.dev/replace-disk"))
+
+    await simulation.run_until(lambda: left() == "5/1", "only the request for a member that does not exist is left")
+    await simulation.step()
+    [event] = [one for one in simulation.cluster.api.of_kind(EVENTS) if one["reason"] == "RequestDropped"]
+    assert "disk of member 2" in event["message"]
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------

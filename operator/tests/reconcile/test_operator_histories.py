@@ -13,7 +13,7 @@ import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
 from operator_world.simulation import ASYNC, SYNC, Simulation, operator_of
 
-from gantry_operator.api import ObjectRef, ref_of
+from gantry_operator.api import PODS, ObjectRef, ref_of
 from gantry_operator.errors import ApiError, Unavailable
 from gantry_operator.group_reconciler import GroupReconciler
 from gantry_operator.resource_loop import ResourceLoop
@@ -89,7 +89,7 @@ class History:
 
     def delete_by_force(self, pod: dict[str, Any]) -> None:
         """Delete a pod as `kubectl delete --force` does, without a confirmation of its machine."""
-        if self.cluster.api.on_pod_delete(pod, 0):
+        if self.cluster.api.on_delete[PODS](pod, 0):
             self.cluster.api.remove(ref_of(pod))
 
     async def run_until_healthy(self) -> None:
