@@ -37,10 +37,11 @@ from gantry_bench.send_figures import GantryPath
 from gantry_bench.usage import (
     Usage,
     count_files,
+    count_sockets,
     measure_rest,
     raise_file_limit,
     read_usage,
-    wait_for_closed_files,
+    wait_for_closed_sockets,
 )
 
 TOPIC: Final = "GantryBench"
@@ -229,10 +230,10 @@ class CurveRun:
     @contextmanager
     def _idle_clients(self, broker: CurveBroker, count: int) -> Iterator[None]:
         """Keep connections open, until the broker has closed them, too: it has a limit."""
-        before = count_files(broker.process_id)
+        before = count_sockets(broker.process_id)
         with IdleClients(broker.address, count).running():
             yield
-        wait_for_closed_files(broker.process_id, before + SPARE_CONNECTIONS // 2)
+        wait_for_closed_sockets(broker.process_id, before + SPARE_CONNECTIONS // 2)
 
     def _consumers(self, step: Step, name_server: str) -> tuple[dict[str, float], float]:
         with self._broker(step, name_server, connections=step.size) as broker, pinned(self._cores.load):
@@ -359,9 +360,9 @@ class CurveRun:
     def _send_repeatedly(self, broker: CurveBroker, mode: Mode) -> tuple[dict[str, float], float]:
         """Return medians of the repetitions of a load, and the largest use of cores by other programs."""
         turns, others = [], 0.0
-        files = count_files(broker.process_id)
+        sockets = count_sockets(broker.process_id)
         for _ in range(self._scale.repetitions):
-            wait_for_closed_files(broker.process_id, files + SPARE_CONNECTIONS // 2)
+            wait_for_closed_sockets(broker.process_id, sockets + SPARE_CONNECTIONS // 2)
             before, stored = read_usage(broker.process_id), read_progress(broker.address).messages
             run = self._load.run(mode, BODY_BYTES, target=broker.target, timing=load_timing(self._scale, mode))
             used = read_usage(broker.process_id).since(before)

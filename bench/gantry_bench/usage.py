@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -112,15 +113,24 @@ def count_files(process_id: int) -> int:
     return len(os.listdir(f"/proc/{process_id}/fd"))
 
 
-def wait_for_closed_files(process_id: int, count: int) -> None:
-    """Wait until a process has at most so many descriptors open: a server closes its connections after its clients.
+def count_sockets(process_id: int) -> int:
+    """Return how many of a process's descriptors are sockets."""
+    count = 0
+    for descriptor in os.scandir(f"/proc/{process_id}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            count += os.readlink(descriptor.path).startswith("socket:")
+    return count
+
+
+def wait_for_closed_sockets(process_id: int, count: int) -> None:
+    """Wait until a process has at most so many sockets: a server closes its connections after its clients.
 
     Raises BenchmarkFailed.
     """
     deadline = time.monotonic() + CLOSING_S
-    while (files := count_files(process_id)) > count:
+    while (sockets := count_sockets(process_id)) > count:
         if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"the broker still has {files} descriptors open, expected at most {count}")
+            raise BenchmarkFailed(f"the broker still has {sockets} sockets, expected at most {count}")
         time.sleep(0.05)
 
 

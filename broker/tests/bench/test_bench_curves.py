@@ -6,7 +6,9 @@ into values with the labels of the axes.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -546,20 +548,27 @@ def test_markers_of_the_page_are_those_of_the_curves() -> None:
     assert page.count("<!-- bench-scale: ") == len(tables)
 
 
-def test_wait_for_closed_files_ends_when_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_closed_sockets_ends_when_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker closes connections after its clients, and has a limit: the next load would be refused."""
     counts = iter([12, 11, 10, 3])
-    monkeypatch.setattr(usage, "count_files", lambda process_id: next(counts))
+    monkeypatch.setattr(usage, "count_sockets", lambda process_id: next(counts))
 
-    usage.wait_for_closed_files(1, 10)
+    usage.wait_for_closed_sockets(1, 10)
 
     assert next(counts) == 3
 
 
-def test_wait_for_closed_files_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_sockets_are_counted() -> None:
+    """A broker opens files of queues while it stores the messages of a run: those are no connections."""
+    before = usage.count_sockets(os.getpid())
+    with socket.socket(), open(os.devnull):
+        assert usage.count_sockets(os.getpid()) == before + 1
+
+
+def test_wait_for_closed_sockets_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that keeps connections open is a finding."""
-    monkeypatch.setattr(usage, "count_files", lambda process_id: 20)
+    monkeypatch.setattr(usage, "count_sockets", lambda process_id: 20)
     monkeypatch.setattr(usage, "CLOSING_S", 0.1)
 
-    with pytest.raises(errors.BenchmarkFailed, match="still has 20 descriptors open, expected at most 10"):
-        usage.wait_for_closed_files(1, 10)
+    with pytest.raises(errors.BenchmarkFailed, match="still has 20 sockets, expected at most 10"):
+        usage.wait_for_closed_sockets(1, 10)
