@@ -210,7 +210,7 @@ class GroupReconciler:
                 document = await patch_requests(self._context.api, document, change)
             except ApiError:
                 return  # the next round repeats it
-            text = f"shard {shard}: the request to replace the disk of member {member} is removed, which runs on its disk"
+            text = f"shard {shard}: the request to replace the disk of member {member}, which runs on it, is removed"
             self._events.append(Event(REQUEST_DROPPED, text))
 
     def _executed(self, action: act.Action, refusal: str) -> None:

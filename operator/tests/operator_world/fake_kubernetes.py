@@ -45,7 +45,7 @@ class FakeKubernetes:
         """Whether revisions and uids are compared; a twin, which is a test without this rule, turns it off."""
 
         self.on_delete: Final[dict[Kind, Callable[[Object, int | None], bool]]] = {}
-        """By kind: returns whether an object is gone at once, by the object and the seconds of grace of its deletion."""
+        """By kind: returns whether an object is gone at once, for the object and its seconds of grace."""
 
         self._applied: Final[dict[tuple[ObjectRef, str], Object]] = {}
         """The last applied document, by object and field manager."""
