@@ -114,6 +114,26 @@ def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: Stor
     assert world.bodies() == world.sent_bodies()
 
 
+def test_rot_before_a_failed_flush_costs_only_its_own_message(world: StoreWorld) -> None:
+    """What was flushed before is on the disk, also without a recovery point: the log does not end at the damage."""
+    world.send(count=6)
+    world.store.flush()
+    damaged, after = world.sent[1].end, world.sent[2].end
+    world.faulty_disk.fail_next("sync", errno.EIO)
+    world.send()
+    with pytest.raises(StoreFailed):
+        world.store.flush()
+    world.kill()
+    for name in ("recovery-point.json", "checkpoint"):
+        world.disk.remove(world.path(name))
+    world.overwrite(f"commitlog/{0:020d}", damaged + 60, b"XXXX")
+
+    report = world.open()
+
+    assert report.damaged == [(damaged, after)]
+    assert report.end >= world.sent[-2].end
+
+
 def test_range_of_a_failed_flush_is_rewritten_before_it_is_trusted(world: StoreWorld) -> None:
     """D4: the page cache shows bytes that are on no disk, and calls them clean: only rewriting them helps."""
     world.send(count=3)

@@ -19,6 +19,8 @@ from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, FLAG_INNER_BATCH, Sto
 from gantry_wire.properties import message_keys
 
 FILE_BYTES = 2048
+FAILED_AT_600 = {"failed_flushed": 600, "is_point_proved": True, "written": 1500}
+"""A flush failed when the log was flushed up to 600; what was written after that may be on no disk."""
 
 
 @pytest.mark.parametrize(
@@ -32,8 +34,23 @@ FILE_BYTES = 2048
         ({"point_through": 50, "is_point_proved": True}, StartPlan(100, 700, True, 700)),
         ({"point_through": 5000, "is_point_proved": True}, StartPlan(100, 700, True, 700)),
         ({"point_through": None, "is_point_proved": False, "sealed_flushed": 0}, StartPlan(100, 0, True, 0)),
+        (FAILED_AT_600 | {"point_through": 500}, StartPlan(500, 600, False, 600)),
+        (FAILED_AT_600 | {"point_through": 800}, StartPlan(800, 800, False, 800)),
+        (FAILED_AT_600 | {"point_through": None, "sealed_flushed": 0}, StartPlan(100, 600, True, 600)),
     ],
-    ids=["point", "clean", "point-beyond-seal", "unproved", "none", "expired", "beyond-files", "nothing-known"],
+    ids=[
+        "point",
+        "clean",
+        "point-beyond-seal",
+        "unproved",
+        "none",
+        "expired",
+        "beyond-files",
+        "nothing-known",
+        "failed-flush",
+        "failed-flush-before-point",
+        "failed-flush-alone",
+    ],
 )
 def test_the_start_is_the_proved_recovery_point_or_the_beginning(facts: dict[str, Any], plan: StartPlan) -> None:
     """Nothing unproved is used; the durable mark is the end of what is known to be on the disk: proved or sealed."""

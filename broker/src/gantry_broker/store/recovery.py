@@ -153,10 +153,10 @@ def plan_start(facts: StartFacts) -> StartPlan:
     is_point_usable = through is not None and facts.is_point_proved and facts.min_physical <= through <= facts.files_end
     start = through if is_point_usable and through is not None else facts.min_physical
     mark = INFINITE if facts.is_clean else max(facts.sealed_flushed, start if is_point_usable else 0)
+    complete = max(mark, facts.written)
     if facts.failed_flushed is not None:
-        mark = min(mark, max(facts.failed_flushed, start if is_point_usable else 0))
-    # After a failed flush the page cache may have dropped pages that were not written.
-    complete = mark if facts.failed_flushed is not None else max(mark, facts.written)
+        # Nothing that was written after the last good flush is trusted: the page cache drops what it could not write.
+        mark = complete = max(facts.failed_flushed, start if is_point_usable else 0)
     return StartPlan(start, mark, not is_point_usable, complete)
 
 

@@ -138,7 +138,7 @@ class Recovery:
             written=min(found.written, find_first_buffered(found.buffers, found.expected)),
         )
         plan = plan_start(facts)
-        self.durable_mark = min(plan.durable_mark, facts.files_end)
+        self.durable_mark = facts.sealed_flushed if plan.durable_mark == INFINITE else plan.durable_mark
         trusted = point if point is not None and not plan.is_full else None
         if trusted is not None:
             commit_log.note_store_time(trusted.timestamp_ms)
