@@ -343,6 +343,7 @@ async def test_member_of_an_out_of_service_machine_gets_a_new_disk() -> None:
     simulation.cluster.disconnect_node(node)
     simulation.cluster.switch_off_node(node)
     await simulation.run_until(lambda: not has_claim(simulation, uid_of(claim)), "the claim is given up")
+    await simulation.run_until(lambda: simulation.cluster.pod(0, 2) is not None, "the pod is made again")
     await simulation.run_until(simulation.is_healthy, "all is well on other machines", 300)
 
     assert simulation.cluster.node_of(0, 2) != node
