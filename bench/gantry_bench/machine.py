@@ -1,7 +1,7 @@
 """The machine of a run, and the other work on it meanwhile.
 
 Figures from a shared machine are only reliable if it was quiet, so every run is reported with the CPU time that other
-processes used, as a number of cores. Cores are assigned here too: one for the server, another for the load generator,
+programs used, as a number of cores. Cores are assigned here too: one for the server, another for the load generator,
 so that neither can take time from the other.
 """
 

@@ -147,7 +147,8 @@ def interrupt(names: Iterable[str], workers: int, *, pair_count: int, seed: int,
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="Run only each so manieth single interruption, for a quick look.",
+    metavar="N",
+    help="Run only one of N single interruptions, for a quick look.",
 )
 @click.option(
     "--workers", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1), help="Number of processes."

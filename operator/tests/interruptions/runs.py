@@ -50,9 +50,6 @@ class RunResult:
     objects: frozenset[tuple[str, str]] = frozenset()
     """Kind and name of every object in the end, but events, and volumes, whose names are new each time."""
 
-    is_met: bool = True
-    """Whether all planned interruptions happened."""
-
     @property
     def is_good(self) -> bool:
         return not self.violation and not self.stuck

@@ -156,9 +156,10 @@ class StoreContract(Protocol):
 
     # -- a slave's side, and changes of the whole log
     #
-    # The last methods wait for the disk, and so does ``start_copying``, which reads the part of the log that is in
-    # no queue yet. A ``LogCopier`` that was made before the log was truncated or discarded, or before a loss was
-    # accepted, must not be used afterwards: call ``start_copying`` again.
+    # The four methods before ``prepare_void`` wait for the disk, and so do the function that it returns, and
+    # ``start_copying``, which reads the part of the log that is in no queue yet. A ``LogCopier`` that was made before
+    # the log was truncated or discarded, or before a loss was accepted, must not be used afterwards: call
+    # ``start_copying`` again.
 
     def start_copying(self) -> LogCopier:
         """Switch to the slave role: from now on records are appended only through the returned copier."""
