@@ -48,7 +48,7 @@ class ProxyScale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FULL: Final = ProxyScale(
-    outstanding=(1, 64, 256), rounds=3, warm_up_ms=1_000, duration_ms=4_000, received_messages=8_000,
+    outstanding=(1, 64, 256), rounds=3, warm_up_ms=1_000, duration_ms=4_000, received_messages=40_000,
     first_warm_up_ms=20_000, idle_clients=10_000, idle_ms=10_000,
 )  # fmt: skip
 QUICK: Final = ProxyScale(

@@ -4,7 +4,7 @@ The kind of a message follows from its properties, as in RocketMQ: a half messag
 delivery time, with a message group, with a priority, or a normal one. It must be the kind of its topic.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 import msgspec
@@ -53,44 +53,56 @@ class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def read_messages(messages: Sequence[pb.Message], born_host: str, now_ms: int, limits: ProxyLimits) -> OutgoingMessage:
     """Return the messages of a request. Raises ProxyError for messages that must not be sent."""
-    if not messages:
+    count = len(messages)
+    if count == 0:
         raise ProxyError(pb.MESSAGE_CORRUPTED, "the request has no message")
-    if len(messages) > BATCH_MESSAGES_MAX:
-        raise ProxyError(
-            pb.PAYLOAD_TOO_LARGE, f"the request has {len(messages)} messages, at most {BATCH_MESSAGES_MAX}"
-        )
+    if count > BATCH_MESSAGES_MAX:
+        raise ProxyError(pb.PAYLOAD_TOO_LARGE, f"the request has {count} messages, at most {BATCH_MESSAGES_MAX}")
     first = messages[0]
     topic = topic_name(first.topic)
-    pairs = [_properties(one, topic, born_host, now_ms, limits) for one in messages]
-    kinds = {kind_of(one) for one in pairs}
-    for one in messages:
-        if one is not first and one.topic != first.topic:
-            raise ProxyError(pb.MESSAGE_CORRUPTED, "the messages of one request have different topics")
-        _check_body(one.body, limits)
-    if len(messages) > 1 and kinds != {pb.NORMAL}:
-        raise ProxyError(pb.MESSAGE_CORRUPTED, "only normal messages can be sent together")
     try:
-        if len(messages) > 1:
-            entries = [
-                BatchEntry(0, one.body, encode_properties(own_pairs))
-                for one, own_pairs in zip(messages, pairs, strict=True)
-            ]
-            body, text = encode_batch(entries), ""
-        else:
-            body, text = first.body, encode_properties(pairs[0]).decode()
+        if count == 1:
+            return _read_one(first, topic, born_host, now_ms, limits)
+        return _read_batch(messages, topic, born_host, now_ms, limits)
     except LocalProtocolError as error:
         raise ProxyError(pb.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
-    system = first.system_properties
+
+
+def _read_one(message: pb.Message, topic: str, born_host: str, now_ms: int, limits: ProxyLimits) -> OutgoingMessage:
+    """Return the only message of a request, as most requests have."""
+    pairs, body = _properties(message, topic, born_host, now_ms, limits), message.body
+    _check_body(body, limits)
+    born_ms = pairs.get(own.BORN_TIMESTAMP)
     return OutgoingMessage(
         topic=topic,
-        kind=kinds.pop(),
-        message_ids=tuple(one.system_properties.message_id for one in messages),
+        kind=kind_of(pairs),
+        message_ids=(pairs[wire.UNIQUE_KEY],),
         body=body,
-        properties=text,
-        sys_flag=_sys_flag(messages),
-        born_timestamp_ms=timestamp_ms(system.born_timestamp) if system.HasField("born_timestamp") else now_ms,
-        message_group=system.message_group if len(messages) == 1 else "",
+        properties=encode_properties(pairs).decode(),
+        sys_flag=_sys_flag(message),
+        born_timestamp_ms=now_ms if born_ms is None else int(born_ms),
+        message_group=pairs.get(own.SHARDING_KEY, ""),
     )
+
+
+def _read_batch(
+    messages: Sequence[pb.Message], topic: str, born_host: str, now_ms: int, limits: ProxyLimits
+) -> OutgoingMessage:
+    """Return the messages of a request that has several. What they have in common is that of the first."""
+    first = _read_one(messages[0], topic, born_host, now_ms, limits)
+    entries: list[BatchEntry] = []
+    for one in messages:
+        pairs = _properties(one, topic, born_host, now_ms, limits)
+        if one.topic != messages[0].topic:
+            raise ProxyError(pb.MESSAGE_CORRUPTED, "the messages of one request have different topics")
+        _check_body(one.body, limits)
+        if kind_of(pairs) != pb.NORMAL:
+            raise ProxyError(pb.MESSAGE_CORRUPTED, "only normal messages can be sent together")
+        if _sys_flag(one) != first.sys_flag:
+            raise ProxyError(pb.MESSAGE_CORRUPTED, "the messages of one request have different body encodings")
+        entries.append(BatchEntry(0, one.body, encode_properties(pairs)))
+    ids = tuple(one.system_properties.message_id for one in messages)
+    return msgspec.structs.replace(first, message_ids=ids, body=encode_batch(entries), properties="")
 
 
 def kind_of(properties: dict[str, str]) -> pb.MessageType:
@@ -120,40 +132,46 @@ def check_kind(topic_kind: str, kind: pb.MessageType, topic: str) -> None:
 
 def _properties(message: pb.Message, topic: str, born_host: str, now_ms: int, limits: ProxyLimits) -> dict[str, str]:
     system = message.system_properties
-    pairs = _user_properties(message, limits)
-    if system.tag:
-        pairs[wire.TAGS] = system.tag
-    if system.keys:
-        pairs[wire.KEYS] = wire.KEY_SEPARATOR.join(system.keys)
-    if not system.message_id.strip():
+    tag, keys, message_id = system.tag, system.keys, system.message_id
+    pairs = _user_properties(message.user_properties, tag, keys, limits)
+    if tag:
+        pairs[wire.TAGS] = tag
+    if keys:
+        pairs[wire.KEYS] = wire.KEY_SEPARATOR.join(keys)
+    if not message_id.strip():
         raise ProxyError(pb.ILLEGAL_MESSAGE_ID, "the message has no id")
-    pairs[wire.UNIQUE_KEY] = system.message_id
+    pairs[wire.UNIQUE_KEY] = message_id
     pairs[wire.WAIT_STORE] = "true"
     pairs[wire.PRODUCER_GROUP] = topic  # the group that a broker asks about an open transaction
-    if system.message_type == pb.TRANSACTION:
+    message_type = system.message_type
+    if message_type == pb.TRANSACTION:
         pairs |= _transaction_properties(system, limits)
     if system.HasField("delivery_timestamp"):
         pairs[wire.TIMER_DELIVER_MS] = str(_deliver_ms(system, now_ms, limits))
-    if system.message_group:
-        check_message_group(system.message_group, limits)
-        pairs[own.SHARDING_KEY] = system.message_group
+    if group := system.message_group:
+        check_message_group(group, limits)
+        pairs[own.SHARDING_KEY] = group
     if system.HasField("priority"):
         if not 0 <= system.priority <= PRIORITY_MAX:
             raise ProxyError(pb.BAD_REQUEST, f"the priority is {system.priority}, expected 0 to {PRIORITY_MAX}")
         pairs[own.PRIORITY] = str(system.priority)
-    if system.HasField("lite_topic") or system.message_type == pb.LITE:
+    if message_type == pb.LITE or system.HasField("lite_topic"):
         raise ProxyError(pb.UNSUPPORTED, "lite topics are not supported: send to an ordinary topic")
-    if system.trace_context:
-        pairs[own.TRACE_CONTEXT] = system.trace_context
+    if trace := system.trace_context:
+        pairs[own.TRACE_CONTEXT] = trace
     pairs[wire.BORN_HOST] = system.born_host.strip() or born_host
     if system.HasField("born_timestamp"):
         pairs[own.BORN_TIMESTAMP] = str(timestamp_ms(system.born_timestamp))
     return pairs
 
 
-def _user_properties(message: pb.Message, limits: ProxyLimits) -> dict[str, str]:
+def _user_properties(
+    properties: Mapping[str, str], tag: str, keys: Sequence[str], limits: ProxyLimits
+) -> dict[str, str]:
     """Return the properties of the application; its tag and keys count towards their limit."""
-    pairs, system = dict(message.user_properties), message.system_properties
+    if not properties and not tag and not keys:
+        return {}
+    pairs = dict(properties)
     if len(pairs) > limits.user_properties_max:
         raise ProxyError(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -161,10 +179,10 @@ def _user_properties(message: pb.Message, limits: ProxyLimits) -> dict[str, str]
         )
     for name, value in pairs.items():
         check_user_property(name, value, own.RESERVED)
-    check_tag(system.tag)
-    for key in system.keys:
+    check_tag(tag)
+    for key in keys:
         check_key(key)
-    size = len("".join((*pairs, *pairs.values(), system.tag, *system.keys)).encode())
+    size = len("".join((*pairs, *pairs.values(), tag, *keys)).encode())
     if size > limits.user_properties_bytes_max:
         raise ProxyError(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -207,12 +225,7 @@ def _check_body(body: bytes, limits: ProxyLimits) -> None:
         )
 
 
-def _sys_flag(messages: Sequence[pb.Message]) -> int:
-    flags = set()
-    for message in messages:
-        system = message.system_properties
-        flag = COMPRESSED if system.body_encoding == pb.GZIP else 0
-        flags.add(flag | (PREPARED if system.message_type == pb.TRANSACTION else 0))
-    if len(flags) > 1:
-        raise ProxyError(pb.MESSAGE_CORRUPTED, "the messages of one request have different body encodings")
-    return flags.pop()
+def _sys_flag(message: pb.Message) -> int:
+    system = message.system_properties
+    flag = COMPRESSED if system.body_encoding == pb.GZIP else 0
+    return flag | PREPARED if system.message_type == pb.TRANSACTION else flag

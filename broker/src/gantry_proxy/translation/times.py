@@ -28,4 +28,4 @@ def to_timestamp(ms: int) -> Timestamp:
 
 
 def _limited(ms: int) -> int:
-    return max(-_MS_MAX, min(_MS_MAX, ms))
+    return ms if -_MS_MAX <= ms <= _MS_MAX else max(-_MS_MAX, min(_MS_MAX, ms))

@@ -37,8 +37,10 @@ class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename=
         ext: dict[str, str] = {}
         for attribute, name in _names(type(self)):
             value = getattr(self, attribute)
-            if type(value) is str:  # the usual case, without a call
+            if type(value) is str:  # the usual cases, without a call
                 ext[name] = value
+            elif type(value) is int:
+                ext[name] = str(value)
             elif value is not None:
                 ext[name] = _text(value)
         return ext
