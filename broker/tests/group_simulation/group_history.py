@@ -34,7 +34,7 @@ from gantry_histories.load import Load
 from gantry_histories.recording import Recording, write_recording
 from gantry_histories.voids import find_void_offsets, without_void_offsets
 from group_simulation.fault_driver import FaultDriver
-from group_simulation.mixed_faults import MEMBERS, Fault, Plan
+from group_simulation.mixed_faults import MEMBERS, Fault, Guarantee, Plan
 from group_simulation.simulated_clock import MachineClock, virtual_time
 from group_simulation.simulated_machine import HA_PORT, PORT, STORE, Machine
 from group_simulation.simulated_network import SimulatedNetwork
@@ -49,6 +49,7 @@ from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel, RemotingError
 from gantry_spec.broker_conf import BrokerPlacement, broker_conf
+from gantry_spec.observed import PromotionRequest
 from gantry_status.orders import HaRole
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic
@@ -65,6 +66,8 @@ BODY_BYTES: Final = (0, 10, 100, 100, 1_000, 3_000)
 START_LIMIT_S: Final = 120.0
 SETTLE_LIMIT_S: Final = 180.0
 """How long the group may take to repair everything after the last fault, in virtual time."""
+PERSON_S: Final = 20.0
+"""How long a person watches a group that waits for a decision about lost messages."""
 SCRUB_DELAY_S: Final = 2.0
 SCRUB_INTERVAL_S: Final = 5.0
 """Scrubbing begins soon after a start and is repeated often, as histories are short."""
@@ -192,11 +195,23 @@ class GroupHistory:
         self.world.run(lambda: self.world.now >= begin + self.plan.load_s, self.plan.load_s + 10)
         self.driver.repair()
         self._call(self.load.stop(), 120.0)
+        if self.plan.guarantee is Guarantee.ASYNC:
+            self.world.after(PERSON_S, self._accept_loss)
         self.world.run(self.is_settled, SETTLE_LIMIT_S)
         if self.plan.is_log_rotting and self.driver.occurred[Fault.BIT_ROT]:
             passes = [self._scrub_passes(machine) + 2 for machine in self.machines]  # the present one may be past it
             self.world.run(lambda: self._are_scrubbed(passes), SETTLE_LIMIT_S)
         return self._call(self._read_end(), 120.0)
+
+    def _accept_loss(self) -> None:
+        """Request a promotion that may lose any amount, as a person must if nothing is known of the last master's end.
+
+        Only a group with asynchronous replication may come to that.
+        """
+        operator = self.operators[-1]
+        if "the possible loss is unknown" in operator.decision_text:
+            self.lease.request = PromotionRequest(id="the only one", loss_accepted=None)
+            operator.notes.append(f"{self.world.now:.3f} a person accepts any loss")
 
     def end(self) -> None:
         """End all processes, and close the only real file."""
@@ -265,6 +280,8 @@ class GroupHistory:
                 return f"member {machine.number} ends at {broker.store.log.wrote}, the master at {wrote}"
             if broker.replication.confirmed != wrote:
                 return f"member {machine.number} has confirmed {broker.replication.confirmed} of {wrote}"
+            if broker.store.guard.damage.damaged:
+                return f"member {machine.number} has damage at {broker.store.guard.damage.damaged[0].start}"
         return ""
 
     def is_settled(self) -> bool:

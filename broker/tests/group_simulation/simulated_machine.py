@@ -119,6 +119,8 @@ class Machine:
         except (OSError, BrokerError) as error:
             self.exits.append(f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - a broker that ends in this way has a bug
+            if not process.is_alive:
+                raise ProcessEnded from None  # it waited while it was closed, as no real process could
             self.errors.append(error)
         self.end(is_silent=False)
         raise ProcessEnded from None

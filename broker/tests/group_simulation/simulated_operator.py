@@ -39,6 +39,7 @@ from gantry_spec.observed import (
     ObservedLease,
     ObservedShard,
     Process,
+    PromotionRequest,
     Report,
     Role,
     last_report_after,
@@ -76,6 +77,8 @@ class LeaseStore:
     def __init__(self) -> None:
         self.record: LeaseRecord | None = None
         self.last_report: LastReport | None = None
+        self.request: PromotionRequest | None = None
+        """The promotion that a person requests; an annotation of the `BrokerGroup` in a cluster."""
 
     def replace(self, expected: str | None, record: LeaseRecord) -> bool:
         """Replace the record if it has the expected version."""
@@ -172,7 +175,7 @@ class SimulatedOperator:
         return ObservedShard(
             number=0, lease=ObservedLease(record=record, seen_ms=seen_ms),
             members=tuple(self._member(machine) for machine in self._machines.values()),
-            last_report=self._lease.last_report,
+            last_report=self._lease.last_report, request=self._lease.request,
         )  # fmt: skip
 
     # -- deciding ------------------------------------------------------------------------------------------------------
@@ -246,7 +249,8 @@ class SimulatedOperator:
             raise OrderRefused(f"{type(action).__name__} is no part of a history")
 
     async def clear_request(self, action: act.ClearRequest) -> None:
-        raise AssertionError("no person makes requests here")
+        if self._lease.request is not None and self._lease.request.id == action.request:
+            self._lease.request = None
 
     def empty_log_end(self, shard: int) -> int | None:
         return None

@@ -35,6 +35,9 @@ FORGET_SHARE: Final = 0.02
 """Share of the rounds before which it discards its offsets, and continues at those that the master has stored."""
 
 BYTES_MAX: Final = 1 << 20
+READ_RETRIES: Final = 60
+READ_PAUSE_S: Final = 0.5
+"""How often, and after which pause, a reader of a whole queue asks again for messages that are not shown."""
 
 
 class UnexpectedReply(Exception):
@@ -75,9 +78,12 @@ async def pull(
 
 async def read_queue(channel: Channel, queue: Queue) -> list[Stored]:
     """Return all messages of one queue, as a new reader receives them. Raises ``UnexpectedReply`` and
-    ``RemotingError``."""
+    ``RemotingError``.
+
+    Where the broker shows none for now, as it repairs the log or the queue, the reader tries again for a while.
+    """
     stored: list[Stored] = []
-    offset = 0
+    offset, retries = 0, READ_RETRIES
     while True:
         pulled = await pull(channel, "HistoryReaders", queue, offset, 30_000)
         for message in pulled.messages:
@@ -86,7 +92,10 @@ async def read_queue(channel: Channel, queue: Queue) -> list[Stored]:
         if pulled.next_offset == offset:
             if pulled.max_offset == offset or (pulled.max_offset <= 0 and offset == 0):
                 return stored
-            raise UnexpectedReply(f"{queue} at {offset} of {pulled.max_offset}: code {pulled.code}")
+            if pulled.code != ResponseCode.PULL_NOT_FOUND or retries == 0:
+                raise UnexpectedReply(f"{queue} at {offset} of {pulled.max_offset}: code {pulled.code}")
+            retries -= 1
+            await asyncio.sleep(READ_PAUSE_S)
         offset = pulled.next_offset
 
 
