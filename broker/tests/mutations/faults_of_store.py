@@ -46,7 +46,10 @@ STORE: Final = (
         "return _limit_to_acked(positions.wrote, positions)",
         "With SYNC_FLUSH a message is on the disk before its send is acknowledged.",
         process=("broker/tests/faults/test_fault_slow_sync.py",),
-        judges=("histories",),
+        judges=(
+            "groups",
+            "histories",
+        ),
         is_about_messages=True,
     ),
     Fault(

@@ -2,7 +2,7 @@
 
     unit            the tests near the changed module, as the first stage of the mutation run selects them
     process         tests that start real processes, which a fault names
-    histories, crash:CELL, replication, scenario:GUARD, services, pops, elections, damage:WORDS
+    groups, histories, crash:CELL, replication, scenario:GUARD, services, pops, elections, damage:WORDS
                     suites with a judge of histories: repeated with other seeds until the judge finds something
 
 A judge's finding counts only if the same command finds nothing in the tree without the fault.
@@ -43,8 +43,8 @@ class Suite(NamedTuple):
 UNIT: Final = Suite("unit", Kind.UNIT, 900.0)
 PROCESS: Final = Suite("process", Kind.PROCESS, 900.0)
 BUDGETS_S: Final = {
-    "histories": 420.0, "crash": 300.0, "replication": 600.0, "scenario": 240.0, "services": 300.0, "pops": 400.0,
-    "elections": 300.0, "damage": 300.0,
+    "groups": 240.0, "histories": 420.0, "crash": 300.0, "replication": 600.0, "scenario": 240.0, "services": 300.0,
+    "pops": 400.0, "elections": 300.0, "damage": 300.0,
 }  # fmt: skip
 """The budget of each judge, by the part of its name before the colon."""
 
@@ -78,6 +78,9 @@ def attempts_of(suite: Suite) -> Iterator[Attempt]:
 def _arguments(name: str, detail: str, seed: int) -> tuple[str, ...]:
     text = str(seed)
     match name:
+        case "groups":
+            some = ("--histories", "20", "--workers", "1", "--seed", str(seed * 1_000))
+            return (f"{TESTS}/group_simulation/run_group_histories.py", *some)
         case "histories":
             many = (f"{TESTS}/simulation/run_histories.py", "--histories", "50", "--workers", "1")
             return (*many, "--seed", str(seed * 1_000))
@@ -105,6 +108,7 @@ FINDINGS: Final = (
     re.compile(r"^\s*FOUND (?P<finding>.+)", re.MULTILINE),
     re.compile(r"^(?P<finding>fails at .+)", re.MULTILINE),
     re.compile(r"^seed \d+: (?P<finding>(?!.*kept every promise).+)\n  again: ", re.MULTILINE),
+    re.compile(r"^NOT GOOD seed \d+: (?P<finding>.+)", re.MULTILINE),
     re.compile(r"^FAULT .+\n\s+(?P<finding>.+)", re.MULTILINE),
 )
 """What a judge prints for a violation: those of groups, of the store, of elections, of damaged stores."""
