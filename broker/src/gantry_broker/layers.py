@@ -280,7 +280,7 @@ def build_replication(
     promises = PromiseFile(disk, settings.store_path)
     replication = Replication(
         settings, store, core_layer.table_sync, promises, run_exclusively=host.run_exclusively,
-        on_advanced=lambda: host.visibility.release_answers(),
+        on_advanced=lambda: host.visibility.release_answers(), on_acks_fall=lambda: host.visibility.make_visible(),
         on_log_appended=lambda: host.visibility.make_visible_soon(), clock_ms=core.clock.boot_ms,
         account=store_layer.account, certificates=store_layer.tls.replication,
         pause_retention=core_layer.retention.deletion_lock,

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -20,6 +21,7 @@ from group_simulation.history_tally import ALL_REQUIRED, Tally, read_tallies, wr
 from group_simulation.mixed_faults import REQUIRED, Fault, Guarantee, Plan, PlannedFault, plan_for
 from group_simulation.simulated_machine import STORE
 
+from gantry_broker.server.roles.master_replication import MasterReplication
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.store.damage import Damage
 from gantry_status.orders import HaRole
@@ -45,6 +47,15 @@ def test_history_keeps_every_promise(seed: int, tmp_path: Path) -> None:
     assert not result.problem, (result.problem, result.notes)
     assert not result.findings, (str(result.plan), [str(finding) for finding in result.findings])
     assert result.answers["ok"] > 20, "the history acknowledges too little to prove anything"
+
+
+@pytest.mark.verify(quick=2)
+@pytest.mark.parametrize("seed", [1842, 2153, 2657, 2987, 3588, 3857, 4209, 4441, 5889])
+def test_history_that_has_failed_once_holds(seed: int, tmp_path: Path) -> None:
+    """Each found a fault of brokers, operator or judges; a later change may give the seed another history."""
+    result = run_history(plan_for(seed), tmp_path, find_porcupine())
+
+    assert result.is_good, (str(result.plan), result.problem, result.findings, result.notes)
 
 
 @pytest.mark.verify
@@ -120,6 +131,57 @@ def test_group_does_not_go_on_without_void_records(tmp_path: Path) -> None:
         result = history_with_unreplicated_rot(tmp_path)
 
     assert "ends at" in result.problem or "has confirmed" in result.problem, (result.problem, result.notes)
+
+
+def lose_slaves_after_an_ack(driver: FaultDriver) -> None:
+    """Kill both slaves right after the next ack, before the message that it acknowledges is visible."""
+    machines = driver._machines
+    [master] = [one for one in machines if one.broker is not None and one.broker.roles.role is HaRole.MASTER]
+    assert master.broker is not None
+    broker, store = master.broker, master.broker.store
+    visibility = broker.visibility
+    release = visibility.release_answers
+
+    def release_and_lose_slaves() -> None:
+        release()
+        if master.broker is not broker or store.positions.confirmed <= store.dispatcher.dispatched:
+            return
+        patcher.stop()
+        for machine in machines:
+            if machine is not master:
+                machine.kill()
+        broker.replication.master.server.disconnect("slaves have died")
+
+    patcher = patch.object(visibility, "release_answers", release_and_lose_slaves)
+    patcher.start()
+
+
+def history_with_lost_slaves(directory: Path) -> HistoryResult:
+    """Run a history with one fault: both slaves die a moment after an ack."""
+    faults = tuple(PlannedFault(1.0 + number, Fault.KILL) for number in range(3))
+    plan = Plan(1, Guarantee.DURABLE, has_buffer=False, rotten=1, load_s=5.0, faults=faults)
+    with patch.object(FaultDriver, "_kill", lose_slaves_after_an_ack):
+        return run_history(plan, directory, find_porcupine())
+
+
+def test_acknowledged_message_is_shown_although_its_slaves_are_gone(tmp_path: Path) -> None:
+    """Consumers see the message at once, and not only when a slave acknowledges it again."""
+    result = history_with_lost_slaves(tmp_path)
+
+    assert result.is_good, (result.problem, result.findings, result.notes)
+
+
+def test_acknowledged_message_is_hidden_if_nothing_happens_before_acks_fall(tmp_path: Path) -> None:
+    """Both judges see that a message was acknowledged and not shown."""
+    begin = MasterReplication.__init__
+
+    def initialise(replication: MasterReplication, *arguments: Any, **options: Any) -> None:
+        begin(replication, *arguments, **options | {"on_acks_fall": lambda: None})
+
+    with patch.object(MasterReplication, "__init__", initialise):
+        result = history_with_lost_slaves(tmp_path)
+
+    assert any("OUTDATED" in str(finding) for finding in result.findings), (result.problem, result.notes)
 
 
 TWINS = {

@@ -248,6 +248,49 @@ async def test_slave_with_long_damage_is_accepted_and_healed() -> None:
         assert read_bodies(both.slave) == both.master.sent_bodies("orders")
 
 
+@pytest.mark.parametrize("number", [2, 5, 10])
+async def test_damaged_last_record_and_an_earlier_one_are_no_other_history(number: int) -> None:
+    """The records between them are the same: nothing after the last one could prove it."""
+    both = Pair()
+    both.master.append([both.master.draft("orders", body=b"x" * 3_000) for _ in range(16)])
+    assert locate_record(both.master, 15)[0] % TINY.mapped_file_size_commit_log == 0, "expected the first of its file"
+    await both.server.start("127.0.0.1", 0)
+    task = await both.follow()
+    try:
+        await wait_until(lambda: both.has_caught_up)
+        for stream in tuple(both.server.streams):
+            stream.end("ended by the test")
+        for damaged in (number, 15):
+            damage(both, "slave", number=damaged, at=2_000)
+
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await both.server.close()
+
+
+async def test_isolated_damage_is_not_skipped_past_equal_records() -> None:
+    """A small equal record between two damaged ones, the second of which is the last, proves that the logs are one."""
+    both = Pair()
+    for body_bytes in (3_000, 3_000, 300, 8_000):
+        both.master.append([both.master.draft("orders", body=b"x" * body_bytes)])
+    await both.server.start("127.0.0.1", 0)
+    task = await both.follow()
+    try:
+        await wait_until(lambda: both.has_caught_up)
+        for stream in tuple(both.server.streams):
+            stream.end("ended by the test")
+        for damaged in (1, 3):
+            damage(both, "slave", number=damaged, at=2_000)
+
+        await wait_until(lambda: both.has_caught_up and both.follower is not None and both.follower.is_streaming)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await both.server.close()
+
+
 @pytest.mark.parametrize("body_bytes", [40, 4_000])
 async def test_history_with_shifted_records_is_refused(body_bytes: int) -> None:
     """After the first twenty, records start at other offsets: that resembles damage, but continues up to the end."""
@@ -353,22 +396,30 @@ async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_ex
     await healer.close()
 
 
-@pytest.mark.parametrize("start", ["clean", "queues rebuilt"])
-async def test_healed_record_is_dispatched_to_its_queue(start: str) -> None:
-    """A start that builds queues skips damage; after healing, the message is in its queue at its place."""
+def start_with_damage(first: int, *, is_rebuilt: bool) -> StoreWorld:
+    """Return a started store in which two messages of a queue are damaged; its queues may have been lost."""
     world = make_world(0)
     world.send("orders", COUNT)
-    places = [locate_record(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
+    world.send("bills", 3)
+    places = [locate_record(world, number)[0] for number in (first, first + 1)]
     world.close()
     for offset in places:
         overwrite_log(world, offset + 90, b"\xee")
-    if start == "queues rebuilt":
+    if is_rebuilt:
         world.disk.remove_tree(world.path("consumequeue"))
         world.disk.remove(world.path("recovery-point.json"))
         world.disk.remove(world.path("checkpoint"))
     world.open()
+    return world
+
+
+@pytest.mark.parametrize("first", [0, DAMAGED, COUNT - 2], ids=["first two", "in the middle", "last two"])
+@pytest.mark.parametrize("is_rebuilt", [False, True], ids=["clean", "queues rebuilt"])
+async def test_healed_record_is_dispatched_to_its_queue(is_rebuilt: bool, first: int) -> None:
+    """A start that builds queues skips damage; after healing, the message is in its queue at its place."""
+    world = start_with_damage(first, is_rebuilt=is_rebuilt)
     sent = world.sent_bodies("orders")
-    assert read_bodies(world) == sent[:DAMAGED] + sent[DAMAGED + 2 :]
+    assert read_bodies(world) == sent[:first] + sent[first + 2 :]
 
     source = RecordSource(world)
     healer = Healer(world.store, lambda: [source], nullcontext)
@@ -377,7 +428,21 @@ async def test_healed_record_is_dispatched_to_its_queue(start: str) -> None:
     await healer.close()
 
     assert read_bodies(world) == sent
+    assert world.bodies("bills") == world.sent_bodies("bills")
     assert world.store.guard.damage.counters.lost == 0
+
+
+@pytest.mark.parametrize("first", [0, DAMAGED])
+async def test_readers_wait_before_damage_in_a_rebuilt_queue(first: int) -> None:
+    """Also before its first message: a reader that skipped to that one would never see the healed ones."""
+    world = start_with_damage(first, is_rebuilt=True)
+    healer = Healer(world.store, list, nullcontext, count_expected=lambda: 1)
+    healer.retry_damaged(1e6)
+
+    result = world.store.read("orders", 0, first, count_max=1, bytes_max=1 << 20, accept=None)
+
+    assert (result.is_waiting, result.next_offset, result.count) == (True, first, 0)
+    await healer.close()
 
 
 class RecordSource:

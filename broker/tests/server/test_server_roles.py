@@ -17,12 +17,13 @@ from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
-from gantry_broker.server.roles import role_host
+from gantry_broker.server.roles import role_host, tail_repair
 from gantry_broker.server.roles.role_status import count_slaves_to_compare
 from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.data_completeness import CompletenessRecord
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
+from gantry_store_files import segment_name
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import loads
@@ -100,6 +101,77 @@ async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
         assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked_offset()
         await wait_until_copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
+
+
+async def send_unconfirmed(master: Broker) -> int:
+    """Send two messages that too few slaves can confirm, and return where the second one begins in the log."""
+    assert await send(master, "a") != [0]
+    start = master.store.log.wrote
+    assert await send(master, "b") != [0]
+    return start
+
+
+def damage_record(directory: Path, start: int) -> None:
+    """Damage the length of the record at ``start`` in the first file of a log."""
+    with (directory / "commitlog" / segment_name(0)).open("r+b") as file:
+        file.seek(start)
+        file.write(b"\x7f")
+
+
+async def test_new_master_gives_no_offset_of_a_damaged_message_away(tmp_path: Path) -> None:
+    """It accepts sends only when the damaged end of its log is repaired from a slave."""
+    async with running_group(tmp_path) as members:
+        master = await members.start("master", **SYNC, inSyncReplicas="4")
+        slave = await members.slave(master, inSyncReplicas="3")
+        other = await members.slave(master, 2)
+        start = await send_unconfirmed(master)
+        await wait_until(lambda: slave.store.log.wrote == other.store.log.wrote == master.store.log.wrote)
+        damage_record(tmp_path / "slave-1", start)
+
+        await slave.orders.promote(2_000, [2], force=False)
+        assert slave.store.queues.get_or_create(TOPIC, 0).end == 1
+        assert not slave.roles._gate.may_append
+        await other.orders.follow(2_000, slave.settings.ha_address)
+        await wait_until(lambda: slave.roles._gate.may_append)
+
+        assert not slave.store.guard.damage.damaged
+        assert slave.store.queues.get_or_create(TOPIC, 0).end == 2
+
+
+async def test_new_master_gives_a_damaged_message_up_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No slave that may have it returns."""
+    monkeypatch.setattr(tail_repair, "WAIT_S", 0.2)
+    async with running_group(tmp_path) as members:
+        master = await members.start("master", **SYNC, inSyncReplicas="3")
+        slave = await members.slave(master, inSyncReplicas="3")
+        start = await send_unconfirmed(master)
+        await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
+        damage_record(tmp_path / "slave-1", start)
+
+        await slave.orders.promote(2_000, [2], force=False)
+        await wait_until(lambda: slave.roles._gate.may_append)
+
+        assert not slave.store.unplaced_damage
+        assert slave.store.queues.get_or_create(TOPIC, 0).end == 1
+
+
+async def test_promotion_of_a_master_hides_no_acknowledged_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unconfirmed tail is read again only after what was acknowledged is visible."""
+    monkeypatch.setattr(visibility, "VISIBILITY_DELAY_S", 3600.0)
+    async with running_group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+        assert await send(master, "a") == [0]
+        follow = slave.replication.slave.stop()
+
+        await master.orders.promote(2_000, [], force=False)
+        await follow
+
+        assert master.store.dispatcher.dispatched == master.store.log.wrote
 
 
 async def test_late_consumers_are_sent_only_to_slaves_with_a_broker_id(tmp_path: Path) -> None:

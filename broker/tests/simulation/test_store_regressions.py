@@ -236,9 +236,24 @@ def start_after_expired_messages_and_a_filler(simulated: SimulatedStore) -> None
     simulated.crash(Fault.POWER, 400)
 
 
+def start_after_a_power_loss_that_reads_all_that_is_left(simulated: SimulatedStore) -> None:
+    """A queue begins with its first message in the log, although a torn page hides which of its units have expired."""
+    simulated.append([300], queue=2)
+    for _ in range(6):
+        simulated.append([300], queue=0)
+    simulated.stop()
+    for _ in range(10):
+        simulated.append([300])
+    simulated.flush()
+    simulated.crash_at("sync_directory", 3, Fault.POWER_HOLE, 266)
+    simulated.remove_head(2)
+    simulated.reopen(Mode(medium=Medium.ANONYMOUS, is_sync=False, is_ahead=False, buffers=3, is_waiting=True))
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        start_after_a_power_loss_that_reads_all_that_is_left,
         start_after_expired_messages_and_a_filler,
         roll_in_an_append_that_was_cut_off,
         number_of_an_expired_queue_after_a_start_that_hid_a_tail_after_a_half_message,

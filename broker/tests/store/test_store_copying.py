@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from unittest import mock
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.errors import PoolExhausted, StoreCorrupt, StoreFull
+from gantry_broker.ha.store_log import SlaveStore
 from gantry_broker.store import copying
 from gantry_broker.store.copying import CopyRefused, LogCopier
 from gantry_broker.store.point_writer import RecoveryPointWriter
@@ -175,6 +176,115 @@ def test_copied_messages_are_visible_only_when_confirmed() -> None:
     slave.kill()
     slave.open()
     assert len(slave.bodies()) == 9, "expected that a start makes all messages visible"
+
+
+def damage_head(world: StoreWorld, start: int) -> Callable[[], None]:
+    """Damage the length of the record at ``start``, and return a function that repairs it."""
+    size = world.settings.mapped_file_size_commit_log
+    path = f"{world.root}/commitlog/{segment_name(start - start % size)}"
+    world.faulty_disk.flip(path, start % size, 0x40)
+    return lambda: world.faulty_disk.flip(path, start % size, 0x40)
+
+
+@pytest.mark.parametrize("number", [0, 3, 8], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("is_found_late", [True, False], ids=["dispatched", "collected"])
+def test_record_that_rots_before_it_is_confirmed_is_awaited(number: int, is_found_late: bool) -> None:
+    """Dispatch stops there until the record is repaired, and then shows it in its place."""
+    master, slave, copier = make_pair(is_pooled=False)
+    slave.store.guard.damage.set_healer(lambda damage: True)
+    master.send(count=9)
+    with mock.patch.object(copying, "KEPT_RECORDS_MAX", 0):
+        copy_log(master, slave, copier, 0, iter(lambda: 1, None))
+    start = borders(master)[number]
+    repair = damage_head(slave, start)
+    if not is_found_late:
+        copier = slave.store.start_copying()
+
+    assert not copier.dispatch(slave.store.log.wrote)
+    assert copier.is_waiting_for_repair
+    [damage] = slave.store.guard.damage.damaged
+    assert damage.start == start
+    assert len(slave.bodies()) <= number
+    repair()
+    slave.store.guard.damage.mark_healed(damage)
+    show_all(slave, copier)
+
+    assert slave.bodies() == master.sent_bodies()
+    assert not copier.is_waiting_for_repair
+
+
+def test_record_that_rots_before_it_is_confirmed_is_skipped_if_no_replica_has_it() -> None:
+    """Later messages become visible when the replicas were asked in vain."""
+    master, slave, copier = make_pair(is_pooled=False)
+    slave.store.guard.damage.set_healer(lambda damage: True)
+    master.send(count=9)
+    with mock.patch.object(copying, "KEPT_RECORDS_MAX", 0):
+        copy_log(master, slave, copier, 0, iter(lambda: 4, None))
+    damage_head(slave, borders(master)[3])
+    assert not copier.dispatch(slave.store.log.wrote)
+    [damage] = slave.store.guard.damage.damaged
+    slave.store.guard.damage.mark_not_healed(damage, "every replica lacks it", is_lost=True)
+
+    show_all(slave, copier)
+
+    bodies = master.sent_bodies()
+    assert slave.bodies() == [*bodies[:3], *bodies[4:]]
+
+
+@pytest.mark.parametrize("number", [0, 3, 7], ids=["first", "middle", "last but one"])
+@pytest.mark.parametrize("is_healed_first", [True, False], ids=["healed, then confirmed", "confirmed, then healed"])
+def test_message_that_a_promotion_has_left_out_returns_when_it_is_repaired(is_healed_first: bool, number: int) -> None:
+    """It has its place then, and the next message gets an offset of its own."""
+    master, slave, copier = make_pair(is_pooled=False)
+    slave.store.guard.damage.set_healer(lambda damage: True)
+    master.send(count=9)
+    copy_log(master, slave, copier, 0, iter(lambda: 4, None))
+    repair = damage_head(slave, borders(master)[number])
+    side = SlaveStore(slave.store)
+    side.copier = copier
+    side.promote(slave.store.identity.epochs)
+    [damage] = slave.store.unplaced_damage
+
+    for _ in range(2):
+        if is_healed_first:
+            repair()
+            slave.store.guard.damage.mark_healed(damage)
+        else:
+            slave.store.positions.set_acked(slave.store.log.wrote)
+            slave.store.advance()
+        is_healed_first = not is_healed_first
+
+    assert slave.bodies() == master.sent_bodies()
+    assert slave.append([slave.draft("orders", 0, body=b"new")])[1] == [9]
+
+
+@pytest.mark.parametrize("at", [12, 20, 120], ids=["queue id", "queue offset", "topic or body"])
+def test_search_finds_damage_in_every_field_of_an_unconfirmed_record(at: int) -> None:
+    """A wrong queue or queue offset would be taken for the message's own."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send(count=9)
+    copy_log(master, slave, copier, 0, iter(lambda: 4, None))
+    assert copier.find_damage() == []
+    start = borders(master)[5]
+    slave.faulty_disk.flip(f"{slave.root}/commitlog/{segment_name(0)}", start + at, 0x04)
+
+    assert copier.find_damage() == [start]
+
+
+def test_waiting_for_a_repair_indexes_no_message_again() -> None:
+    """What precedes the damaged record becomes visible, and is not read at each attempt."""
+    master, slave, copier = make_pair(is_pooled=False)
+    slave.store.guard.damage.set_healer(lambda damage: True)
+    master.send(count=9)
+    with mock.patch.object(copying, "KEPT_RECORDS_MAX", 0):
+        copy_log(master, slave, copier, 0, iter(lambda: 4, None))
+    damage_head(slave, borders(master)[7])
+
+    for _ in range(5):
+        assert not copier.dispatch(slave.store.log.wrote)
+
+    assert slave.bodies() == master.sent_bodies()[:7]
+    assert slave.store.dispatcher.dispatched == borders(master)[7]
 
 
 @pytest.mark.parametrize(

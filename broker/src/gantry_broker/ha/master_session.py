@@ -14,7 +14,7 @@ backwards.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
 from secrets import token_hex
 from typing import Final, NamedTuple, Protocol, final
@@ -43,27 +43,14 @@ from gantry_broker.ha.frames import (
     data_head,
     encode,
 )
-from gantry_broker.ha.history import (
-    PIECE_BYTES_MIN,
-    ChecksumQuery,
-    Comparison,
-    History,
-    ReadableLog,
-    Verdict,
-    compare,
-    find_fork,
-    refusal_text,
-)
-from gantry_wire.message import INT
+from gantry_broker.ha.history import Comparison, History, Verdict, compare, refusal_text
+from gantry_broker.ha.log_comparison import ComparedLog, Fork, LogComparison, Step
 
 BATCH_BYTES: Final = 256 << 10
 """Bytes in one frame of data, if the records allow it."""
 
-DIFFERENCES_MAX: Final = 64
-"""Differing places that one handshake examines. More means another log, or a disk beyond repair."""
 
-
-class MasterLog(ReadableLog, Protocol):
+class MasterLog(ComparedLog, Protocol):
     """The interface of the store that a session needs. Used by the loop's thread."""
 
     @property
@@ -74,14 +61,6 @@ class MasterLog(ReadableLog, Protocol):
 
     def rest_of_record(self, offset: int) -> bytes:
         """Return verified bytes from ``offset`` to the end of its record; empty where a record begins or is damaged."""
-        ...
-
-    def find_record_start(self, offset: int) -> int:
-        """Return the start of the record that contains ``offset``, or the end of the record before a damaged one."""
-        ...
-
-    def end_of_damage(self, offset: int) -> int:
-        """Return where the log is good again after the damage at ``offset``."""
         ...
 
     def append_tail(self, data: bytes, offset: int) -> None:
@@ -182,17 +161,7 @@ class MasterSession:
         self._preamble = b""
         self._nonce: Final = token_hex(16)
         self._verdict = Comparison(Verdict.FOREIGN, 0)
-        self._difference = (0, 0, b"")
-        """Range where the logs differ: begin, end, and this log's good records there."""
-
-        self._differences_examined = 0
-        self._skip_bytes = 0
-        """Bytes of the slave's damage that are skipped at a time; doubles while the damage continues."""
-
-        self._is_skip_unproved = False
-        """Whether bytes were skipped and no matching record after them has shown that they were only damaged."""
-
-        self._search: Generator[ChecksumQuery, Sequence[int], int | None] | None = None
+        self._comparison: LogComparison | None = None
 
     def __repr__(self) -> str:
         slave = f"{self.hello.broker_id}" if self.hello is not None else "?"
@@ -201,6 +170,11 @@ class MasterSession:
     @property
     def is_streaming(self) -> bool:
         return self.phase is Phase.STREAMING
+
+    @property
+    def _comparison_now(self) -> LogComparison:
+        assert self._comparison is not None, "a comparison has begun"
+        return self._comparison
 
     def close(self) -> None:
         """Remove the slave and its acks, because the connection is closed."""
@@ -248,9 +222,9 @@ class MasterSession:
             case Phase.HELLO, Hello():
                 return self._check_hello(message)
             case Phase.SUMS, Sums():
-                return self._continue_comparison(message.sums)
+                return self._continue_comparison(self._comparison_now.take_sums(message.sums))
             case Phase.EXAMINING, Range():
-                return self._resolve_difference(message.records)
+                return self._continue_comparison(self._comparison_now.take_records(message.records))
             case Phase.TAIL, Data():
                 return self._append_tail(message)
             case Phase.READY, Ready():
@@ -286,66 +260,25 @@ class MasterSession:
             return self._refuse(verdict.verdict.name.lower(), text)
         if verdict.verdict in (Verdict.COPY, Verdict.COPY_AGAIN):
             return self._welcome()
-        self._search = find_fork(self._log.read, max(hello.begin, self._log.history.begin), verdict.start)
-        return self._continue_comparison(None)
+        comparison = self._comparison = LogComparison(
+            self._log, max(hello.begin, self._log.history.begin), verdict.start,
+            file_bytes=facts.file_bytes, gives_ranges=hello.gives_ranges,
+        )  # fmt: skip
+        return self._continue_comparison(comparison.begin())
 
-    def _continue_comparison(self, sums: list[int] | None) -> Message:
-        """Continue the comparison before the common end with ``sums``, or begin it; return the next message."""
-        assert self._search is not None, "sums are requested by a search"
-        try:
-            query = next(self._search) if sums is None else self._search.send(sums)
-        except StopIteration as end:
-            if end.value is None:
+    def _continue_comparison(self, step: Step) -> Message:
+        """Request what the comparison before the common end needs next, or answer with its result."""
+        match step:
+            case SumsRequest():
+                self.phase = Phase.SUMS
+            case RangeRequest():
+                self.phase = Phase.EXAMINING
+            case Fork(offset=offset):
+                text = f"the slave's log differs from offset {offset} on, although the epochs are the same"
+                return self._refuse("fork", text)
+            case None:
                 return self._request_tail() if self._verdict.verdict is Verdict.AHEAD else self._welcome()
-            return self._examine_difference(end.value)
-        self.phase = Phase.SUMS
-        return SumsRequest(start=query[0], end=query[1], piece_bytes=query[2])
-
-    def _examine_difference(self, offset: int) -> Message:
-        """Request the slave's records at ``offset``, to distinguish two histories from damage."""
-        assert self.hello is not None, "only a slave that has sent its HELLO is compared"
-        if not self.hello.gives_ranges or self._differences_examined == DIFFERENCES_MAX:
-            return self._refuse_fork(offset)
-        self._differences_examined += 1
-        end = min(
-            offset + PIECE_BYTES_MIN,
-            self._verdict.start,
-            offset - offset % self._facts.file_bytes + self._facts.file_bytes,
-        )
-        begin = max(self._log.find_record_start(offset), self._log.history.begin)
-        self._difference = begin, end, self._log.read_verified_through(begin, end)
-        self.phase = Phase.EXAMINING
-        return RangeRequest(start=begin, end=end)
-
-    def _resolve_difference(self, theirs: bytes) -> Message:
-        """Compare the slave's good records: different ones are another history, missing ones are damaged.
-
-        After damage, the comparison of the rest continues. Damage is repaired when the stream is up, on whichever side
-        it is. Long damage of the slave, such as a whole file, is skipped in growing steps, if the records after it are
-        the same: another history differs up to the end.
-        """
-        begin, end, ours = self._difference
-        common = min(len(ours), len(theirs))
-        if ours[:common] != theirs[:common]:
-            return self._refuse_fork(begin)
-        resume = end
-        if begin + len(ours) < end and len(ours) <= common:
-            resume = self._log.end_of_damage(begin + common)
-        elif begin + common < end:
-            resume = begin + common + INT.unpack_from(ours, common)[0]
-            self._skip_bytes = 0 if common else max(PIECE_BYTES_MIN, 2 * self._skip_bytes)
-            self._is_skip_unproved &= not common
-            far = self._log.find_record_start(min(resume + self._skip_bytes, self._verdict.start - PIECE_BYTES_MIN))
-            if self._skip_bytes and far > resume:
-                resume, self._is_skip_unproved = far, True
-        if self._is_skip_unproved and resume >= self._verdict.start:
-            return self._refuse_fork(begin)
-        self._search = find_fork(self._log.read, resume, self._verdict.start)
-        return self._continue_comparison(None)
-
-    def _refuse_fork(self, offset: int) -> Refusal:
-        text = f"the slave's log differs from offset {offset} on, although the epochs are the same"
-        return self._refuse("fork", text)
+        return step
 
     def _request_tail(self) -> TailRequest:
         """Request the records of this epoch that only the slave has: the master has lost its end."""

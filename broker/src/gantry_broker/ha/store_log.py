@@ -127,8 +127,9 @@ class SlaveStore(StoreReader):
 
     @property
     def is_behind(self) -> bool:
-        """Whether confirmed messages are not visible yet because the disk has no room for queue units."""
-        return self.store.dispatcher.is_behind
+        """Whether confirmed messages wait for room on the disk for queue units, or for the repair of a damaged one."""
+        is_waiting_for_repair = self.copier is not None and self.copier.is_waiting_for_repair
+        return self.store.dispatcher.is_behind or is_waiting_for_repair
 
     def append(self, data: bytes, offset: int) -> None:
         """Append records. Raises what ``LogCopier.append`` raises."""
@@ -173,12 +174,20 @@ class SlaveStore(StoreReader):
             self.copier = self.store.start_copying()
 
     def promote(self, epochs: Sequence[Epoch]) -> None:
-        """Make this store a master's, whose last epoch in ``epochs`` is the new term's. Waits for the disk."""
-        copier, self.copier = self.copier, None
+        """Make this store a master's, whose last epoch in ``epochs`` is the new term's. Waits for the disk.
+
+        Damaged records that are in no queue yet are reported and left out. Raises ``StoreCorrupt`` for one that was
+        damaged at this moment; the next call tries again.
+        """
+        if self.copier is not None:
+            for offset in self.copier.find_damage():
+                self.store.report_unplaced(offset)
         if list(epochs) != self.store.identity.epochs:
             self.store.change_epochs(epochs)
-        if copier is not None:
-            copier.hold_undispatched()
+        if self.copier is not None:
+            self.copier.hold_undispatched()
+            self.copier = None
+            self.store.repair.is_copying = False
 
     def dispatch(self, confirmed: int) -> bool:
         """Make confirmed messages visible to consumers. Return False if more remain."""

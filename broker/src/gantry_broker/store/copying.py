@@ -30,6 +30,7 @@ from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFields, parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
+from gantry_broker.store.tail_damage import find_damage
 from gantry_speedups import native
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, RecordFault, check_record
 from gantry_wire.plain_records import PlainRecord, PlainRun, plain_records
@@ -70,10 +71,9 @@ class Piece(NamedTuple):
 
 
 def _size_of(check: RecordCheck, offset: int) -> int:
-    """Return the size of the record at ``offset``.
+    """Return the size of the record at ``offset``. Raises ``StoreCorrupt`` if it has none.
 
-    The record was checked before it was appended. If it has no size now, it was damaged since, and ``StoreCorrupt`` is
-    raised.
+    The record was checked before it was appended, so it was damaged since.
     """
     if check.size <= 0:
         raise StoreCorrupt(offset, "a record of the log was damaged after it was copied, before it became visible")
@@ -96,10 +96,21 @@ class LogCopier:
         *,
         seals: Seals,
         delay_levels_ms: tuple[int, ...],
-        damaged: Callable[[], Sequence[tuple[int, int]]] = tuple,
+        damaged: Callable[[bool], Sequence[tuple[int, int]]],
+        report_damaged: Callable[[int], None],
+        end_of_damage: Callable[[int], int],
     ) -> None:
-        """Create a copier. ``damaged`` returns the damaged ranges of the log, in order."""
+        """Create a copier. ``damaged`` returns the damaged ranges of the log that no replica repairs, in order.
+
+        With True it also returns those that one may repair. ``report_damaged`` requests the repair of a damaged record,
+        in the loop's thread only. ``end_of_damage`` returns where the log is good again after one.
+        """
+        self.is_waiting_for_repair = False
+        """Whether the last ``dispatch`` has stopped at a record that was damaged after it was copied."""
+
         self._damaged: Final = damaged
+        self._report_damaged: Final = report_damaged
+        self._end_of_damage: Final = end_of_damage
         self._seals: Final = seals
         self._log: Final = log
         self._dispatcher: Final = dispatcher
@@ -220,8 +231,10 @@ class LogCopier:
     def dispatch(self, confirmed: int) -> bool:
         """Make records before ``confirmed`` visible, about ``DISPATCH_BYTES_MAX`` at most. Return False if more remain.
 
-        It also returns False if the disk has no space for a queue's entries; the next call tries again.
+        It also returns False if the disk has no space for a queue's entries, or if a record was damaged after it was
+        copied. The next call tries again: a repaired record takes its place, and one that no replica has is skipped.
         """
+        self.is_waiting_for_repair = False
         dispatcher, pieces = self._dispatcher, self.pieces
         start = end = dispatcher.dispatched
         _, last_record, timestamp_ms = dispatcher.last_dispatched
@@ -242,7 +255,25 @@ class LogCopier:
                 pieces.appendleft(Piece(end, last_record, timestamp_ms))
                 dispatcher.mark_behind()
                 return False
+            except StoreCorrupt as error:
+                pieces.appendleft(Piece(end, last_record, timestamp_ms))
+                self._show_before(error.offset, start)
+                self._report_damaged(error.offset)
+                self.is_waiting_for_repair = True
+                return False
         return not pieces or pieces[0].end > confirmed
+
+    def _show_before(self, offset: int, start: int) -> None:
+        """Make the records of ``[start, offset)`` visible, if the last one that was dispatched ends at ``offset``."""
+        scan_dispatcher, log = self._scan_dispatcher, self._log
+        last = scan_dispatcher.last_record
+        extent = log.at(last) if last >= start else None
+        if extent is None:
+            return
+        check = check_record(extent.view, last - extent.base_offset, physical_offset=last, verify_crc=False)
+        if check.is_good and last + check.size == offset:
+            touched = scan_dispatcher.take_touched()
+            self._dispatcher.make_visible(offset, last, log.last_timestamp_ms, touched)
 
     def _dispatch_range(
         self, start: int, end: int, last_record: int, timestamp_ms: int, records: list[PlainRecord] | None
@@ -257,9 +288,14 @@ class LogCopier:
         dispatcher.make_visible(end, last_record, timestamp_ms, scan_dispatcher.take_touched())
 
     def _scan_range(self, start: int, end: int) -> None:
-        """Read ``[start, end)`` of the log, and dispatch its records to queues and index."""
+        """Read ``[start, end)`` of the log, and dispatch its records to queues and index, up to a damaged one.
+
+        Raises ``StoreCorrupt`` for a damaged record that may be repaired: what it seems to contain is wrong.
+        """
         scan_dispatcher = self._scan_dispatcher
-        for base, view, stop in self._undamaged_parts(start, end):
+        awaited = {*self._damaged(True)} - {*self._damaged(False)}
+        damaged = min((begin for begin, _ in awaited if start <= begin < end), default=end)
+        for base, view, stop in self._undamaged_parts(start, damaged):
             offset = base
             while offset < stop and not self._is_blank(offset):
                 run = PlainRun(view, offset - base, stop - base, base, is_sealed=False, verify_crc=False)
@@ -271,13 +307,17 @@ class LogCopier:
                 if check.is_good:
                     scan_dispatcher.dispatch_record(view, offset - base, offset, check.size)
                 offset += _size_of(check, offset)
+        if damaged < end:
+            raise StoreCorrupt(damaged, "it is being repaired")
 
-    def _undamaged_parts(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
+    def _undamaged_parts(
+        self, start: int, end: int, *, is_final: bool = False
+    ) -> Iterator[tuple[int, memoryview, int]]:
         """Yield (start, bytes from there on, end) of the undamaged parts of ``[start, end)``, in contiguous memory.
 
-        Existing damage was reported at the start. Its messages return if a replica has them.
+        A damaged part that may be repaired counts as undamaged, unless ``is_final``. Its messages return when it is.
         """
-        for damage_start, damage_end in self._damaged():
+        for damage_start, damage_end in self._damaged(is_final):
             if start < damage_end and damage_start < end:
                 yield from self._contiguous_parts(start, max(start, damage_start))
                 start = min(end, damage_end)
@@ -323,29 +363,40 @@ class LogCopier:
                     last_record, offset, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
                 if offset < limit:
                     check = check_record(view, offset - base, physical_offset=offset, verify_crc=False)
-                    _size_of(check, offset)
                     if check.is_good:
                         fields = parse_record_fields(view, offset - base, check.size, self._delay_levels_ms)
                         last_record, newest_ms = offset, max(newest_ms, fields.store_timestamp_ms)
-                    offset += check.size
+                    offset = offset + check.size if check.size > 0 else min(stop, self._end_of_damage(offset))
                 self.pieces.append(Piece(offset, last_record, newest_ms))
         if self.pieces and self.pieces[-1].end < wrote:
             self.pieces.append(Piece(wrote, -1, newest_ms))  # The log ends with damage.
 
+    def find_damage(self) -> list[int]:
+        """Return where the records begin that are in no queue yet and were damaged after they were copied.
+
+        Every byte is verified, which may take long: call it in a worker thread that owns the store.
+        """
+        start = self._undispatched_start()
+        parts = self._undamaged_parts(start, self.pieces[-1].end if self.pieces else start)
+        return find_damage(parts, self._seals, self._is_blank, self._end_of_damage)
+
     def hold_undispatched(self) -> None:
         """Pass all pieces to the dispatcher, which holds them until they are confirmed: this store becomes a master's.
 
-        The queue offsets of their messages count as assigned from now on, so that new messages get later ones.
+        The queue offsets of their messages count as assigned from now on, so that new messages get later ones. Damaged
+        records are left out. Raises ``StoreCorrupt`` at one that ``find_damage`` has not found: the next call
+        continues there.
         """
         while self.pieces:
-            self._hold_piece(self.pieces.popleft())
+            self._hold_piece(self.pieces[0])
+            self.pieces.popleft()
         self._kept = 0
 
     def _hold_piece(self, piece: Piece) -> None:
         units: list[HeldUnit] = []
         drafts: list[Draft] = []
         physical_offsets: list[int] = []
-        for base, view, stop in self._undamaged_parts(self._undispatched_start(), piece.end):
+        for base, view, stop in self._undamaged_parts(self._undispatched_start(), piece.end, is_final=True):
             offset = base
             while offset < stop and not self._is_blank(offset):
                 check = check_record(view, offset - base, physical_offset=offset, verify_crc=False)

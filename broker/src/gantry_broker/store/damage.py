@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.identity import LOG_END_MAX
 
 log = logging.getLogger(__name__)
 
@@ -215,14 +216,15 @@ class DamageTable:
         damage = self.report(offset, size, **extra)
         return damage is not None and damage.must_wait(self._clock.monotonic_ms(), self._heal_wait_ms)
 
-    def must_wait_before_gap(self) -> bool:
+    def must_wait_before_gap(self, before: int = LOG_END_MAX) -> bool:
         """Return whether a reader must wait before a queue offset whose message a start did not find in the log.
 
-        The message may lie in any damaged range that may still be healed; then it is put into the queue.
+        The message may lie in any damaged range that begins before ``before`` and may still be healed; then it is put
+        into the queue.
         """
         now_ms, wait_ms = self._clock.monotonic_ms(), self._heal_wait_ms
         # A list, and not ``any`` over a generator, since the wait must begin for all ranges.
-        waits = [damage.must_wait(now_ms, wait_ms) for damage in self._damage.values()]
+        waits = [damage.must_wait(now_ms, wait_ms) for damage in self._damage.values() if damage.start < before]
         return any(waits)
 
     def may_be_healed(self, offset: int) -> bool:

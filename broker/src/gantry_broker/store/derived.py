@@ -139,7 +139,9 @@ class DerivedFiles:
         queue.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
         first, last = queue.limit_to_files(0, queue.files.end_offset // CONSUME_UNIT_BYTES)
         end = queue.find_end(first, last, lambda unit: unit[1] > 0 and 0 <= unit[0] < before)
-        queue.min_offset = self._search.find_start(queue, first, end)
+        # If the whole log is read again, every message of a kept unit has expired, also where a unit is uncertain.
+        is_all_read = before <= self._log.min_physical
+        queue.min_offset = end if is_all_read else self._search.find_start(queue, first, end)
         found_end = queue.find_end(end, last, lambda unit: unit[1] > 0 and 0 <= unit[0] < written)
         queue.end = queue.readable_end = queue.flushed_end = end
         queue.unit_sums.reset(end)

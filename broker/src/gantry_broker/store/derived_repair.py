@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.errors import StoreFailed, StoreFull
@@ -25,10 +26,13 @@ from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFields, parse_record_fields
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.scan_dispatcher import ScanDispatcher
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES
 from gantry_broker.store.sliced_scan import LogScan
 
 log = logging.getLogger(__name__)
 
+BEGIN_UNITS_MAX: Final = 1_000
+"""By how many units a queue begins earlier at once; for more it is rebuilt by the next start."""
 RETRY_INTERVAL_MS: Final = 10_000
 """How long a rebuild waits after a full disk or another error of the disk, in milliseconds."""
 
@@ -188,6 +192,13 @@ class DerivedRepair:
         self._guard: Final = guard
         self._delay_levels_ms: Final = delay_levels_ms
         self._on_repaired: Final = on_repaired
+        self._dispatcher: Final = dispatcher
+        self._request_point: Final = request_point
+        self.is_copying = False
+        """Whether the log is a slave's, which is dispatched as the master confirms it."""
+
+        self._deferred: list[tuple[int, int]] = []
+        """Healed records beyond the visible end of the log."""
         guard.damage.on_healed.append(self._repair_healed_range)
 
     def __repr__(self) -> str:
@@ -203,9 +214,63 @@ class DerivedRepair:
 
     def reset(self) -> None:
         """Discard all state of repairs, because the log or its queues are about to be replaced."""
+        self._deferred.clear()
         self.queues.reset()
         if self.index is not None:
             self.index.reset()
+
+    def place_deferred(self) -> None:
+        """Place the healed records that were not visible when they were healed, and are now.
+
+        A master has held the units without them.
+        """
+        if not self._deferred:
+            return
+        dispatched = self._dispatcher.dispatched
+        due = [(start, end) for start, end in self._deferred if end <= dispatched]
+        self._deferred = [one for one in self._deferred if one not in due]
+        for start, end in due:
+            self._repair_healed_range(start, end)
+
+    def _place_unit(self, queue: ConsumeQueue, fields: RecordFields, physical: int, size: int) -> bool:
+        """Write the unit of a healed record where its queue was built without it. Return whether that was so.
+
+        A queue that has no place for it now is rebuilt by the next start.
+        """
+        number, unit = fields.queue_offset, UNIT.pack(physical, size, fields.tags_code)
+        if physical >= self._dispatcher.dispatched:
+            self._defer(queue, number, physical, size)
+            return False
+        try:
+            if queue.min_offset <= number < queue.readable_end:
+                stored = queue.unit(number)
+                if stored is None or stored[1] != FILLER_SIZE:
+                    return False
+                queue.replace_unit(number, unit)
+                return True
+            if number < queue.min_offset and _begin_at(queue, number, unit):
+                return True
+            if number >= queue.readable_end < queue.end:
+                self._defer(queue, number, physical, size)
+                return False
+            if number >= queue.readable_end:
+                if queue.stored_unit(queue.readable_end - 1)[0] > physical:
+                    return False  # newer messages were stored although its offset was unknown
+                queue.put(number, physical, size, fields.tags_code)
+                return True
+        except StoreFull as exc:
+            extra = {"offset": physical, "reason": str(exc)}
+            log.error("healed message is not in its queue; the next start rebuilds the queue", extra=extra)
+        queue.mark_corrupt()
+        self._request_point()
+        return False
+
+    def _defer(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> None:
+        """Place a healed record later, and give no other message its offset. A slave's dispatch places it itself."""
+        if not self.is_copying:
+            self._deferred.append((physical, physical + size))
+            if number >= queue.end:
+                queue.reserve_offset(number)
 
     def _repair_healed_range(self, start: int, end: int) -> None:
         """Add the healed range ``[start, end)`` of the log to queues and index, where they were built without it."""
@@ -218,20 +283,36 @@ class DerivedRepair:
             fields = parse_record_fields(view, position, stop - position, self._delay_levels_ms)
             for listener in self.on_healed_record:
                 listener(fields.topic, start + position)
-            queue = self._table.get(fields.topic, fields.queue_id)
-            number = fields.queue_offset
             is_deleted = self._table.is_deleted(fields.topic, start + position)
             if self.index is not None and not is_deleted and self.index.index_healed_record(fields, start + position):
                 is_index_behind = True
-            is_wanted = fields.is_queued and not is_deleted
-            if queue is not None and is_wanted and queue.min_offset <= number < queue.readable_end:
-                unit = queue.unit(number)
-                if unit is not None and unit[1] == FILLER_SIZE:
-                    queue.replace_unit(number, UNIT.pack(start + position, stop - position, fields.tags_code))
-                    touched.add(queue)
+            if fields.is_queued and not is_deleted:
+                with suppress(ValueError):  # the topic has a name that no directory can have
+                    queue = self._table.get_or_create(fields.topic, fields.queue_id)
+                    if self._place_unit(queue, fields, start + position, stop - position):
+                        touched.add(queue)
             position = stop
         if is_index_behind:
             for wake in self.on_damage:
                 wake()
         if touched:
             self._on_repaired(touched)
+
+
+def _begin_at(queue: ConsumeQueue, offset: int, unit: bytes) -> bool:
+    """Begin a queue at ``offset``, which lies before it, with this unit. Return False without a file for it.
+
+    The queue was built without the message. Those between it and the first one are lost.
+    """
+    filler, first = UNIT.pack(UNIT.unpack(unit)[0], FILLER_SIZE, 0), queue.min_offset
+    if first - offset > BEGIN_UNITS_MAX or queue.files.mapped_at(offset * CONSUME_UNIT_BYTES) is None:
+        return False
+    queue.min_offset = offset
+    try:
+        for number in range(first - 1, offset, -1):
+            queue.replace_unit(number, filler)
+        queue.replace_unit(offset, unit)
+    except StoreFull:
+        queue.min_offset = first
+        raise
+    return True

@@ -23,6 +23,7 @@ from gantry_broker.store.append import append_batch, append_contiguous
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.contract import StoreContract
 from gantry_broker.store.copying import LogCopier
+from gantry_broker.store.damage import Damage, DamageState
 from gantry_broker.store.derived_repair import DerivedRepair
 from gantry_broker.store.dispatcher import QueuesListener
 from gantry_broker.store.draft import Draft
@@ -75,6 +76,10 @@ class MessageStore(StoreContract):
         self._store_host: Final = store_host
         self._is_awaited: Final = is_awaited
         self._skipped_damage: list[tuple[int, int]] = []
+        self._met: set[int] = set()
+        """Starts of the damaged ranges that the start or a copier has met."""
+        self._given_up: set[int] = set()
+        """Starts of those whose messages are not waited for."""
         lifecycle = self._lifecycle = StoreLifecycle(
             root, settings, disk=disk, clock=clock, listeners=self.on_appended, on_fatal=on_fatal,
             on_progress=on_progress, open_volume=open_volume, memory_scope=memory_scope,
@@ -130,6 +135,7 @@ class MessageStore(StoreContract):
             progress, is_flushing=is_flushing, on_locked=on_locked, is_unconfirmed_hidden=is_unconfirmed_hidden
         )
         self._skipped_damage = report.damaged
+        self._met = {start for start, _ in report.damaged}
         for start, end in report.damaged:
             if end <= self.log.wrote:
                 self.guard.damage.report(start, end - start)  # healed as soon as a replica is connected
@@ -145,7 +151,9 @@ class MessageStore(StoreContract):
     def advance(self) -> bool:
         self.log.return_buffers()
         self.repair.queues.enqueue_shortened()
-        return not self.dispatcher.is_held or self.dispatcher.release(self.positions.confirmed)
+        is_done = not self.dispatcher.is_held or self.dispatcher.release(self.positions.confirmed)
+        self.repair.place_deferred()
+        return is_done
 
     @property
     def is_writable(self) -> bool:
@@ -258,17 +266,52 @@ class MessageStore(StoreContract):
         index_batch = None if index is None else index.put_batch
         scan_dispatcher = ScanDispatcher(self.log, self.queues, index_batch, levels_ms, is_tracking_touched=True)
         self.dispatcher.hold()
+        self.repair.is_copying = True
         copier = LogCopier(
             self.log, self.dispatcher, self.queues, scan_dispatcher, seals=self.identity.ownership_at,
-            delay_levels_ms=levels_ms, damaged=self._unhealed_ranges,
+            delay_levels_ms=levels_ms, damaged=self._unhealed_ranges, report_damaged=self.report_unplaced,
+            end_of_damage=self.guard.end_of_damage,
         )  # fmt: skip
         copier.collect_undispatched()
         return copier
 
-    def _unhealed_ranges(self) -> list[tuple[int, int]]:
-        """Return the damaged ranges that the start has skipped and that are not healed yet."""
-        known = {damage.start for damage in self.guard.damage.damaged}
-        return [(start, end) for start, end in self._skipped_damage if start in known]
+    def _unhealed_ranges(self, is_final: bool) -> list[tuple[int, int]]:
+        """Return the damaged ranges that the start has skipped, and others that no replica repairs.
+
+        With ``is_final`` also those that one may repair: units are made without them.
+        """
+        damaged = self.guard.damage.damaged
+        known = {damage.start for damage in damaged}
+        skipped = [(start, end) for start, end in self._skipped_damage if start in known]
+        lost = [
+            (damage.start, damage.end)
+            for damage in damaged
+            if damage.start in self._given_up
+            or (damage.start in self._met and (is_final or damage.state is not DamageState.HEALING))
+        ]
+        return sorted({*skipped, *lost})
+
+    @property
+    def unplaced_damage(self) -> list[Damage]:
+        """The damaged ranges that may have messages with unknown queue offsets, and that a replica may have.
+
+        A store that is a master's must not continue its queues before they are repaired: a new message could get such
+        an offset.
+        """
+        return [
+            damage
+            for damage in self.guard.damage.damaged
+            if damage.start in self._met - self._given_up and damage.state is DamageState.HEALING
+        ]
+
+    def report_unplaced(self, offset: int) -> None:
+        """Report a damaged record that is in no queue yet, so that it is repaired."""
+        self._met.add(offset)
+        self.guard.damage.report(offset)
+
+    def give_up_unplaced(self) -> None:
+        """Continue the queues without the messages of ``unplaced_damage``. Those that are repaired may stay hidden."""
+        self._given_up |= {damage.start for damage in self.unplaced_damage}
 
     def truncate(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
         self.repair.reset()
@@ -284,6 +327,8 @@ class MessageStore(StoreContract):
         """Remove recorded damage after ``end``, where the log is truncated: other records will be copied there."""
         self.guard.damage.truncate(end)
         self._skipped_damage = [(start, min(stop, end)) for start, stop in self._skipped_damage if start < end]
+        self._given_up = {start for start in self._given_up if start < end}
+        self._met = {start for start in self._met if start < end}
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:
         change_epochs(self._lifecycle, epochs)

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from gantry_broker.errors import QueueRebuilding
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
+from gantry_broker.store.identity import LOG_END_MAX
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.mapped_file import Extent
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
@@ -163,6 +164,15 @@ def read_messages(
     ``UNITS_SCANNED_MIN``, or ``count_max`` if that is more.
     """
     if queue is None or not queue.min_offset <= offset < queue.readable_end:
+        if (
+            queue is not None
+            and offset < queue.min_offset
+            and guard.damage.must_wait_before_gap(_first_physical(queue))
+        ):
+            # A start has begun the queue after damage, in which the message may lie.
+            return ReadResult(
+                ReadStatus.OFFSET_OVERFLOW_ONE, offset, queue.min_offset, queue.readable_end, is_waiting=True
+            )
         fault = offset_fault(queue, offset)
         assert fault is not None
         return fault
@@ -289,6 +299,11 @@ def read_messages(
             check_lost_or_repair(queue, number, physical)
             raise QueueRebuilding(queue.topic, queue.queue_id, number)
     return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, body, count)
+
+
+def _first_physical(queue: ConsumeQueue) -> int:
+    """Return where the first message of a queue begins in the log."""
+    return queue.stored_unit(queue.min_offset)[0] if queue.min_offset < queue.readable_end else LOG_END_MAX
 
 
 def _is_full(units: bytes, count: int, total: int, bytes_max: int) -> bool:

@@ -35,9 +35,11 @@ class MasterReplication:
         secret: GroupSecret,
         *,
         on_advanced: Callable[[], None],
+        on_acks_fall: Callable[[], None],
     ) -> None:
         """``on_advanced`` releases requests that wait for a position of the log.
 
+        ``on_acks_fall`` is called before acks stop counting, and makes visible what they have confirmed.
         ``slave_store`` receives the tails of slaves while this broker compares.
         """
         self.policy: Final = policy
@@ -56,6 +58,7 @@ class MasterReplication:
         self._tables: Final = tables
         self._secret: Final = secret
         self._on_advanced: Final = on_advanced
+        self._on_acks_fall: Final = on_acks_fall
         self._loop: Final = asyncio.get_running_loop()
         self._facts: MasterFacts | None = None
         self._on_refused: Callable[[MasterSession], None] | None = None
@@ -117,9 +120,13 @@ class MasterReplication:
 
     def stop(self, reason: str) -> None:
         """Stop leading, and disconnect all slaves."""
-        self._facts = self._on_refused = None
-        self.policy.end()
-        self.server.disconnect(reason)
+        try:
+            if self.is_leading:
+                self._on_acks_fall()
+        finally:
+            self._facts = self._on_refused = None
+            self.policy.end()
+            self.server.disconnect(reason)
 
     async def close(self) -> None:
         """Let no slave follow, and stop listening. What was acknowledged or visible stays acknowledged or visible."""
@@ -156,9 +163,22 @@ class MasterReplication:
             session = stream.session
             if isinstance(session, MasterSession) and session.is_streaming and session.hello and session.echo_ms >= 0:
                 grants.record_grant(str(session.hello.broker_id), session.echo_ms, session.grant_ms)
-        self.policy.reevaluate()
-        self._on_advanced()
+        self._reevaluate()
         self.server.report_confirmed()
+
+    def _reevaluate(self) -> None:
+        """Count the acks again. A slave that has left no longer counts, but what it confirmed must be shown.
+
+        Messages become visible a moment after their acknowledgement. Without this, consumers would not see one whose
+        slave leaves in that moment until a slave acknowledges it again.
+        """
+        acked = self._store.positions.acked
+        try:
+            if acked is not None and self.policy.acks.acked_offset() < acked:
+                self._on_acks_fall()
+        finally:
+            self.policy.reevaluate()
+            self._on_advanced()
 
     def report_store_progress(self) -> None:
         """React to progress of the store's threads: report it to slaves."""
@@ -200,5 +220,4 @@ class MasterReplication:
         if self.is_leading:
             if self.server.streams:
                 self.server.send_tables(self._tables.due_tables())
-            self.policy.reevaluate()
-            self._on_advanced()
+            self._reevaluate()

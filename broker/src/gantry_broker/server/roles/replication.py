@@ -118,6 +118,7 @@ class Replication:
         *,
         run_exclusively: RunExclusively,
         on_advanced: Callable[[], None],
+        on_acks_fall: Callable[[], None],
         on_log_appended: Callable[[], None],
         clock_ms: Callable[[], int],
         account: OwnAccount | None,
@@ -126,7 +127,8 @@ class Replication:
     ) -> None:
         """``run_exclusively`` runs a change of the store that no request may see half done.
 
-        ``on_advanced`` releases requests that wait for a position of the log. ``on_log_appended`` is called after an
+        ``on_advanced`` releases requests that wait for a position of the log. ``on_acks_fall`` is called before acks of
+        slaves stop counting, and makes visible what they have confirmed. ``on_log_appended`` is called after an
         append, while slaves and the disk work. ``clock_ms`` runs while the machine sleeps, because grants expire on it.
         ``account`` signs requests to a Java master. ``pause_retention`` keeps files from being deleted or
         truncated.
@@ -137,8 +139,9 @@ class Replication:
         self.acks: Final = self.policy.acks
         self.secret: Final = GroupSecret(settings.ha.secret_path)
         self.master: Final = MasterReplication(
-            settings, store, self.slave_store, self.policy, tables, self.secret, on_advanced=on_advanced
-        )
+            settings, store, self.slave_store, self.policy, tables, self.secret,
+            on_advanced=on_advanced, on_acks_fall=on_acks_fall,
+        )  # fmt: skip
         """The side that is active while this broker is a master."""
         self.slave: Final = SlaveReplication(
             settings, self.slave_store, promises, tables, self.secret,

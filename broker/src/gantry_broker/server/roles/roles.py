@@ -28,6 +28,7 @@ from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_host import Host, close_clients_later
 from gantry_broker.server.roles.role_status import RoleStatus, count_slaves_to_compare, describe_loss, report_role
 from gantry_broker.server.roles.stored_tables import StoredTables
+from gantry_broker.server.roles.tail_repair import TailRepair
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.data_completeness import DataCompleteness
@@ -64,11 +65,9 @@ class Roles:
         role_file: RoleFile,
         completeness: DataCompleteness,
     ) -> None:
-        self.role = HaRole.UNASSIGNED
+        self.role, self.problem = HaRole.UNASSIGNED, ""
         self.epoch = 0
         """Epoch of the current role."""
-
-        self.problem = ""
         self.is_draining = self.is_closed = False
         self.is_withdrawn = False
         """Whether this broker is registered as one that accepts no sends."""
@@ -87,6 +86,7 @@ class Roles:
         self.settings: Final = settings
         self.store: Final = store
         self._gate: Final = gate
+        self._tail_repair: Final = TailRepair(store, gate)
         self._host: Final = host
         self._send_path: Final = send_path
         self._tables: Final = tables
@@ -301,6 +301,7 @@ class Roles:
         self._tables.begin_epoch()
         self.role, self.epoch, self.problem, self.is_regained = HaRole.MASTER, epoch, "", is_regained
         self.replication.master.lead(epoch, electable)
+        self._tail_repair.begin(is_waiting=needed > 0)
         self.end_drain()
         self._stop_awaiting_acceptance()
         self._host.register(0)
@@ -425,8 +426,8 @@ class Roles:
 
     def end_drain(self) -> None:
         """Accept sends again, and restore the write permission in the routes."""
-        self.is_draining = False
-        self._gate.accept_all()
+        self.is_draining, term = False, (self.role, self.epoch)
+        self._tail_repair.open_gate(lambda: (self.role, self.epoch) == term and not self.is_draining)
         if self.is_withdrawn:
             self.is_withdrawn = False
             self._host.registration.schedule_update()

@@ -23,7 +23,7 @@ from gantry_remoting import CertificateSource, PeerContexts, join_address, split
 from gantry_status.broker_ports import broker_port_of
 
 DISPATCH_RETRY_S: Final = 1.0
-"""Seconds after which a slave without room for queue units tries again."""
+"""Seconds after which a slave tries again that lacks room for queue units, or whose log is being repaired."""
 
 OnWelcome = Callable[[Welcome], Awaitable[None]]
 """Called with the master's permission to follow, before anything is copied."""
