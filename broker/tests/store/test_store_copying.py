@@ -258,6 +258,29 @@ def test_message_that_a_promotion_has_left_out_returns_when_it_is_repaired(is_he
     assert slave.append([slave.draft("orders", 0, body=b"new")])[1] == [9]
 
 
+def test_repaired_last_message_of_a_queue_is_shown_without_a_later_one() -> None:
+    """Its offset is reserved from its repair on, and its unit is written as soon as all before it is visible."""
+    master, slave, copier = make_pair(is_pooled=False)
+    slave.store.guard.damage.set_healer(lambda damage: True)
+    master.send(count=4)
+    master.send("bills", 3)
+    copy_log(master, slave, copier, 0, iter(lambda: 3, None))
+    repair = damage_head(slave, borders(master)[3])
+    side = SlaveStore(slave.store)
+    side.copier = copier
+    side.promote(slave.store.identity.epochs)
+    [damage] = slave.store.unplaced_damage
+
+    repair()
+    slave.store.guard.damage.mark_healed(damage)
+    assert slave.store.queues.get_or_create("orders", 0).end == 4
+    slave.store.positions.set_acked(slave.store.log.wrote)
+    slave.store.advance()
+
+    assert slave.bodies() == master.sent_bodies()
+    assert slave.bodies("bills") == master.sent_bodies("bills")
+
+
 @pytest.mark.parametrize("at", [12, 20, 120], ids=["queue id", "queue offset", "topic or body"])
 def test_search_finds_damage_in_every_field_of_an_unconfirmed_record(at: int) -> None:
     """A wrong queue or queue offset would be taken for the message's own."""

@@ -250,9 +250,6 @@ class DerivedRepair:
                 return True
             if number < queue.min_offset and _begin_at(queue, number, unit):
                 return True
-            if number >= queue.readable_end < queue.end:
-                self._defer(queue, number, physical, size)
-                return False
             if number >= queue.readable_end:
                 if queue.stored_unit(queue.readable_end - 1)[0] > physical:
                     return False  # newer messages were stored although its offset was unknown

@@ -426,8 +426,8 @@ class Roles:
 
     def end_drain(self) -> None:
         """Accept sends again, and restore the write permission in the routes."""
-        self.is_draining, term = False, (self.role, self.epoch)
-        self._tail_repair.open_gate(lambda: (self.role, self.epoch) == term and not self.is_draining)
+        self.is_draining, term = False, (self.role, self.epoch, False, False)
+        self._tail_repair.open_gate(lambda: (self.role, self.epoch, self.is_draining, self.is_closed) == term)
         if self.is_withdrawn:
             self.is_withdrawn = False
             self._host.registration.schedule_update()
