@@ -124,7 +124,7 @@ class GroupHistory:
         self.network.is_running = self._has_power
         self.load: Load | None = None
         self.voids: list[int] = []
-        """The offsets of void records in the last master's log; see ``gantry_histories.voids``."""
+        """Where damaged messages were removed from the log; see ``gantry_histories.voids``."""
 
         self._directory: Final = directory
         self._server: NameServer | None = None
@@ -309,7 +309,7 @@ class GroupHistory:
         await channel.close()
         confirmed = min(machine.broker.replication.confirmed for machine in self.machines if machine.broker)
         logs = [LogSums(f"member {one.number}", list(sums(one, confirmed))) for one in self.machines]
-        self.voids = list(find_voids(master))
+        self.voids = [*find_voids(master), *(start for one in self.machines for start in find_removed(one))]
         epochs = tuple(EpochStart(one.epoch, one.start) for one in master.broker.store.identity.epochs)
         return End(queues, epochs, logs, committed, 0, ends)
 
@@ -333,6 +333,16 @@ def find_voids(machine: Machine) -> Iterator[int]:
             if is_void(data[position:], int(name) + position):
                 yield int(name) + position
             position += check.size
+
+
+def find_removed(machine: Machine) -> Iterator[int]:
+    """Yield where a machine, as a master, has removed damaged messages. No void record ends a file."""
+    disk, directory = machine.disk, f"{STORE}/set-aside"
+    if not disk.is_directory(directory):
+        return
+    for name in disk.list(directory):
+        if name.startswith("damaged-") and not name.endswith(".json"):
+            yield int(name.removeprefix("damaged-"))
 
 
 def run_history(
