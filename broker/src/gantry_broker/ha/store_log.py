@@ -187,7 +187,7 @@ class SlaveStore(StoreReader):
         if self.copier is not None:
             self.copier.hold_undispatched()
             self.copier = None
-            self.store.repair.is_copying = False
+        self.store.repair.is_copying = False
 
     def dispatch(self, confirmed: int) -> bool:
         """Make confirmed messages visible to consumers. Return False if more remain."""

@@ -76,10 +76,10 @@ class MessageStore(StoreContract):
         self._store_host: Final = store_host
         self._is_awaited: Final = is_awaited
         self._skipped_damage: list[tuple[int, int]] = []
-        self._met: set[int] = set()
-        """Starts of the damaged ranges that the start or a copier has met."""
+        self._unplaced: set[int] = set()
+        """Starts of the damaged ranges that a start or a copier has found before their messages had units."""
         self._given_up: set[int] = set()
-        """Starts of those whose messages are not waited for."""
+        """Starts of those whose repair is not waited for."""
         lifecycle = self._lifecycle = StoreLifecycle(
             root, settings, disk=disk, clock=clock, listeners=self.on_appended, on_fatal=on_fatal,
             on_progress=on_progress, open_volume=open_volume, memory_scope=memory_scope,
@@ -135,7 +135,7 @@ class MessageStore(StoreContract):
             progress, is_flushing=is_flushing, on_locked=on_locked, is_unconfirmed_hidden=is_unconfirmed_hidden
         )
         self._skipped_damage = report.damaged
-        self._met = {start for start, _ in report.damaged}
+        self._unplaced = {start for start, _ in report.damaged}
         for start, end in report.damaged:
             if end <= self.log.wrote:
                 self.guard.damage.report(start, end - start)  # healed as soon as a replica is connected
@@ -287,7 +287,7 @@ class MessageStore(StoreContract):
             (damage.start, damage.end)
             for damage in damaged
             if damage.start in self._given_up
-            or (damage.start in self._met and (is_final or damage.state is not DamageState.HEALING))
+            or (damage.start in self._unplaced and (is_final or damage.state is not DamageState.HEALING))
         ]
         return sorted({*skipped, *lost})
 
@@ -301,12 +301,12 @@ class MessageStore(StoreContract):
         return [
             damage
             for damage in self.guard.damage.damaged
-            if damage.start in self._met - self._given_up and damage.state is DamageState.HEALING
+            if damage.start in self._unplaced - self._given_up and damage.state is DamageState.HEALING
         ]
 
     def report_unplaced(self, offset: int) -> None:
         """Report a damaged record that is in no queue yet, so that it is repaired."""
-        self._met.add(offset)
+        self._unplaced.add(offset)
         self.guard.damage.report(offset)
 
     def give_up_unplaced(self) -> None:
@@ -328,7 +328,7 @@ class MessageStore(StoreContract):
         self.guard.damage.truncate(end)
         self._skipped_damage = [(start, min(stop, end)) for start, stop in self._skipped_damage if start < end]
         self._given_up = {start for start in self._given_up if start < end}
-        self._met = {start for start in self._met if start < end}
+        self._unplaced = {start for start in self._unplaced if start < end}
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:
         change_epochs(self._lifecycle, epochs)

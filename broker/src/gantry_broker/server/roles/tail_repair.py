@@ -38,7 +38,7 @@ class TailRepair:
         return f"<TailRepair until={self._wait_until}>"
 
     def begin(self, *, is_waiting: bool) -> None:
-        """Begin to wait for the repair, if the store has such damage."""
+        """Set how long the gate of a new master may stay closed; it opens at once if not ``is_waiting``."""
         self._wait_until = self._loop.time() + WAIT_S if is_waiting else 0.0
 
     def open_gate(self, is_wanted: Callable[[], bool]) -> None:
@@ -47,11 +47,13 @@ class TailRepair:
             return
         damaged = self._store.unplaced_damage
         if damaged and self._loop.time() < self._wait_until:
-            self._gate.refuse_changes("this broker repairs the end of its log")
+            self._gate.refuse_changes("this broker waits for the repair of damaged messages at the end of its log")
             self._loop.call_later(CHECK_S, self.open_gate, is_wanted)
             return
         if damaged:
             self._store.give_up_unplaced()
             extra = {"offset": damaged[0].start, "ranges": len(damaged)}
-            log.error("damaged message has no place in its queue; it stays hidden if it is repaired", extra=extra)
+            log.error(
+                "gave up waiting for the repair of damaged messages; new ones may get their queue offsets", extra=extra
+            )
         self._gate.accept_all()
