@@ -36,16 +36,20 @@ BENCHMARK: Final = Benchmark(name="proxy", measure=measure, figures=_figures, go
 @click.option("--without-apache", is_flag=True, help="Measure Gantry's proxy alone; no Java is needed.")
 @click.option("--rounds", type=click.IntRange(min=1), help="How often each load is repeated.")
 @click.option("--idle", type=click.IntRange(min=1), help="The number of idle clients, such as 1000.")
+@click.option("--processes", type=click.IntRange(min=1), help="Of each of Gantry's proxies; by default one per core.")
 @json_option
 def main(
-    quick: bool, assert_goals: bool, without_apache: bool, rounds: int | None, idle: int | None, json_path: Path | None
-) -> None:
+    quick: bool, assert_goals: bool, without_apache: bool, rounds: int | None, idle: int | None, processes: int | None,
+    json_path: Path | None,
+) -> None:  # fmt: skip
     """Measure the gRPC proxy, compared with Apache's."""
     scale = msgspec.structs.replace(QUICK if quick else FULL, with_apache=not without_apache)
     if rounds is not None:
         scale = msgspec.structs.replace(scale, rounds=rounds)
     if idle is not None:
         scale = msgspec.structs.replace(scale, idle_clients=idle)
+    if processes is not None:
+        scale = msgspec.structs.replace(scale, processes=processes)
     BENCHMARK.run(scale, assert_goals=assert_goals, json_path=json_path)
 
 

@@ -75,13 +75,14 @@ def run_server(
             process.wait()
 
 
-def wait_for_line(server: Server, *, what: str) -> str:
-    """Return the first line that the server prints, which it does when it is ready."""
+def wait_for_line(server: Server, *, what: str, beginning: str = "") -> str:
+    """Return the first line with this beginning, which the server prints when it is ready."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        text = server.log.read_text(errors="replace")
-        if "\n" in text:
-            return text.partition("\n")[0]
+        *lines, _incomplete = server.log.read_text(errors="replace").split("\n")
+        for line in lines:
+            if line.startswith(beginning):
+                return line
         _give_up_if_ended(server, what=what)
         time.sleep(POLL_SECONDS)
     raise BenchmarkFailed(f"the {what} was not ready within {START_TIMEOUT_SECONDS:.0f} s: {server.last_lines()}")

@@ -56,7 +56,7 @@ def load_figures(report: ProxyBenchReport, scale: ProxyScale) -> Figures:
         f"Bodies of {scale.body_bytes} bytes over loopback; a client with a connection of its own for each 16 "
         f"outstanding calls; medians of {scale.rounds} runs of {scale.duration_ms / 1000:g} s, the proxies in turn. A "
         "receive returns up to 32 messages, and each is acknowledged by a call of its own; latencies are those of the "
-        "acknowledgements. Processes are not pinned to cores.",
+        f"acknowledgements. Gantry's proxies have {scale.processes} processes each. Processes are not pinned to cores.",
         f"Other programs used {report.other_cores:.1f} cores meanwhile.",
     ]
     notes += [

@@ -61,10 +61,23 @@ class ProxyReport(msgspec.Struct, frozen=True):
     first_refusal: str
     own_cpu_seconds: float
     cpu_seconds: list[float]
-    """Of the proxy, and of the broker."""
+    """Of each process of the proxy, and of the broker."""
 
     resident_bytes_before: list[int]
     resident_bytes: list[int]
+
+    @property
+    def proxy_cpu_seconds(self) -> float:
+        return sum(self.cpu_seconds[:-1])
+
+    @property
+    def broker_cpu_seconds(self) -> float:
+        return self.cpu_seconds[-1]
+
+    @property
+    def proxy_growth_bytes(self) -> int:
+        """By how much the memory of the proxy grew."""
+        return sum(self.resident_bytes[:-1]) - sum(self.resident_bytes_before[:-1])
 
 
 class ProxyLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +114,7 @@ def arguments(load: ProxyLoad, stack: ProxyStack) -> list[str]:
         f"-messages={load.messages}",
         f"-warm-up={load.warm_up_ms}ms",
         f"-duration={load.duration_ms}ms",
-        f"-pids={stack.proxy_id},{stack.broker_id}",
+        f"-pids={','.join(map(str, (*stack.proxy_ids, stack.broker_id)))}",
     ]
 
 

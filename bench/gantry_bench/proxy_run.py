@@ -7,6 +7,7 @@ A receive needs messages: they are sent through the same proxy before it, and no
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ class ProxyScale(msgspec.Struct, frozen=True, kw_only=True):
     idle_ms: int
     body_bytes: int = 1024
     with_apache: bool = True
+    processes: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
+    """Of each of Gantry's proxies: one for each core, as Apache's uses all cores."""
 
 
 FULL: Final = ProxyScale(
@@ -124,8 +127,8 @@ def summarize(stack: str, reports: Sequence[ProxyReport]) -> ProxyCell:
         per_second=median(lambda one: one.messages_per_second),
         p50_us=median(lambda one: one.latency_us.p50),
         p99_us=median(lambda one: one.latency_us.p99),
-        proxy_us=median(lambda one: one.cpu_seconds[0] / one.messages * 1e6),
-        broker_us=median(lambda one: one.cpu_seconds[1] / one.messages * 1e6),
+        proxy_us=median(lambda one: one.proxy_cpu_seconds / one.messages * 1e6),
+        broker_us=median(lambda one: one.broker_cpu_seconds / one.messages * 1e6),
         generator_us=median(lambda one: one.own_cpu_seconds / one.messages * 1e6),
         errors=sum(report.errors for report in reports),
         failure=failure,
@@ -173,8 +176,8 @@ class _Bench:
         return IdleCell(
             stack=stack.name,
             clients=scale.idle_clients,
-            bytes_per_client=(report.resident_bytes[0] - report.resident_bytes_before[0]) / scale.idle_clients,
-            cpu_share=report.cpu_seconds[0] / report.seconds,
+            bytes_per_client=report.proxy_growth_bytes / scale.idle_clients,
+            cpu_share=report.proxy_cpu_seconds / report.seconds,
             errors=report.errors,
         )
 
@@ -200,8 +203,8 @@ def measure(scale: ProxyScale, cores: Cores, folder: Path, report_progress: Call
     bench = _Bench(scale, loadgen.build(), report_progress)
     report_progress("starting proxies and brokers")
     without_idle = raise_file_limit(scale.idle_clients)
-    with start_stacks(folder, with_apache=scale.with_apache) as (stacks, without_apache):
-        servers = {pid for stack in stacks for pid in (stack.proxy_id, stack.broker_id)}
+    with start_stacks(folder, with_apache=scale.with_apache, processes=scale.processes) as (stacks, without_apache):
+        servers = {pid for stack in stacks for pid in (*stack.proxy_ids, stack.broker_id)}
         bench.warm_up(stacks)
         with OtherWork(*servers) as others:
             cells = bench.measure_all(stacks)

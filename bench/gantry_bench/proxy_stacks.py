@@ -26,7 +26,7 @@ from gantry_interop.processes import Nursery, wait_until
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_apache import READY_SECONDS_MAX, apache_missing_reason, start_apache_cluster
-from gantry_bench.processes import run_server, start_broker, start_name_server, wait_for_port
+from gantry_bench.processes import run_server, start_broker, start_name_server, wait_for_line
 from gantry_client import Admin
 from gantry_testing.ports import free_port
 from gantry_wire.commands.admin import SubscriptionGroupConfig
@@ -46,38 +46,43 @@ class ProxyStack(msgspec.Struct, frozen=True):
     address: str
     """The gRPC port of the proxy."""
 
-    proxy_id: int
+    proxy_ids: tuple[int, ...]
+    """All processes of the proxy."""
+
     broker_id: int
     broker_name: str
 
 
 @contextmanager
-def start_stacks(folder: Path, *, with_apache: bool) -> Iterator[tuple[list[ProxyStack], str]]:
-    """Start all stacks; yield them, and why Apache's are missing, or an empty text."""
+def start_stacks(folder: Path, *, with_apache: bool, processes: int) -> Iterator[tuple[list[ProxyStack], str]]:
+    """Start all stacks; yield them, and why Apache's are missing, or an empty text.
+
+    ``processes`` is the number of processes of Gantry's proxies. Apache's has a thread for each core.
+    """
     reason = apache_missing_reason() if with_apache else "Apache was left out by an option"
     with ExitStack() as stack:
-        found = [_start_gantry(folder, stack)]
+        found = [_start_gantry(folder, stack, processes)]
         if not reason:
-            found += _start_apache(folder, stack)
+            found += _start_apache(folder, stack, processes)
         yield found, reason
 
 
-def _start_gantry(folder: Path, stack: ExitStack) -> ProxyStack:
+def _start_gantry(folder: Path, stack: ExitStack, processes: int) -> ProxyStack:
     name_server = stack.enter_context(start_name_server(folder))
     broker = stack.enter_context(start_broker(folder / "gantry", name_server=name_server, core=None))
     asyncio.run(_create(name_server))
-    address, proxy_id = stack.enter_context(start_gantry_proxy(folder, "gantry-proxy", name_server))
-    return ProxyStack("Gantry", address, proxy_id, broker.target.process_id, broker.target.broker_name)
+    address, proxy_ids = stack.enter_context(start_gantry_proxy(folder, "gantry-proxy", name_server, processes))
+    return ProxyStack("Gantry", address, proxy_ids, broker.target.process_id, broker.target.broker_name)
 
 
-def _start_apache(folder: Path, stack: ExitStack) -> list[ProxyStack]:
+def _start_apache(folder: Path, stack: ExitStack, processes: int) -> list[ProxyStack]:
     broker, name_server = stack.enter_context(start_apache_cluster(folder / "apache", has_timers=True))
     asyncio.run(_create(name_server))
     address, proxy_id = stack.enter_context(start_apache_proxy(folder / "apache-proxy", name_server))
-    mixed_address, mixed_id = stack.enter_context(start_gantry_proxy(folder, "mixed-proxy", name_server))
+    mixed_address, mixed_ids = stack.enter_context(start_gantry_proxy(folder, "mixed-proxy", name_server, processes))
     return [
-        ProxyStack("Apache", address, proxy_id, broker.process_id, broker.broker_name),
-        ProxyStack("Gantry / Apache", mixed_address, mixed_id, broker.process_id, broker.broker_name),
+        ProxyStack("Apache", address, (proxy_id,), broker.process_id, broker.broker_name),
+        ProxyStack("Gantry / Apache", mixed_address, mixed_ids, broker.process_id, broker.broker_name),
     ]
 
 
@@ -89,15 +94,20 @@ async def _create(name_server: str) -> None:
 
 
 @contextmanager
-def start_gantry_proxy(folder: Path, name: str, name_server: str) -> Iterator[tuple[str, int]]:
-    """Start Gantry's proxy with its default settings; yield its address and process id."""
+def start_gantry_proxy(
+    folder: Path, name: str, name_server: str, processes: int
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Start Gantry's proxy with this many processes; yield its address and the ids of all its processes."""
     settings, port = folder / f"{name}.json", free_port()
-    listen = {"address": f"127.0.0.1:{port}", "httpAddress": "127.0.0.1:0", "drainDelayMs": 0, "graceMs": 1_000}
+    listen = {"address": f"127.0.0.1:{port}", "httpAddress": "127.0.0.1:0", "drainDelayMs": 0, "graceMs": 1_000,
+              "processes": processes}  # fmt: skip
     settings.write_text(json.dumps({"nameServers": [name_server], "listen": listen}))
     command = [sys.executable, "-m", "gantry_proxy", "--config", str(settings)]
     with run_server(command, log=folder / f"{name}.log", core=None) as server:
-        wait_for_port(server, port, what="proxy")
-        yield f"127.0.0.1:{port}", server.process_id
+        wait_for_line(server, what="proxy", beginning="proxy listening on ")
+        main = server.process_id
+        serving = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        yield f"127.0.0.1:{port}", (main, *map(int, serving))
 
 
 @contextmanager

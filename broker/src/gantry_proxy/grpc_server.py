@@ -4,15 +4,16 @@ HTTP/2 and gRPC are in `http2` and `rpc`. The limits that concern one client or 
 """
 
 import logging
+import socket
 import ssl
 from typing import Final, final
 
 from gantry_proxy.rpc.health import NOT_SERVING, SERVING, Health
-from gantry_proxy.rpc.server import RpcLimits, RpcServer
-from gantry_proxy.rpc.shares import PortUse
+from gantry_proxy.rpc.server import RpcServer
+from gantry_proxy.rpc.shares import PortUse, RpcLimits
 from gantry_proxy.service import SERVICE, MessagingService
 from gantry_proxy.settings import ProxyLimits, ProxyTlsSettings
-from gantry_remoting.addresses import join_address, split_address
+from gantry_remoting.addresses import split_address
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_contexts import server_context
 
@@ -24,31 +25,35 @@ HTTP2: Final = "h2"
 """The protocol that clients ask for in their TLS handshake."""
 
 
-def rpc_limits(limits: ProxyLimits) -> RpcLimits:
-    """Return the limits of the port."""
+def rpc_limits(limits: ProxyLimits, processes: int) -> RpcLimits:
+    """Return the limits of one of the processes that serve the port."""
     return RpcLimits(
         message_bytes_max=limits.request_bytes_max,
         header_bytes_max=limits.metadata_bytes_max,
         streams_per_connection_max=STREAMS_PER_CONNECTION_MAX,
         connections_max=limits.connections_max,
         calls_max=limits.calls_max + limits.clients_max,
+        processes=processes,
     )
 
 
 @final
 class GrpcServer:
-    """The gRPC server of one proxy. Owned by its event loop."""
+    """The gRPC server of one process. Owned by its event loop."""
 
-    def __init__(self, service: MessagingService, address: str, tls: ProxyTlsSettings, limits: ProxyLimits) -> None:
-        self._host, self._port = split_address(address, port_min=0)
+    def __init__(
+        self, service: MessagingService, address: str, tls: ProxyTlsSettings, limits: ProxyLimits, processes: int = 1
+    ) -> None:
+        """Without an ``address`` the server has no port, and serves the connections that `adopt` gets."""
+        self._address: Final = address
         self._certificates: Final = _certificate_source(tls)
         self._health: Final = Health(frozenset({SERVICE}))
         methods = {**service.methods(), **self._health.methods()}
-        self._server: Final = RpcServer(methods, rpc_limits(limits), self._certificates)
+        self._server: Final = RpcServer(methods, rpc_limits(limits, processes), self._certificates)
         self.port = 0
 
     def __repr__(self) -> str:
-        return f"<GrpcServer {join_address(self._host, self.port)} {self._server!r}>"
+        return f"<GrpcServer {self._address} port={self.port} {self._server!r}>"
 
     @property
     def use(self) -> PortUse:
@@ -59,8 +64,15 @@ class GrpcServer:
         """Listen, and report that clients are served. Raises OSError."""
         if self._certificates is not None:
             await self._certificates.start()
-        self.port = await self._server.start(self._host, self._port)
+        if self._address:
+            self.port = await self._server.start(*split_address(self._address, port_min=0))
+        else:
+            self._server.start_without_port()
         self._health.set_state(SERVING)
+
+    async def adopt(self, accepted: socket.socket) -> None:
+        """Serve a connection that another process has accepted."""
+        await self._server.adopt(accepted)
 
     async def report_draining(self) -> None:
         """Report in the health protocol that no further clients should come."""

@@ -7,7 +7,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from gantry_remoting.addresses import split_address
@@ -38,7 +38,9 @@ _REASONS: Final = {
 class HttpEndpoint:
     """The HTTP server of one proxy. Owned by its event loop."""
 
-    def __init__(self, address: str, not_ready_reason: Callable[[], str], metrics: Callable[[], str]) -> None:
+    def __init__(
+        self, address: str, not_ready_reason: Callable[[], str], metrics: Callable[[], Awaitable[str]]
+    ) -> None:
         """``not_ready_reason`` returns why the proxy is not ready; an empty text if it is."""
         self._address: Final = address
         self._not_ready_reason: Final = not_ready_reason
@@ -66,7 +68,7 @@ class HttpEndpoint:
             self._server.close()
             await self._server.wait_closed()
 
-    def answer(self, method: str, path: str) -> Answer:
+    async def answer(self, method: str, path: str) -> Answer:
         """Return the reply to a request."""
         if method != "GET":
             return 405, TEXT, "only GET is supported\n"
@@ -76,7 +78,7 @@ class HttpEndpoint:
             reason = self._not_ready_reason()
             return (503, TEXT, f"{reason}\n") if reason else (200, TEXT, "ok\n")
         if path == "/metrics":
-            return 200, METRICS, self._metrics()
+            return 200, METRICS, await self._metrics()
         return 404, TEXT, "expected /livez, /readyz or /metrics\n"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +102,7 @@ class HttpEndpoint:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return 400, TEXT, "expected a request line of HTTP/1.1\n"
-        return self.answer(words[0], words[1].partition("?")[0])
+        return await self.answer(words[0], words[1].partition("?")[0])
 
 
 def _encode(answer: Answer) -> bytes:

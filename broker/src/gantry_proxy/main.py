@@ -6,7 +6,6 @@ line on standard error. One line on standard output reports the address when the
 
 import asyncio
 import dataclasses
-import gc
 import logging
 import signal
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any, Final
 import click
 import uvloop
 
-from gantry_proxy.proxy import Proxy
+from gantry_proxy.processes import ProxyProcesses
+from gantry_proxy.proxy import Proxy, tune_garbage_collector
 from gantry_proxy.settings import ProxySettings, check_settings, parse_settings, read_settings
 from gantry_remoting.addresses import join_address, split_address
 from gantry_remoting.file_access import limit_new_files
@@ -24,8 +24,6 @@ from gantry_remoting.setting_kinds import SettingsError
 
 log = logging.getLogger(__name__)
 
-GC_THRESHOLD: Final = 20_000
-"""Objects between two runs of the garbage collector, as in a broker: calls are freed by reference counting."""
 EXAMPLES: Final = """\b
 Examples:
   gantry proxy                                          in front of the name server 127.0.0.1:9876, on port 8081
@@ -83,23 +81,23 @@ def main(
             return
         set_up_logs(log_level)
         limit_new_files()
-        uvloop.run(_serve(settings))
+        uvloop.run(_serve(settings, log_level))
     except SettingsError as error:
         raise InvalidSettings(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"cannot start: {error}") from error
 
 
-async def _serve(settings: ProxySettings) -> None:
-    proxy = Proxy(settings)
+async def _serve(settings: ProxySettings, log_level: str) -> None:
+    proxy = ProxyProcesses(settings, log_level) if settings.listen.processes > 1 else Proxy(settings)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     await proxy.start()
-    _tune_garbage_collector()
+    tune_garbage_collector()
     host, _ = split_address(settings.listen.address, port_min=0)
-    address = join_address(host, proxy.server.port)
+    address = join_address(host, proxy.port)
     log.info("proxy started", extra={"address": address, "http_port": proxy.http_port, "settings": _plain(settings)})
     try:
         click.echo(f"proxy listening on {address}")
@@ -107,13 +105,6 @@ async def _serve(settings: ProxySettings) -> None:
         await proxy.drain()
     finally:
         await proxy.close()
-
-
-def _tune_garbage_collector() -> None:
-    """Exempt the objects of the start from collections, and make those rarer."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
 
 
 def _with_options(

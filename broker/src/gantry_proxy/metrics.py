@@ -1,10 +1,15 @@
-"""The proxy's metrics, in the text format of Prometheus. Counters live as long as the process."""
+"""The proxy's metrics, in the text format of Prometheus. Counters live as long as the proxy.
+
+A process returns its metrics as families, so that those of several processes can be added.
+"""
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
+
+import msgspec
 
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 
@@ -52,11 +57,22 @@ class Gauge:
 
     help: str
     read: Callable[[], float]
+    is_shared: bool = False
+    """Whether every process of a proxy has this value for all of them, so that they must not be added."""
 
 
-def metrics_text(metrics: ProxyMetrics, gauges: list[Gauge]) -> str:
-    """Return all metrics in the text format of Prometheus."""
-    return "\n".join([*_call_lines(metrics), *(line for gauge in gauges for line in _gauge_lines(gauge)), ""])
+@final
+class MetricFamily(msgspec.Struct, frozen=True):
+    """The samples of one metric."""
+
+    name: str
+    kind: str
+    help: str
+    samples: dict[str, float]
+    """Values by the name of the sample with its labels, as the text format has it."""
+
+    is_shared: bool = False
+    """See `Gauge.is_shared`."""
 
 
 def own_gauges(metrics: ProxyMetrics) -> list[Gauge]:
@@ -69,25 +85,64 @@ def own_gauges(metrics: ProxyMetrics) -> list[Gauge]:
     ]  # fmt: skip
 
 
-def _call_lines(metrics: ProxyMetrics) -> Iterator[str]:
-    name = "gantry_proxy_calls_total"
-    yield f"# HELP {name} Ended calls, by method and status code."
-    yield f"# TYPE {name} counter"
-    for (method, code), count in sorted(metrics.calls.items()):
-        yield f'{name}{{method="{method}",code="{code}"}} {count}'
+def metric_families(metrics: ProxyMetrics, gauges: Iterable[Gauge]) -> list[MetricFamily]:
+    """Return all metrics of a process."""
+    return [
+        MetricFamily(
+            "gantry_proxy_calls_total", "counter", "Ended calls, by method and status code.",
+            {
+                f'gantry_proxy_calls_total{{method="{method}",code="{code}"}}': count
+                for (method, code), count in sorted(metrics.calls.items())
+            },
+        ),
+        MetricFamily(
+            "gantry_proxy_call_duration_seconds", "histogram", "Duration of ended calls, long polls included.",
+            dict(_duration_samples(metrics)),
+        ),
+        *map(gauge_family, gauges),
+    ]  # fmt: skip
+
+
+def gauge_family(gauge: Gauge) -> MetricFamily:
+    """Return the present value of a gauge."""
+    return MetricFamily(gauge.name, gauge.kind, gauge.help, {gauge.name: gauge.read()}, gauge.is_shared)
+
+
+def _duration_samples(metrics: ProxyMetrics) -> Iterator[tuple[str, float]]:
     name = "gantry_proxy_call_duration_seconds"
-    yield f"# HELP {name} Duration of ended calls, long polls included."
-    yield f"# TYPE {name} histogram"
     for method in sorted(metrics.seconds):
         total = 0
-        for bound in (*DURATION_BOUNDS_S, float("inf")):
+        for bound in _BUCKETS:
             total += metrics.durations[method, bound]
-            yield f'{name}_bucket{{method="{method}",le="{"+Inf" if bound == float("inf") else bound}"}} {total}'
-        yield f'{name}_sum{{method="{method}"}} {metrics.seconds[method]:.6f}'
-        yield f'{name}_count{{method="{method}"}} {total}'
+            label = "+Inf" if bound == float("inf") else bound
+            yield f'{name}_bucket{{method="{method}",le="{label}"}}', total
+        yield f'{name}_sum{{method="{method}"}}', metrics.seconds[method]
+        yield f'{name}_count{{method="{method}"}}', total
 
 
-def _gauge_lines(gauge: Gauge) -> Iterator[str]:
-    yield f"# HELP {gauge.name} {gauge.help}"
-    yield f"# TYPE {gauge.name} {gauge.kind}"
-    yield f"{gauge.name} {gauge.read():g}"
+def add_families(parts: Iterable[Iterable[MetricFamily]]) -> list[MetricFamily]:
+    """Return the metrics of several processes together: sums, and the largest value of what all of them share."""
+    totals: dict[str, MetricFamily] = {}
+    for family in (family for part in parts for family in part):
+        total = totals.setdefault(family.name, MetricFamily(family.name, family.kind, family.help, {}))
+        for name, value in family.samples.items():
+            present = total.samples.get(name, 0)
+            total.samples[name] = max(present, value) if family.is_shared else present + value
+    return list(totals.values())
+
+
+def lasting_families(families: Iterable[MetricFamily]) -> list[MetricFamily]:
+    """Return what of the metrics of a process remains when it ends: its counts."""
+    return [family for family in families if family.kind != "gauge"]
+
+
+def metrics_text(families: Iterable[MetricFamily]) -> str:
+    """Return metrics in the text format of Prometheus."""
+    return "\n".join([*(line for family in families for line in _lines(family)), ""])
+
+
+def _lines(family: MetricFamily) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.help}"
+    yield f"# TYPE {family.name} {family.kind}"
+    for name, value in family.samples.items():
+        yield f"{name} {int(value) if float(value).is_integer() else format(value, '.6f')}"

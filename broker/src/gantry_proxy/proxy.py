@@ -9,6 +9,7 @@ Messages in flight are left as they are: their consumers acknowledge them throug
 """
 
 import asyncio
+import gc
 import logging
 import time
 from typing import Final, final
@@ -28,7 +29,7 @@ from gantry_proxy.core import ProxyCore
 from gantry_proxy.grpc_server import GrpcServer
 from gantry_proxy.handlers.sessions import disconnect_revoked
 from gantry_proxy.http_endpoint import HttpEndpoint
-from gantry_proxy.metrics import Gauge, ProxyMetrics, metrics_text, own_gauges
+from gantry_proxy.metrics import Gauge, MetricFamily, ProxyMetrics, metric_families, metrics_text, own_gauges
 from gantry_proxy.orphans import OrphanedTransactions
 from gantry_proxy.registrations import ConsumerRegistrations
 from gantry_proxy.renewal import Renewals
@@ -53,6 +54,8 @@ SHOW_INTERVAL_MS: Final = 5_000
 """How often new consumers are registered at brokers, and those that are gone unregistered."""
 CONFIRM_INTERVAL_MS: Final = 5_000
 """How often the accounts of connected clients are compared with the present ones."""
+GC_THRESHOLD: Final = 20_000
+"""Objects between two runs of the garbage collector, as in a broker: calls are freed by reference counting."""
 CLEAN_INTERVAL_MS: Final = 5_000
 """How often clients that are gone and unused answers are removed."""
 
@@ -65,9 +68,16 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def tune_garbage_collector() -> None:
+    """Exempt the objects of the start from collections, and make those rarer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+
+
 @final
 class Proxy:
-    """One replica of the proxy. Owned by the event loop that creates it."""
+    """A proxy in this process; one replica, or one of its processes. Owned by the event loop that creates it."""
 
     def __init__(self, settings: ProxySettings) -> None:
         """Build all parts. Blocking: reads accounts. Raises SettingsError and AccessFileError."""
@@ -102,10 +112,11 @@ class Proxy:
             monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
         )  # fmt: skip
         self.server: Final = GrpcServer(
-            MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits
-        )
+            MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits,
+            settings.listen.processes,
+        )  # fmt: skip
         self._http: Final = (
-            HttpEndpoint(settings.listen.http_address, self._not_ready_reason, self.metrics_text)
+            HttpEndpoint(settings.listen.http_address, self.not_ready_reason, self.metrics_text)
             if settings.listen.http_address
             else None
         )
@@ -115,6 +126,10 @@ class Proxy:
 
     def __repr__(self) -> str:
         return f"<Proxy {self.server!r} {self._clients!r}>"
+
+    @property
+    def port(self) -> int:
+        return self.server.port
 
     @property
     def http_port(self) -> int:
@@ -167,16 +182,20 @@ class Proxy:
             await self._broker_accounts.close()
         await self._session.close()
 
-    def metrics_text(self) -> str:
+    async def metrics_text(self) -> str:
         """Return all metrics in the format of Prometheus."""
-        return metrics_text(self._metrics, [*own_gauges(self._metrics), *self._gauges()])
+        return metrics_text(self.metric_families())
+
+    def metric_families(self) -> list[MetricFamily]:
+        """Return the metrics of this process, by name."""
+        return metric_families(self._metrics, [*own_gauges(self._metrics), *self._gauges()])
 
     def _gauges(self) -> list[Gauge]:
         clients, renewals, orphans, port = self._clients, self._renewals, self._orphans, self.server.use
         accounts = self._broker_accounts
         return [
             Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
-                  lambda: float(not self._not_ready_reason())),
+                  lambda: float(not self.not_ready_reason()), is_shared=True),
             Gauge("gantry_proxy_clients", "gauge", "Connected clients.", lambda: len(clients)),
             Gauge("gantry_proxy_client_settings_bytes", "gauge", "The size of the settings of all clients.",
                   lambda: clients.settings_bytes),
@@ -196,13 +215,14 @@ class Proxy:
             Gauge("gantry_proxy_transaction_checks_dropped_total", "counter",
                   "Questions about transactions without a connected producer.", lambda: orphans.dropped),
             Gauge("gantry_proxy_broker_accounts", "gauge", "Known accounts of those that brokers store.",
-                  lambda: 0 if accounts is None else len(accounts)),
+                  lambda: 0 if accounts is None else len(accounts), is_shared=True),
             Gauge("gantry_proxy_account_reads_failed_total", "counter",
                   "Reads of accounts that no broker answered, or not as expected.",
                   lambda: 0 if accounts is None else accounts.failed),
         ]  # fmt: skip
 
-    def _not_ready_reason(self) -> str:
+    def not_ready_reason(self) -> str:
+        """Return why no clients should be sent to this proxy; an empty text if they may be."""
         if self._is_draining:
             return "the proxy is stopping"
         return "" if self._has_route else "no name server has answered yet"

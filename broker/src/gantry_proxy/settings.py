@@ -22,6 +22,7 @@ from gantry_remoting.setting_kinds import SettingsError
 FILE: Final = "file"
 BROKERS: Final = "brokers"
 """The two sources of the accounts of clients."""
+PROCESSES_MAX: Final = 64
 FILE_BYTES_MAX: Final = 1024 * 1024
 """The size above which a settings file is refused."""
 
@@ -36,6 +37,10 @@ class ListenSettings:
 
     http_address: str = "127.0.0.1:9081"
     """The address of probes and metrics, without TLS and accounts; empty for none. In a pod: `0.0.0.0:9081`."""
+
+    processes: int = 1
+    """How many processes serve the port, at most one for each core. Each takes an equal part of the connections, and of
+    the limits for all clients and for one account. One process uses one core."""
 
     drain_delay_ms: int = 2_000
     """How long the proxy serves as before after SIGTERM, while it reports that it is not ready: load balancers need
@@ -253,6 +258,8 @@ def check_settings(settings: ProxySettings) -> None:
     for key, address in (("listen.address", listen.address), ("listen.httpAddress", listen.http_address)):
         if address or key == "listen.address":
             _check_address(key, address)
+    if not 1 <= listen.processes <= PROCESSES_MAX:
+        raise SettingsError(f"listen.processes: {listen.processes}, expected 1 to {PROCESSES_MAX}")
     if bool(tls.certificate) != bool(tls.key):
         raise SettingsError("tls.certificate and tls.key go together: set both or neither")
     if tls.client_authority and not tls.certificate:
@@ -271,6 +278,21 @@ def check_settings(settings: ProxySettings) -> None:
             f"limits.requestBytesMax={limits.request_bytes_max} is smaller than "
             f"limits.messageBytesMax={limits.message_bytes_max}: no such message could be sent"
         )
+
+
+def settings_of_process(settings: ProxySettings) -> ProxySettings:
+    """Return the settings of one of several processes: it has no address, and its part of what all clients may take."""
+    listen, limits = settings.listen, settings.limits
+    parts = {name: -(-getattr(limits, name) // listen.processes) for name in _DIVIDED}
+    return replace(
+        settings, listen=replace(listen, address="", http_address=""), limits=replace(limits, **parts)
+    )  # fmt: skip
+
+
+_DIVIDED: Final = (
+    "clients_max", "calls_max", "connections_max", "clients_per_account_max", "calls_per_account_max",
+    "visible_consumers_max",
+)  # fmt: skip
 
 
 def _check_access(access: ProxyAccessSettings) -> None:

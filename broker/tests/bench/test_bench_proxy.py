@@ -41,7 +41,7 @@ def report_of(mode: Mode, messages: int, *, errors: int = 0, proxy_s: float = 1.
         mode=mode.value, connections=1, outstanding=1, body_bytes=1024, messages=messages, seconds=2.0,
         messages_per_second=messages / 2, latency_us=Latency(1, 2, 3, 4, 5), receives=0, empty_receives=0,
         errors=errors, refused_by_code={}, first_refusal="code 7: no", own_cpu_seconds=0.5,
-        cpu_seconds=[proxy_s, 0.25], resident_bytes_before=[0, 0], resident_bytes=[0, 0],
+        cpu_seconds=[proxy_s / 2, proxy_s / 2, 0.25], resident_bytes_before=[0, 0, 0], resident_bytes=[0, 0, 0],
     )  # fmt: skip
 
 
@@ -112,11 +112,11 @@ def test_tables_have_a_row_for_each_load_and_proxy() -> None:
 
 
 def test_command_of_the_generator() -> None:
-    """Sixteen outstanding calls share a client; both processes are measured."""
-    stack = ProxyStack("Gantry", "127.0.0.1:1", 11, 12, "broker-a")
+    """Sixteen outstanding calls share a client; all processes are measured."""
+    stack = ProxyStack("Gantry", "127.0.0.1:1", (11, 12), 13, "broker-a")
     command = arguments(ProxyLoad(mode=Mode.RECEIVE, outstanding=64, warm_up_ms=5, duration_ms=7), stack)
 
-    assert {"-mode=receive", "-connections=4", "-outstanding=64", "-pids=11,12", "-duration=7ms"} <= {*command}
+    assert {"-mode=receive", "-connections=4", "-outstanding=64", "-pids=11,12,13", "-duration=7ms"} <= {*command}
 
 
 def test_full_run_has_the_loads_of_its_goals() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 import trustme
 from google.protobuf.duration_pb2 import Duration
 from named_cluster import TOPIC, named_cluster
@@ -48,14 +49,17 @@ class ProxyProcess:
 
 
 @asynccontextmanager
-async def running_proxy(folder: Path, name_server: str, **more: Any) -> AsyncIterator[ProxyProcess]:
+async def running_proxy(folder: Path, name_server: str, processes: int = 1, **more: Any) -> AsyncIterator[ProxyProcess]:
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     document: dict[str, Any] = {
         "nameServers": [name_server],
-        "listen": {"address": "127.0.0.1:0", "httpAddress": "127.0.0.1:0", "drainDelayMs": 100, "graceMs": 30_000},
+        "listen": {
+            "address": "127.0.0.1:0", "httpAddress": "127.0.0.1:0", "drainDelayMs": 100, "graceMs": 30_000,
+            "processes": processes,
+        },
         "limits": {"pollMsMin": 100},
         **more,
-    }
+    }  # fmt: skip
     conf = folder / "proxy.yaml"
     await asyncio.to_thread(conf.write_text, json.dumps(document))
     with await asyncio.to_thread((folder / "log").open, "wb") as log:
@@ -77,11 +81,14 @@ async def running_proxy(folder: Path, name_server: str, **more: Any) -> AsyncIte
 class Sdk:
     """A client with the endpoints of several proxies, which repeats a call whose connection failed, as SDKs do."""
 
-    def __init__(self, *proxies: ProxyProcess, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(
+        self, *proxies: ProxyProcess, credentials: grpc.ChannelCredentials | None = None, number: int = 0
+    ) -> None:
+        """SDKs with different numbers have different connections."""
         target = "ipv4:" + ",".join(proxy.target for proxy in proxies)
         options: list[tuple[str, str | int]] = [
             ("grpc.lb_policy_name", "round_robin"), ("grpc.ssl_target_name_override", "localhost"),
-            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100),
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100), ("number", number),
         ]  # fmt: skip
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(target, options=options)
@@ -191,11 +198,12 @@ async def test_receipt_of_one_replica_works_at_another(tmp_path: Path) -> None:
     assert [found.body for found in after] == [b"body 10"]
 
 
-async def test_drained_proxy_moves_its_clients_to_the_other_endpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_drained_proxy_moves_its_clients_to_the_other_endpoint(tmp_path: Path, processes: int) -> None:
     """SIGTERM during a stream of sends: each send succeeds, the stream ends, and the process ends with code 0."""
     async with (
         cluster(tmp_path) as address,
-        running_proxy(tmp_path / "a", address) as first,
+        running_proxy(tmp_path / "a", address, processes) as first,
         running_proxy(tmp_path / "b", address) as second,
     ):
         sdk, bound = Sdk(first, second), Sdk(first)
@@ -225,11 +233,12 @@ async def test_drained_proxy_moves_its_clients_to_the_other_endpoint(tmp_path: P
     assert sdk.failed <= len(sending), "more calls failed than were running at one moment"
 
 
-async def test_killed_proxy_loses_no_acknowledged_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_killed_proxy_loses_no_acknowledged_message(tmp_path: Path, processes: int) -> None:
     """kill -9 under load: what was acknowledged to the producer is delivered through the other proxy."""
     async with (
         cluster(tmp_path) as address,
-        running_proxy(tmp_path / "a", address) as first,
+        running_proxy(tmp_path / "a", address, processes) as first,
         running_proxy(tmp_path / "b", address) as second,
     ):
         sdk, other = Sdk(first, second), Sdk(second)

@@ -27,7 +27,7 @@ from proxy_world import (
 
 from gantry_proxy import service
 from gantry_proxy.grpc_server import GrpcServer
-from gantry_proxy.metrics import ProxyMetrics, metrics_text
+from gantry_proxy.metrics import ProxyMetrics, metric_families, metrics_text
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import RETURN_MS
 from gantry_proxy.service import SERVICE, STREAMING, TELEMETRY, UNARY, MessagingService
@@ -98,7 +98,7 @@ async def test_call_is_answered_and_counted() -> None:
         reply = await one.call("QueryRoute")(pb.QueryRouteRequest(topic=ORDERS, endpoints=ENDPOINTS), metadata=HEADERS)
 
     assert (reply.status.code, len(reply.message_queues)) == (pb.OK, 4)
-    assert 'gantry_proxy_calls_total{method="QueryRoute",code="OK"} 1' in metrics_text(one.metrics, [])
+    assert 'gantry_proxy_calls_total{method="QueryRoute",code="OK"} 1' in metrics_text(metric_families(one.metrics, []))
 
 
 async def test_refusal_is_a_status_of_the_reply() -> None:
@@ -375,7 +375,9 @@ async def test_send_without_a_task_counts_until_its_outcome() -> None:
         assert (await again).entries[0].message_id == "01ABC"
 
     assert (one.metrics.running, one.metrics.refused) == (0, 1)
-    assert 'gantry_proxy_calls_total{method="SendMessage",code="OK"} 2' in metrics_text(one.metrics, [])
+    assert 'gantry_proxy_calls_total{method="SendMessage",code="OK"} 2' in metrics_text(
+        metric_families(one.metrics, [])
+    )
 
 
 async def test_refused_and_failed_sends_without_a_task_have_a_reply(caplog: pytest.LogCaptureFixture) -> None:

@@ -94,6 +94,10 @@ def test_check_prints_settings_and_refuses_invalid_ones(tmp_path: Path) -> None:
 # ------- HTTP
 
 
+async def metrics_here() -> str:
+    return "metrics here"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "code", "words"),
     [
@@ -104,11 +108,11 @@ def test_check_prints_settings_and_refuses_invalid_ones(tmp_path: Path) -> None:
         ("POST", "/livez", 405, "only GET"),
     ],
 )
-def test_each_path_has_its_answer(method: str, path: str, code: int, words: str) -> None:
+async def test_each_path_has_its_answer(method: str, path: str, code: int, words: str) -> None:
     """A replica that stops is alive, and not ready."""
-    endpoint = HttpEndpoint("127.0.0.1:0", lambda: "the proxy is stopping", lambda: "metrics here")
+    endpoint = HttpEndpoint("127.0.0.1:0", lambda: "the proxy is stopping", metrics_here)
 
-    found = endpoint.answer(method, path)
+    found = await endpoint.answer(method, path)
 
     assert (found[0], words in found[2]) == (code, True)
 
@@ -123,7 +127,7 @@ def test_each_path_has_its_answer(method: str, path: str, code: int, words: str)
 )
 async def test_request_over_a_socket(sent: bytes, code: bytes) -> None:
     """A malformed or large request gets an answer, and its connection ends."""
-    endpoint = HttpEndpoint("127.0.0.1:0", lambda: "", lambda: "")
+    endpoint = HttpEndpoint("127.0.0.1:0", lambda: "", metrics_here)
     await endpoint.start()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)

@@ -10,7 +10,7 @@ import pytest
 
 from gantry_admin.proxies import POLL_AFTER_REQUEST_S, Proxies, ProxyDocument, figures_of
 from gantry_proxy.http_endpoint import HttpEndpoint
-from gantry_proxy.metrics import Gauge, ProxyMetrics, metrics_text, own_gauges
+from gantry_proxy.metrics import Gauge, ProxyMetrics, metric_families, metrics_text, own_gauges
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 
 
@@ -32,14 +32,14 @@ class FakeProxy:
     def url(self) -> str:
         return f"http://{self.address}"
 
-    def _text(self) -> str:
+    async def _text(self) -> str:
         gauges = [
             Gauge("gantry_proxy_ready", "gauge", "Ready.", lambda: float(not self.not_ready_reason)),
             Gauge("gantry_proxy_clients", "gauge", "Clients.", lambda: self.clients),
             Gauge("gantry_proxy_telemetry_streams", "gauge", "Streams.", lambda: self.clients),
             Gauge("gantry_proxy_messages_in_flight", "gauge", "Messages.", lambda: 7),
         ]
-        return metrics_text(self.metrics, [*own_gauges(self.metrics), *gauges])
+        return metrics_text(metric_families(self.metrics, [*own_gauges(self.metrics), *gauges]))
 
 
 @asynccontextmanager
@@ -118,7 +118,11 @@ async def test_silent_proxy_keeps_its_last_figures_with_their_age() -> None:
 
 async def test_answer_of_another_program_is_no_proxy() -> None:
     """An answer without the metrics of a proxy is named, and has no figures."""
-    endpoint = HttpEndpoint("127.0.0.1:0", lambda: "", lambda: "up 1\n")
+
+    async def up() -> str:
+        return "up 1\n"
+
+    endpoint = HttpEndpoint("127.0.0.1:0", lambda: "", up)
     await endpoint.start()
     try:
         [found] = (await polled(Proxies((f"http://127.0.0.1:{endpoint.port}",)))).values()

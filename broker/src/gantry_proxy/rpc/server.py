@@ -8,9 +8,9 @@ Output of a connection is collected for one turn of the event loop, so that the 
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, cast, final
 
 from gantry_proxy.http2.connection import Http2Connection, Http2Limits
@@ -20,7 +20,7 @@ from gantry_proxy.http2.streams import IGNORED, Receiver, Stream
 from gantry_proxy.rpc.call import TOO_MANY_BYTES, UNCOUNTED_FIELDS, UNCOUNTED_HEADER_BYTES, Call
 from gantry_proxy.rpc.compression import Decompressor
 from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
-from gantry_proxy.rpc.shares import ConnectionShare, PortUse
+from gantry_proxy.rpc.shares import ConnectionShare, PortUse, RpcLimits
 from gantry_remoting.addresses import listen, peer_address, stop_listening
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_layer import TlsLayer
@@ -54,18 +54,6 @@ UNCOUNTED_BUFFER_BYTES: Final = 4_096
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RpcLimits:
-    """The limits of what all clients together may cost."""
-
-    message_bytes_max: int
-    header_bytes_max: int
-    streams_per_connection_max: int
-    connections_max: int
-    calls_max: int
-
-
-@final
 class RpcServer:
     """The port. Owned by the event loop."""
 
@@ -91,7 +79,9 @@ class RpcServer:
         self.handshakes: Final[dict[RpcConnection, None]] = {}
         """Connections whose TLS handshake is not complete, oldest first."""
         self.use: Final = PortUse(
-            bytes_max=HELD_BYTES_MAX, calls_max=limits.calls_max, connections_max=limits.connections_max
+            bytes_max=HELD_BYTES_MAX // limits.processes,
+            calls_max=limits.calls_max,
+            connections_max=limits.connections_max,
         )
         self._certificates: Final = certificates
         self._server: asyncio.Server | None = None
@@ -112,6 +102,18 @@ class RpcServer:
         self._server = await listen(lambda: RpcConnection(self), host, port, backlog=BACKLOG)
         self._sweep()
         return int(self._server.sockets[0].getsockname()[1])
+
+    def start_without_port(self) -> None:
+        """Serve the connections that `adopt` gets."""
+        self._sweep()
+
+    async def adopt(self, accepted: socket.socket) -> None:
+        """Serve a connection that another process has accepted. A client that is gone already is ignored."""
+        try:
+            await self.loop.connect_accepted_socket(lambda: RpcConnection(self), accepted)
+        except OSError as error:
+            log.info("connection lost before it was served", extra={"reason": str(error)})
+            accepted.close()
 
     async def stop(self, grace_s: float) -> None:
         """Let clients move their calls to other servers, end the calls that run after the grace, and close."""

@@ -16,6 +16,7 @@ balancer that replaces the addresses of clients counts as one address.
 import ipaddress
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_remoting.close_log import LimitedLog
@@ -28,6 +29,30 @@ TIGHT_PARTS: Final = 8
 """A port is almost full if less than one in so many parts of an amount is free."""
 IPV6_PREFIX_BITS: Final = 64
 """An IPv6 client has a network of this size at least, so that all addresses of one count as one."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcLimits:
+    """The limits of what all clients together may cost."""
+
+    message_bytes_max: int
+    """The largest request."""
+
+    header_bytes_max: int
+    """The largest headers of a call."""
+
+    streams_per_connection_max: int
+    """How many calls one connection may have."""
+
+    connections_max: int
+    """How many connections may be open."""
+
+    calls_max: int
+    """How many calls may be open, incomplete ones included."""
+
+    processes: int = 1
+    """How many processes serve the port. Each has an equal part of the bytes; the other limits are those of one."""
 
 
 @final
