@@ -80,6 +80,11 @@ class ConnectionPool:
         except RemotingError as error:
             raise self._failure(channel, error) from error
 
+    def is_connected(self, address: str) -> bool:
+        """Return whether a connection to ``address`` is open."""
+        channel = self._channels.get(address)
+        return channel is not None and channel.is_open and not self._is_closed
+
     def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
         """Send a request without waiting; later, ``on_outcome`` is called once.
 

@@ -266,25 +266,34 @@ def _order_count(receipt: Receipt, counts: _OrderCounts) -> int | None:
 
 def make_batch_ack(topic: str, group: str, acked: Sequence[str]) -> BatchAckMessages:
     """Return the body that acks these receipts of messages that were sent to ``topic``. Raises ReceiptError."""
-    bits: dict[Receipt, int] = {}
-    for text in acked:
-        receipt = _parse_full(text)
-        bit = receipt.queue_offset - receipt.start_offset
-        if not 0 <= bit < BATCH_BITS_MAX:
+    receipts = [_parse_full(text) for text in acked]
+    for receipt in receipts:
+        distance = receipt.queue_offset - receipt.start_offset
+        if not 0 <= distance < BATCH_BITS_MAX:
             raise ReceiptError(
-                f"{text[:128]!r}: the message is {bit} after the start, but at most {BATCH_BITS_MAX - 1}"
+                f"{receipt.text!r}: the message is {distance} after the start, but at most {BATCH_BITS_MAX - 1}"
             )
-        key = receipt._replace(queue_offset=-1)
-        bits[key] = bits.get(key, 0) | 1 << bit
+    return batch_of_receipts((topic, group, receipt) for receipt in receipts)
+
+
+def batch_of_receipts(acked: Iterable[tuple[str, str, Receipt]]) -> BatchAckMessages:
+    """Return the body that acks messages of one broker, each with the topic to which it was sent, and its group.
+
+    Each receipt has the offset of its message, at most `BATCH_BITS_MAX` after the start of its pop.
+    """
+    bits: dict[tuple[str, str, int, int, int, int, str, int], int] = {}
+    broker_name: str | None = None
+    for topic, group, (start, pop_ms, invisible_ms, revive, flag, broker_name, queue_id, offset) in acked:
+        key = topic, group, start, pop_ms, invisible_ms, revive, flag, queue_id
+        bits[key] = bits.get(key, 0) | 1 << offset - start
     acks = [
         BatchAck(
-            consumer_group=group, topic=topic, retry=key.retry_flag, start_offset=key.start_offset,
-            queue_id=key.queue_id, revive_queue_id=key.revive_queue, pop_time=key.pop_time_ms,
-            invisible_time=key.invisible_ms, bit_set=value.to_bytes((value.bit_length() + 7) // 8, "little"),
+            consumer_group=group, topic=topic, retry=flag, start_offset=start, queue_id=queue_id,
+            revive_queue_id=revive, pop_time=pop_ms, invisible_time=invisible_ms,
+            bit_set=value.to_bytes((value.bit_length() + 7) // 8, "little"),
         )
-        for key, value in bits.items()
+        for (topic, group, start, pop_ms, invisible_ms, revive, flag, queue_id), value in bits.items()
     ]  # fmt: skip
-    broker_name = next(iter(bits)).broker_name if bits else None
     return BatchAckMessages(broker_name=broker_name, acks=acks)
 
 

@@ -48,6 +48,9 @@ class BrokerPort(Protocol):
     ) -> Command:
         """Return the reply of a broker, with any response code."""
 
+    def can_begin(self, address: str) -> bool:
+        """Return whether a connection to a broker is open, so that a request can begin without waiting."""
+
     def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
         """Send a request without waiting; later, ``on_outcome`` is called once.
 
@@ -128,6 +131,9 @@ class RemotingBrokers:
         self, address: str, code: RequestCode, header: Fields, body: bytes = b"", *, timeout_ms: int = REQUEST_MS
     ) -> Command:
         return await self._session.pool.request(address, Command(code=code, ext=header.write(), body=body), timeout_ms)
+
+    def can_begin(self, address: str) -> bool:
+        return self._session.pool.is_connected(address)
 
     def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
         return self._session.pool.begin_request(address, command, timeout_ms, on_outcome)

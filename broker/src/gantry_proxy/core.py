@@ -6,6 +6,7 @@ from typing import final
 
 from gantry_client.background import BackgroundTasks
 from gantry_proxy.access import ProxyGuard
+from gantry_proxy.ack_batches import AckBatches
 from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.brokers import BrokerPort
 from gantry_proxy.client_requests import ClientRequests
@@ -25,6 +26,7 @@ class ProxyCore:
     clients: ClientTable
     client_requests: ClientRequests
     renewals: Renewals
+    acks: AckBatches
     guard: ProxyGuard
     limits: ProxyLimits
     bodies: BodyInflater

@@ -20,6 +20,7 @@ from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.ack_batches import AckBatches
 from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.brokers import BrokerPort, RemotingBrokers
@@ -108,7 +109,7 @@ class Proxy:
         guard = ProxyGuard(source, wall_ms, settings.access.signature_window_ms)
         core = self._core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
-            renewals=self._renewals, guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
+            renewals=self._renewals, acks=AckBatches(brokers), guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
             monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
         )  # fmt: skip
         self.server: Final = GrpcServer(

@@ -15,6 +15,7 @@ from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_client.messages import ReceivedMessage
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
 from gantry_proxy.access import ClientAccounts, FileAccounts, ProxyGuard
+from gantry_proxy.ack_batches import AckBatches
 from gantry_proxy.bodies import BodyInflater
 from gantry_proxy.broker_accounts import BrokerAccounts
 from gantry_proxy.client_requests import ClientRequests
@@ -142,6 +143,9 @@ class FakeBrokers:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def can_begin(self, address: str) -> bool:
+        return self.is_connected
 
     def begin_request(self, address: str, command: Command, timeout_ms: int, on_outcome: OnOutcome) -> bool:
         if self.is_connected:
@@ -272,7 +276,7 @@ class World:
         self.client_requests = ClientRequests(self.clients, self.clock, self.limits.message_bytes_max)
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
-            renewals=self.renewals, guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock,
+            renewals=self.renewals, acks=AckBatches(self.brokers), guard=self.guard, limits=self.limits, tasks=self.tasks, wall_ms=self.clock,
             monotonic_s=lambda: self.now_ms / 1000, bodies=BodyInflater(self.limits.message_bytes_max),
         )  # fmt: skip
 

@@ -79,6 +79,7 @@ async def test_ack_without_a_task_is_left_to_the_handler_during_a_renewal() -> N
     await renewal.end()
 
     assert begin_ack(one.core, one.context(), ack_request(), lambda _: None)
+    await turns()
     assert one.brokers.begun[0][1].ext["extraInfo"] == SECOND
 
 
@@ -168,6 +169,7 @@ async def test_repeated_ack_uses_the_newest_receipt_after_a_failure_without_a_ta
     await one.topics.refresh("orders")
     for outcome in (Unavailable("lost"), Command(code=ResponseCode.SYSTEM_ERROR), Command(code=ResponseCode.SUCCESS)):
         assert begin_ack(one.core, one.context(), ack_request(), lambda _: None)
+        await turns()
         one.brokers.begun[-1][3](outcome)
 
     assert {command.ext["extraInfo"] for _, command, _, _ in one.brokers.begun} == {THIRD}

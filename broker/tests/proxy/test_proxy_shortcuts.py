@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ async def shortcut(one: World, begin: Any, request: Any, outcome: Command | Requ
     finished: list[Any] = []
     assert begin(one.core, one.context(), request, finished.append)
     assert finished == []
+    await asyncio.sleep(0)
     one.brokers.begun[-1][3](outcome)
     await wait_until(lambda: len(finished) == 1)
     return finished[0]

@@ -6,7 +6,8 @@ from typing import Final
 
 from gantry_access.permissions import consume_need, read_need
 from gantry_client.errors import BadReply, BrokerRefused, ClientError, RequestFailed
-from gantry_proxy.brokers import REQUEST_MS, require_ok
+from gantry_proxy.ack_batches import PendingAck
+from gantry_proxy.brokers import require_ok
 from gantry_proxy.context import CallContext, require_client_id
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
@@ -16,7 +17,6 @@ from gantry_proxy.translation.handles import MessageReceipt, read_receipt, with_
 from gantry_proxy.translation.times import duration_ms
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
-from gantry_wire.commands.pop import AckMessage
 from gantry_wire.commands.pull import ViewMessage
 from gantry_wire.commands.send import SendBack
 from gantry_wire.errors import RemoteProtocolError
@@ -85,10 +85,6 @@ def begin_ack(
     address = core.topics.fresh_master(topic, receipt.broker_name)
     if address is None:
         return False
-    header = AckMessage(
-        consumer_group=group, topic=receipt.queue_topic(topic, group), queue_id=receipt.queue_id,
-        extra_info=text, offset=receipt.queue_offset,
-    )  # fmt: skip
 
     def on_outcome(outcome: Command | RequestFailed) -> None:
         is_settled = isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS
@@ -104,8 +100,7 @@ def begin_ack(
             outcome = BrokerRefused(outcome.code, outcome.remark, address)
         finish(_ack_reply(request.entries, [status_of(outcome)]))
 
-    command = Command(code=RequestCode.ACK_MESSAGE, ext=header.write())
-    if not core.brokers.begin_request(address, command, REQUEST_MS, on_outcome):
+    if not core.acks.begin(address, PendingAck(topic, group, receipt, text, on_outcome)):
         return False
     if message is not None:
         core.renewals.begin_settling(message)
