@@ -12,8 +12,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol, final
+
+import msgspec
 
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import Backlog
@@ -209,7 +211,7 @@ class ConcurrentHandling:
         """Send a failed message back or drop it; return True if it is done, False if it is handled again here."""
         if await send_back_or_drop(item.message, delay_level, self._send_back, self._settings.model):
             return True
-        again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)
+        again = msgspec.structs.replace(item.message, reconsume_times=item.message.reconsume_times + 1)
         self._tasks.start(self._requeue_after_pause(_Item(again, item.backlog)), "retry")
         return False
 

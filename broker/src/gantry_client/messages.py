@@ -1,10 +1,12 @@
 """The messages of applications: what they send, the receipt of the broker, and what they receive."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from gantry_client.errors import UnreadableBody
 from gantry_remoting.addresses import join_address
@@ -106,22 +108,21 @@ class TaggedMessage:
         return property_names.split_keys(self.properties.get(property_names.KEYS, ""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage(TaggedMessage):
-    """One message that a consumer received."""
+class ReceivedMessage(TaggedMessage, msgspec.Struct, frozen=True, kw_only=True):
+    """One message that a consumer received. A frozen dataclass takes three times as long to make."""
 
     topic: str
     """The topic to which the message was sent, also if it was redelivered through a retry topic."""
     queue: MessageQueue
     """The queue from which the message was read; a redelivered message has a queue of the retry topic."""
     queue_offset: int
-    stored_body: bytes = field(repr=False)
+    stored_body: bytes
     """The decompressed body, or the stored bytes if `body_fault` is set."""
     body_fault: str | None = None
     """Why the body could not be decompressed; None if it was."""
     compression: int = 0
     """The flags of a body that `inflate_message` has yet to decompress; 0 for every other body."""
-    properties: dict[str, str] = field(repr=False)
+    properties: dict[str, str]
     flag: int = 0
     reconsume_times: int = 0
     """How often consuming the message has failed before."""
@@ -140,6 +141,12 @@ class ReceivedMessage(TaggedMessage):
 
     offset_message_id: str = ""
     """The broker's id, which contains its address and the physical offset."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<ReceivedMessage {self.message_id} topic={self.topic} queue={self.queue} offset={self.queue_offset} "
+            f"bytes={len(self.stored_body)}>"
+        )
 
     @property
     def body(self) -> bytes:
@@ -194,7 +201,7 @@ def to_received_message(
 def inflate_message(message: ReceivedMessage, body_bytes_max: int) -> ReceivedMessage:
     """Return a message with the body decompressed that was left compressed, or with the fault that prevents it."""
     body, fault = _inflate(message.stored_body, message.compression, body_bytes_max)
-    return replace(message, stored_body=body, body_fault=fault, compression=0)
+    return msgspec.structs.replace(message, stored_body=body, body_fault=fault, compression=0)
 
 
 def _inflate(body: bytes, sys_flag: int, bytes_max: int) -> tuple[bytes, str | None]:

@@ -9,8 +9,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, final
+
+import msgspec
 
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import Backlog
@@ -91,7 +92,7 @@ class OrderedHandling:
                     return 0
             finally:
                 backlog.end_handler()
-            waiting[0] = replace(message, reconsume_times=message.reconsume_times + 1)
+            waiting[0] = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
             return self._settings.ordered_retry_delay_ms
 
     async def _move_to_dead_letters_if_due(self, message: ReceivedMessage, delay_level: int) -> bool:

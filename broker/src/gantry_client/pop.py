@@ -12,7 +12,7 @@ the broker that issued it. Nothing here is automatic: the caller extends invisib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from gantry_client.calls import parse_header, require_success
 from gantry_client.clock import wall_ms
@@ -90,8 +90,7 @@ class PopRequest:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class PoppedMessage:
+class PoppedMessage(NamedTuple):
     """One message that stays invisible to its group until its receipt expires."""
 
     message: ReceivedMessage
@@ -283,7 +282,8 @@ def batch_of_receipts(acked: Iterable[tuple[str, str, Receipt]]) -> BatchAckMess
     """
     bits: dict[tuple[str, str, int, int, int, int, str, int], int] = {}
     broker_name: str | None = None
-    for topic, group, (start, pop_ms, invisible_ms, revive, flag, broker_name, queue_id, offset) in acked:
+    for topic, group, (start, pop_ms, invisible_ms, revive, flag, issuer, queue_id, offset) in acked:
+        broker_name = issuer
         key = topic, group, start, pop_ms, invisible_ms, revive, flag, queue_id
         bits[key] = bits.get(key, 0) | 1 << offset - start
     acks = [

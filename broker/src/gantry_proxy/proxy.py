@@ -109,8 +109,8 @@ class Proxy:
         guard = ProxyGuard(source, wall_ms, settings.access.signature_window_ms)
         core = self._core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
-            renewals=self._renewals, acks=AckBatches(brokers), guard=guard, limits=limits, tasks=self._tasks, wall_ms=wall_ms,
-            monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
+            renewals=self._renewals, acks=AckBatches(brokers), guard=guard, limits=limits, tasks=self._tasks,
+            wall_ms=wall_ms, monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
         )  # fmt: skip
         self.server: Final = GrpcServer(
             MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits,

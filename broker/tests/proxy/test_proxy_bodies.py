@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from proxy_world import BROKER, FakeBrokers, World, popped
 
@@ -32,7 +32,9 @@ BILLING = pb.Resource(name="billing")
 def compressed(number: int, body: bytes = b"") -> PoppedMessage:
     one = popped(number)
     body = body or zlib.compress(CONTENT)
-    message = replace(one.message, stored_body=body, compression=Codec.ZLIB.flags, body_fault="not decompressed yet")
+    message = msgspec.structs.replace(
+        one.message, stored_body=body, compression=Codec.ZLIB.flags, body_fault="not decompressed yet"
+    )
     return PoppedMessage(message, one.receipt)
 
 

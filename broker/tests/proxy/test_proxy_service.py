@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from proxy_world import (
@@ -181,7 +182,10 @@ async def test_cut_receive_returns_its_messages() -> None:
 async def test_unread_receive_ends_and_returns_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that asks for messages and does not read them costs a bounded time and memory, and no message."""
     monkeypatch.setattr(service, "READ_TIMEOUT_S", 0.5)
-    large = [replace(one, message=replace(one.message, stored_body=bytes(1 << 20))) for one in map(popped, range(32))]
+    large = [
+        one._replace(message=msgspec.structs.replace(one.message, stored_body=bytes(1 << 20)))
+        for one in map(popped, range(32))
+    ]
     async with serving(brokers=FakeBrokers(popped=large)) as one:
         stream = await one.connect()
         queue = pb.MessageQueue(topic=ORDERS, id=-1, broker=pb.Broker(name=BROKER))
