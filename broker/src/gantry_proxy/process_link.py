@@ -104,20 +104,26 @@ class MessageLink:
 
 
 def pass_socket(end: socket.socket, accepted: socket.socket) -> bool:
-    """Give an accepted connection to the process at the other end; return False if it does not take it."""
+    """Give an accepted connection to the process at the other end; return False if it does not take it.
+
+    ``end`` does not block: Python 3.11 ignores the flags of `send_fds`.
+    """
     try:
-        socket.send_fds(end, [b"c"], [accepted.fileno()], socket.MSG_DONTWAIT)
+        socket.send_fds(end, [b"c"], [accepted.fileno()])
     except OSError:  # it has ended, or has many connections that it has not taken yet
         return False
     return True
 
 
 def take_sockets(end: socket.socket) -> list[socket.socket]:
-    """Return the connections that have been passed to this process, at most `SOCKETS_PER_TURN`."""
+    """Return the connections that have been passed to this process, at most `SOCKETS_PER_TURN`.
+
+    ``end`` does not block.
+    """
     found: list[socket.socket] = []
     for _ in range(SOCKETS_PER_TURN):
         try:
-            data, descriptors, _flags, _address = socket.recv_fds(end, 1, 1, socket.MSG_DONTWAIT)
+            data, descriptors, _flags, _address = socket.recv_fds(end, 1, 1)
         except OSError:  # none is left
             break
         found.extend(socket.socket(fileno=descriptor) for descriptor in descriptors)

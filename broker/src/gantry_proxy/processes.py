@@ -47,6 +47,8 @@ STOP_MARGIN_S: Final = 10.0
 """How much longer than the settings say a process may take to drain; then it is killed."""
 ACCEPT_PAUSE_S: Final = 0.5
 """How long no connection is accepted if descriptors are used up."""
+HOLD_S: Final = 0.01
+"""How often a connection is offered that no process takes, since all are busy or being replaced."""
 NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -71,7 +73,9 @@ class ServingProcessHandle:
     async def spawn(cls, settings: ProxySettings, log_level: str) -> "ServingProcessHandle":
         """Start a process. Raises OSError."""
         message_ends = socket.socketpair()
-        connection_ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection_ends = socket.socketpair()
+        for end in connection_ends:
+            end.setblocking(False)
         passed = message_ends[1], connection_ends[1]
         descriptors = [end.fileno() for end in passed]
         try:
@@ -170,6 +174,8 @@ class ProxyProcesses:
         self._restarts = 0
         self._is_draining = False
         self._listening: socket.socket | None = None
+        self._held: socket.socket | None = None
+        """An accepted connection that no process has taken yet; while there is one, no other is accepted."""
         self._http: Final = (
             HttpEndpoint(settings.listen.http_address, self.not_ready_reason, self.metrics_text)
             if settings.listen.http_address
@@ -261,6 +267,9 @@ class ProxyProcesses:
             asyncio.get_running_loop().remove_reader(self._listening)
             self._listening.close()
             self._listening = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def _accept(self) -> None:
         """Accept what waits, as asyncio's servers do."""
@@ -276,9 +285,10 @@ class ProxyProcesses:
                     self._pause_accepting(error)
                     return
                 continue  # the client has gone before it was accepted
-            with accepted:
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._distribute(accepted)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self._distribute(accepted):
+                self._hold(accepted)
+                return
 
     def _pause_accepting(self, error: OSError) -> None:
         log.error("accepting connections failed; trying again", extra={"reason": str(error)})
@@ -286,12 +296,30 @@ class ProxyProcesses:
         loop.remove_reader(self._listening)  # type: ignore[arg-type]
         loop.call_later(ACCEPT_PAUSE_S, self._accept_connections)
 
-    def _distribute(self, accepted: socket.socket) -> None:
-        """Give a connection to the process with the fewest. If none takes it, it closes; the client connects again."""
+    def _distribute(self, accepted: socket.socket) -> bool:
+        """Give a connection to the process with the fewest. Return False if none takes it now."""
         for one in sorted(self._processes.values(), key=lambda one: one.open_connections):
             if one.pass_connection(accepted):
-                return
-        log.warning("no process of the proxy takes connections; closing one")
+                accepted.close()
+                return True
+        return False
+
+    def _hold(self, accepted: socket.socket) -> None:
+        """Accept no further connection until a process takes this one; the others wait in the kernel."""
+        self._held = accepted
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listening)  # type: ignore[arg-type]
+        loop.call_later(HOLD_S, self._distribute_held)
+
+    def _distribute_held(self) -> None:
+        accepted = self._held
+        if accepted is None:  # the port is closed
+            return
+        if self._distribute(accepted):
+            self._held = None
+            self._accept_connections()
+        else:
+            asyncio.get_running_loop().call_later(HOLD_S, self._distribute_held)
 
     # ------- processes
 
@@ -320,7 +348,7 @@ class ProxyProcesses:
             await self._start_again(number)
 
     async def _start_again(self, number: int) -> None:
-        while True:
+        while not self._is_draining:
             await asyncio.sleep(RESTART_DELAY_S)
             try:
                 await self._spawn(number)

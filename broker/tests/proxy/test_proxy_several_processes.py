@@ -32,6 +32,8 @@ from gantry_proxy.settings import ListenSettings, ProxyLimits, ProxySettings, pa
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.local import wait_until
 
+SETTINGS_FRAME = 4
+"""The type of the frame with which a server of HTTP/2 begins."""
 UNREACHABLE = ("127.0.0.1:1",)
 """Name servers that no test needs."""
 
@@ -119,6 +121,23 @@ async def test_closed_connections_do_not_count() -> None:
 
         assert len(more) == 2
         assert [one.open_connections for one in proxy._processes.values()] == [2, 2]
+
+
+async def test_connections_wait_while_no_process_takes_them() -> None:
+    """More clients than fit between two suspended processes connect at once, and all are served when those continue."""
+    async with running(settings(2)) as proxy:
+        pids = [one.process.pid for one in proxy._processes.values()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        opening = [asyncio.open_connection("127.0.0.1", proxy.port) for _ in range(700)]
+        streams = await asyncio.gather(*opening)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        greetings = await asyncio.gather(*(reader.readexactly(9) for reader, _ in streams))
+        for _, writer in streams:
+            writer.close()
+
+    assert {greeting[3] for greeting in greetings} == {SETTINGS_FRAME}
 
 
 async def test_process_that_ends_is_replaced_and_totals_do_not_fall() -> None:
