@@ -154,7 +154,10 @@ def find_cell(cells: Sequence[HaCell], system: System, setup: Setup, level: int)
 
 
 def broker_keys(setup: Setup, *, segment_bytes: int, buffers_count: int) -> dict[str, str]:
-    """Return the `broker.conf` lines of a master for the setup; they are the same for RocketMQ and for Gantry."""
+    """Return the `broker.conf` lines of a master for the setup.
+
+    They are the same for RocketMQ and for Gantry, but only Gantry's master can wait for the disk of a slave.
+    """
     keys = {
         "brokerRole": "SYNC_MASTER" if setup.replication == "sync" else "ASYNC_MASTER",
         "inSyncReplicas": "2" if setup.replication == "sync" else "1",
@@ -163,7 +166,11 @@ def broker_keys(setup: Setup, *, segment_bytes: int, buffers_count: int) -> dict
     }
     if setup.has_buffer:
         keys |= {"transientStorePoolEnable": "true", "transientStorePoolSize": str(buffers_count)}
-    return keys
+    return keys | _ack_keys(setup)
+
+
+def _ack_keys(setup: Setup) -> dict[str, str]:
+    return {"haAckLevel": "FLUSHED"} if setup.is_slave_flushed else {}
 
 
 def slave_keys(setup: Setup, *, segment_bytes: int) -> dict[str, str]:
@@ -176,4 +183,4 @@ def slave_keys(setup: Setup, *, segment_bytes: int) -> dict[str, str]:
         "flushDiskType": "SYNC_FLUSH" if setup.flush == "sync" else "ASYNC_FLUSH",
         "mappedFileSizeCommitLog": str(segment_bytes),
     }
-    return keys | ({"haAckLevel": "FLUSHED"} if setup.is_slave_flushed else {})
+    return keys | _ack_keys(setup)

@@ -35,7 +35,21 @@ def world(tmp_path: Path) -> StoreWorld:
 )
 def test_log_is_flushed_at_the_page_minimum_or_the_interval(dirty: int, age: int, expected: bool) -> None:
     """The log is flushed at four dirty pages, or after ten seconds."""
-    assert is_flush_due(SETTINGS, dirty, age) == expected
+    assert is_flush_due(SETTINGS, dirty, age, is_awaited=False) == expected
+
+
+def test_awaited_flush_is_due_with_the_first_byte(world: StoreWorld) -> None:
+    """A flush for which senders wait needs neither pages nor time. The twin is one for which none does."""
+    world.send(count=1)
+    world.store.flush_step()
+    assert world.store.log.flushed == 0
+    world.store.await_flushes(is_awaited=True)
+    world.store.flush_step()
+    assert world.store.log.flushed == world.store.log.wrote
+    world.store.await_flushes(is_awaited=False)
+    world.send(count=1)
+    world.store.flush_step()
+    assert world.store.log.flushed < world.store.log.wrote
 
 
 def test_flushed_moves_only_after_an_fsync(world: StoreWorld) -> None:

@@ -17,12 +17,10 @@ from typing import Final, final
 import msgspec
 
 from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.parts import AckLevel, FlushMode, Medium
+from gantry_spec.manifest.parts import FlushMode, Medium
 from gantry_status.broker_ports import BROKER_PORT, replication_port_of
 
 HOUR_MS: Final = 3_600_000
-ACKED_FLUSH_INTERVAL_MS_MAX: Final = 10
-"""The longest flush interval where acknowledgements wait for the disks of slaves."""
 MESSAGE_BYTES_MAX: Final = 4 << 20
 """The largest body of a message that a broker accepts by default."""
 
@@ -126,13 +124,6 @@ def template_of(spec: Spec, name_servers: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _flush_interval_ms(spec: Spec) -> int:
-    """Return the flush interval, shortened where acknowledgements wait for slaves that flush by interval."""
-    interval_ms = max(1, int(spec.flush.interval))
-    is_waiting_for_slaves = spec.replication.acks_needed > 0 and spec.replication.ack is AckLevel.FLUSHED
-    return min(interval_ms, ACKED_FLUSH_INTERVAL_MS_MAX) if is_waiting_for_slaves else interval_ms
-
-
 def _supervisor_settings(name_servers: Sequence[str]) -> dict[str, str]:
     """Return the settings that a supervised member needs."""
     return {"namesrvAddr": ";".join(name_servers), "roleAtStart": "UNASSIGNED"}
@@ -145,10 +136,10 @@ def _shared_settings(spec: Spec, name_servers: Sequence[str]) -> dict[str, str]:
         "brokerRole": "SYNC_MASTER" if replication.acks_needed else "ASYNC_MASTER",
         "inSyncReplicas": str(replication.acks_needed + 1),
         "slaveTimeout": str(max(1, int(replication.ack_timeout))),
-        "haAckLevel": "FLUSHED" if replication.ack is AckLevel.FLUSHED else "RECEIVED",
+        "haAckLevel": "FLUSHED" if replication.waits_for_disks else "RECEIVED",
         "haMaxGapNotInSync": str(max(1, int(replication.max_lag))),
         "flushDiskType": "SYNC_FLUSH" if flush.mode is FlushMode.SYNC else "ASYNC_FLUSH",
-        "flushIntervalCommitLog": str(_flush_interval_ms(spec)),
+        "flushIntervalCommitLog": str(max(1, int(spec.flush.interval))),
         "flushCommitLogLeastPages": "0",  # the interval must hold for a trickle of messages, too
         "mappedFileSizeCommitLog": str(int(buffer.segment_size)),
         "fileReservedTime": str(max(1, -(-int(spec.storage.reserved_time) // HOUR_MS))),

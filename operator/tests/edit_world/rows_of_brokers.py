@@ -90,7 +90,6 @@ DURABILITY: Final = (
     roll_row(
         "replication.ack", "Received", "Flushed",
         Shown(CONFIG, "haAckLevel", "RECEIVED", "FLUSHED"),
-        Shown(CONFIG, "flushIntervalCommitLog", "500", "10"),
     ),
     roll_row(
         "replication.maxLag", "256Mi", "128Mi",

@@ -103,8 +103,10 @@ class SlaveStore(StoreReader):
     They are ``prepare``, ``prepare_copying``, ``promote`` and ``accept_loss``.
     """
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, *, is_flush_awaited: bool = False) -> None:
+        """``is_flush_awaited``: masters wait until messages are on the disk of this slave."""
         super().__init__(store)
+        self._is_flush_awaited: Final = is_flush_awaited
         self.copier: LogCopier | None = None
         """Appends the master's records; None until the store is prepared."""
 
@@ -158,7 +160,7 @@ class SlaveStore(StoreReader):
             store.truncate(welcome.cut_to, welcome.epochs)
         elif welcome.epochs != store.identity.epochs:
             store.change_epochs(welcome.epochs)
-        self.copier = store.start_copying()
+        self._begin_copying()
 
     def accept_loss(self, by: str) -> None:
         """Continue the log after the missing range. Waits for the disk."""
@@ -171,7 +173,11 @@ class SlaveStore(StoreReader):
         It reads the part of the log that is not visible to consumers yet, so it must not run in the loop's thread.
         """
         if self.copier is None:
-            self.copier = self.store.start_copying()
+            self._begin_copying()
+
+    def _begin_copying(self) -> None:
+        self.copier = self.store.start_copying()
+        self.store.await_flushes(is_awaited=self._is_flush_awaited)
 
     def promote(self, epochs: Sequence[Epoch]) -> None:
         """Make this store a master's, whose last epoch in ``epochs`` is the new term's. Waits for the disk.
@@ -188,6 +194,7 @@ class SlaveStore(StoreReader):
             self.copier.hold_undispatched()
             self.copier = None
         self.store.repair.is_copying = False
+        self.store.await_flushes(is_awaited=False)
 
     def dispatch(self, confirmed: int) -> bool:
         """Make confirmed messages visible to consumers. Return False if more remain."""

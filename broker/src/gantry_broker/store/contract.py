@@ -164,6 +164,16 @@ class StoreContract(Protocol):
     def start_copying(self) -> LogCopier:
         """Switch to the slave role: from now on records are appended only through the returned copier."""
 
+    @property
+    def is_flush_awaited(self) -> bool:
+        """Whether each append is flushed at once."""
+
+    def await_flushes(self, *, is_awaited: bool) -> None:
+        """Flush each append at once, as SYNC_FLUSH does, or no longer, if the settings do not demand it.
+
+        For a slave whose master waits for its disk.
+        """
+
     def wake_threads(self) -> None:
         """Wake the threads that have work, and the slaves, after a ``LogCopier`` has appended."""
 

@@ -3,10 +3,11 @@
     wrote -> (commit) -> fdatasync -> flushed
 
 Asynchronous flush: flush when enough pages are dirty, or after the thorough interval; ``is_flush_due`` is the policy.
-Synchronous flush: flush as soon as anything was appended. This is group commit without explicit groups: while one
-``fdatasync`` runs, more messages are appended, and the next one covers all of them; a waiting sender is answered when
-``flushed`` has passed its message. On a slow disk the next fsync is delayed a little for the senders that were just
-answered; see ``CommitDelay``. With a write buffer the flush commits first, so no send waits for the commit thread.
+Synchronous flush, and a slave whose disk a master waits for: flush as soon as anything was appended. This is group
+commit without explicit groups: while one ``fdatasync`` runs, more messages are appended, and the next one covers all of
+them; a waiting sender is answered when ``flushed`` has passed its message. On a slow disk the next fsync is delayed a
+little for the senders that were just answered; see ``CommitDelay``. With a write buffer the flush commits first, so no
+send waits for the commit thread.
 
 No request blocks this thread. One failure is final; see ``failure``.
 
@@ -90,12 +91,15 @@ class CommitDelay:
             self._syncs_without_pause = REST_SYNCS
 
 
-def is_flush_due(settings: FlushSettings, dirty_bytes: int, age_ms: int) -> bool:
-    """Return whether to flush now ``dirty_bytes`` unflushed bytes. ``age_ms`` is the time since the last flush."""
+def is_flush_due(settings: FlushSettings, dirty_bytes: int, age_ms: int, *, is_awaited: bool) -> bool:
+    """Return whether to flush now ``dirty_bytes`` unflushed bytes.
+
+    ``age_ms`` is the time since the last flush, and ``is_awaited`` whether senders wait for one.
+    """
     if dirty_bytes <= 0:
         return False
     is_enough = dirty_bytes >= settings.flush_pages_min * PAGE_BYTES
-    return settings.is_sync or is_enough or age_ms >= settings.flush_thorough_interval_ms
+    return is_awaited or is_enough or age_ms >= settings.flush_thorough_interval_ms
 
 
 @final
@@ -117,8 +121,12 @@ class Flusher:
         """Create the thread. ``on_new_file`` is called when a flush has covered the start of another log file."""
         self.flushed_timestamp_ms = 0
         """The store time of the newest flushed message."""
-        self.wake_bytes = 1 if settings.is_sync else settings.flush_pages_min * PAGE_BYTES
-        """Unflushed bytes at which an append wakes the thread. Changed by the thread only."""
+        self.is_awaited = settings.is_sync
+        """Whether senders wait for flushes: those of this broker, or of the master whose slave it is."""
+
+        self._pause_bytes = 0
+        """For how many unflushed bytes a group commit is delayed; 0 if it is not. Changed by the thread only."""
+
         self._commit_delay: Final = CommitDelay()
         self._settings: Final = settings
         self._clock: Final = clock
@@ -132,14 +140,25 @@ class Flusher:
         self.stop: Final = self._worker.stop
         self.wake: Final = self._worker.wake
 
+    @property
+    def wake_bytes(self) -> int:
+        """Unflushed bytes at which an append wakes the thread."""
+        return self._pause_bytes or (1 if self.is_awaited else self._settings.flush_pages_min * PAGE_BYTES)
+
+    def await_flushes(self, *, is_awaited: bool) -> None:
+        """Flush as soon as anything is appended, or no longer, if the settings do not demand it."""
+        self.is_awaited = is_awaited or self._settings.is_sync
+        self.wake()
+
     def step(self) -> bool:
         """Run one round: flush if that is due. Return False after a failure."""
         if self._failure.error is not None:
             return False
-        if self._settings.is_sync:
+        is_awaited = self.is_awaited
+        if is_awaited:
             self._wait_for_more_appends()
-        now_ms = self._clock.monotonic_ms()
-        if is_flush_due(self._settings, self._log.wrote - self._log.flushed, now_ms - self._flushed_at_ms):
+        now_ms, dirty_bytes = self._clock.monotonic_ms(), self._log.wrote - self._log.flushed
+        if is_flush_due(self._settings, dirty_bytes, now_ms - self._flushed_at_ms, is_awaited=is_awaited):
             self._flushed_at_ms = now_ms
             try:
                 self._flush()
@@ -155,11 +174,11 @@ class Flusher:
         wanted = self._commit_delay.bytes_to_wait_for(dirty_bytes)
         if not wanted:
             return
-        self.wake_bytes = wanted
+        self._pause_bytes = wanted
         self._worker.clear_wake()
         if log.wrote - log.flushed < wanted:
             self._worker.pause(self._commit_delay.pause_ms_max / 1000)
-        self.wake_bytes = 1
+        self._pause_bytes = 0
         self._commit_delay.record_pause(dirty_bytes, log.wrote - log.flushed)
 
     def flush(self) -> int:
@@ -179,7 +198,7 @@ class Flusher:
         end = self._log.sync()
         self.flushed_timestamp_ms = timestamp_ms
         self._commit_delay.record_sync(self._log.wrote - flushed, self._clock.monotonic_ms() - began_ms)
-        if self._settings.is_sync or has_committed:
+        if self.is_awaited or has_committed:
             self._on_progress()
         if end // self._log.file_size != flushed // self._log.file_size:
             self._on_new_file()

@@ -109,7 +109,7 @@ class MessageStore(StoreContract):
             lifecycle.log, lifecycle.index, self.guard, self.repair, self._seals, settings.delay_levels_ms
         )  # fmt: skip
         """Finds messages by their keys."""
-        self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
+        self._is_flush_timed: Final = settings.flush.is_timed
 
     def __repr__(self) -> str:
         return f"<MessageStore {self.root} open={self._lifecycle.is_open} {self.log!r}>"
@@ -195,8 +195,17 @@ class MessageStore(StoreContract):
                 lifecycle.committer.wake()
             elif self.dispatcher.is_held and self._is_awaited():
                 lifecycle.committer.request_commit()
-        if self._is_flush_woken and commit_log.wrote - commit_log.flushed >= lifecycle.flusher.wake_bytes:
-            lifecycle.flusher.wake()
+        flusher = lifecycle.flusher
+        is_woken = flusher.is_awaited or not self._is_flush_timed
+        if is_woken and commit_log.wrote - commit_log.flushed >= flusher.wake_bytes:
+            flusher.wake()
+
+    @property
+    def is_flush_awaited(self) -> bool:
+        return self._lifecycle.flusher.is_awaited
+
+    def await_flushes(self, *, is_awaited: bool) -> None:
+        self._lifecycle.flusher.await_flushes(is_awaited=is_awaited)
 
     def commit_step(self) -> None:
         """Run one round of the commit thread, for a store that was opened without threads."""

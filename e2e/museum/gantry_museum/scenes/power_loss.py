@@ -201,6 +201,6 @@ two.""",
     twin="does not sync its files, with `SYNC_FLUSH`",
     remark="""\
 Both brokers flush asynchronously by default, as RocketMQ's users expect, so both lose the end of the log.
-[Promises](promises.md) states the window for each mode. A `BrokerGroup` replicates synchronously by default: a power
-failure of one machine loses nothing then, and one of all machines may. NATS itself is not run.""",
+[Promises](promises.md) states the window for each mode. A `BrokerGroup` waits for the disk of a slave by
+default: a power failure of one machine or of all loses nothing then. NATS itself is not run.""",
 )

@@ -23,6 +23,7 @@ from gantry_cli.progress import spinner
 from gantry_cli.stack import StackDirectory
 from gantry_spec.manifest import check_changes
 from gantry_spec.manifest.quantities import duration_text, parse_duration
+from gantry_spec.promise import describe_promise
 
 # -- apply -------------------------------------------------------------------------------------------------------------
 # `gantry apply`: apply a changed manifest to the running group.
@@ -58,10 +59,11 @@ def apply(manifest: Path, data: Path, dry_run: bool) -> None:
         raise CliError("; ".join(problems))
     read_access(new.spec, state)
     if dry_run:
-        click.echo("Manifest is valid")
+        click.echo(f"Manifest is valid. {describe_promise(new.spec)}")
         return
     state.write_manifest(text)
-    click.echo(f"Manifest of group {status.group} applied; watch the changes with `gantry status --watch`")
+    click.echo(f"Manifest of group {status.group} applied. {describe_promise(new.spec)}")
+    click.echo("Watch the changes with `gantry status --watch`")
 
 
 # -- console -----------------------------------------------------------------------------------------------------------

@@ -114,9 +114,9 @@ class Replication(Part, frozen=True):
     """With `Sync`, how long a send waits for slaves. After that it is answered with code 12: stored, but not
     replicated."""
 
-    ack: AckLevel = AckLevel.RECEIVED
+    ack: AckLevel | None = None
     """`Received`: a slave counts when a crash of its process cannot lose the message. `Flushed`: when it is on its
-    disk."""
+    disk, so that a power failure of all machines loses nothing. The default with `Sync` is `Flushed`."""
 
     max_lag: Size = Size(256 << 20)
     """A slave that lags farther behind is not waited for, and is not ready. Consumers may still read old messages from
@@ -129,6 +129,11 @@ class Replication(Part, frozen=True):
             return 0
         return (2 if self.in_sync_replicas is None else self.in_sync_replicas) - 1
 
+    @property
+    def waits_for_disks(self) -> bool:
+        """Whether a slave counts for a send only when the message is on its disk."""
+        return self.acks_needed > 0 and self.ack is not AckLevel.RECEIVED
+
 
 @final
 class Flush(Part, frozen=True):
@@ -138,8 +143,8 @@ class Flush(Part, frozen=True):
     """`Sync` acknowledges a send when the message is on the master's disk. `Async` flushes every `interval`."""
 
     interval: Duration = Duration(500)
-    """The flush interval with `Async`. A power loss of the master's machine may lose this much, if no slave has it.
-    With `replication.mode: Sync` and `ack: Flushed` it is at most 10 ms."""
+    """The flush interval with `Async`. A power loss of the master's machine may lose this much, if no slave has it. A
+    slave whose disk is waited for (`replication.ack`) flushes at once."""
 
 
 @final

@@ -119,9 +119,9 @@ RULES: Final = (
     ),
     Rule(
         "spec.replication.ack",
-        lambda spec: spec.replication.mode is ReplicationMode.SYNC or spec.replication.ack is AckLevel.RECEIVED,
+        lambda spec: spec.replication.mode is ReplicationMode.SYNC or spec.replication.ack is not AckLevel.FLUSHED,
         lambda _: "Flushed has no effect with mode Async; set mode Sync, or leave it out",
-        "self.replication.mode == 'Async' ? self.replication.ack == 'Received' : true",
+        "self.replication.mode == 'Async' ? !has(self.replication.ack) || self.replication.ack == 'Received' : true",
         "mode Async waits for no acknowledgement: leave ack out, or set mode Sync",
     ),
     Rule(

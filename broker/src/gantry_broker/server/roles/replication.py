@@ -22,6 +22,7 @@ from gantry_broker.ha.follower_runner import RunExclusively
 from gantry_broker.ha.healing import Healer, RangeSource
 from gantry_broker.ha.role_files import PromiseFile
 from gantry_broker.ha.server import HEARTBEAT_INTERVAL_S, MasterStream, ReplicationServer
+from gantry_broker.ha.settings import AckLevel
 from gantry_broker.ha.store_log import SlaveStore
 from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.master_replication import MasterReplication
@@ -133,7 +134,7 @@ class Replication:
         ``account`` signs requests to a Java master. ``pause_retention`` keeps files from being deleted or
         truncated.
         """
-        self.slave_store: Final = SlaveStore(store)
+        self.slave_store: Final = SlaveStore(store, is_flush_awaited=settings.ha.ack_level is AckLevel.FLUSHED)
         self.tables: Final = tables
         self.policy: Final = AckPolicy(settings.ha, store, clock_ms)
         self.acks: Final = self.policy.acks
