@@ -9,6 +9,7 @@ with an offset that the queue does not have, which only a forged receipt has, no
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
@@ -21,6 +22,8 @@ from gantry_wire.command import Command
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.pop import AckMessage
 from gantry_wire.pop_receipts import Receipt
+
+log = logging.getLogger(__name__)
 
 ACKS_MAX: Final = 512
 """How many acks one request has; brokers handle a request while others wait."""
@@ -89,7 +92,10 @@ class AckBatches:
                 self._send_each(address, acks)
                 return
             for ack in acks:
-                ack.on_outcome(outcome)
+                try:
+                    ack.on_outcome(outcome)
+                except Exception:  # the other calls have their outcome, too
+                    log.exception("unexpected error while handling reply of peer", extra={"peer": address})
 
         body = batch_of_receipts((ack.topic, ack.group, ack.receipt) for ack in acks)
         self._send(address, Command(code=RequestCode.BATCH_ACK_MESSAGE, body=write_document(body)), on_outcome)

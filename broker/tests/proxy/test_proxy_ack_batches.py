@@ -15,6 +15,7 @@ from gantry_client.errors import Unavailable
 from gantry_proxy import ack_batches
 from gantry_proxy.handlers.acknowledging import begin_ack
 from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.translation.handles import read_receipt
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.documents import read_document
@@ -130,6 +131,25 @@ async def test_lost_connection_fails_every_ack_of_a_batch() -> None:
 
     assert statuses(replies) == [pb.HA_NOT_AVAILABLE] * 2
     assert statuses(later) == [pb.HA_NOT_AVAILABLE] * 2
+
+
+async def test_call_that_fails_does_not_take_the_others_with_it() -> None:
+    """Every ack of a batch gets its outcome, also after one whose call has an error."""
+    brokers = FakeBrokers(is_connected=True)
+    batches, outcomes = ack_batches.AckBatches(brokers), list[object]()
+
+    def fail(_: object) -> None:
+        raise AssertionError("an error in a call")
+
+    for number, on_outcome in enumerate((fail, outcomes.append)):
+        receipt = read_receipt(receipt_of(number), now_ms=0)
+        ack = ack_batches.PendingAck("orders", "billing", receipt.receipt, receipt.text, on_outcome)
+        assert batches.begin(ADDRESS, ack)
+    await asyncio.sleep(0)
+    reply = Command(code=ResponseCode.SUCCESS)
+    brokers.begun[0][3](reply)
+
+    assert outcomes == [reply]
 
 
 async def test_large_turn_is_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
