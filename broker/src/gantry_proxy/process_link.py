@@ -126,9 +126,10 @@ def take_sockets(end: socket.socket) -> list[socket.socket]:
             data, descriptors, _flags, _address = socket.recv_fds(end, 1, 1)
         except OSError:  # none is left
             break
-        found.extend(socket.socket(fileno=descriptor) for descriptor in descriptors)
-        for accepted in found:
-            accepted.setblocking(False)
-        if not data:
+        if not data:  # the main process has ended
             break
+        for descriptor in descriptors:
+            accepted = socket.socket(fileno=descriptor)
+            accepted.setblocking(False)
+            found.append(accepted)
     return found

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 RESTART_DELAY_S: Final = 1.0
 """How long after the end of a process another one is started."""
+STARTING: Final = "a process of the proxy is starting"
 SILENT_S: Final = 30.0
 """After this time without a report a process is killed: it serves no client either."""
 METRICS_TIMEOUT_S: Final = 2.0
@@ -61,8 +62,9 @@ class ServingProcessHandle:
         self._link: Final = link
         self._connections: Final = connections
         self._passed = 0
-        self._report = Report(not_ready_reason="a process of the proxy is starting")
-        self._families: list[MetricFamily] = []
+        self._report = Report(not_ready_reason=STARTING)
+        self.last_families: list[MetricFamily] = []
+        """The metrics that the process returned last."""
         self._metrics: asyncio.Future[None] | None = None
         self.is_started = False
 
@@ -100,12 +102,7 @@ class ServingProcessHandle:
 
     @property
     def not_ready_reason(self) -> str:
-        return self._report.not_ready_reason
-
-    @property
-    def last_families(self) -> list[MetricFamily]:
-        """The metrics that the process returned last."""
-        return self._families
+        return self._report.not_ready_reason if self.is_started else STARTING
 
     async def wait_until_started(self) -> None:
         """Raises SettingsError or OSError with the reason if the process cannot start."""
@@ -131,7 +128,7 @@ class ServingProcessHandle:
             if isinstance(message, Report):
                 self._report = message
             elif isinstance(message, Metrics):
-                self._families = message.families
+                self.last_families = message.families
                 if self._metrics is not None and not self._metrics.done():
                     self._metrics.set_result(None)
 
@@ -148,15 +145,15 @@ class ServingProcessHandle:
             self._metrics = asyncio.get_running_loop().create_future()
             self._link.send(MetricsRequest())
         await asyncio.wait({self._metrics}, timeout=METRICS_TIMEOUT_S)
-        return self._families
+        return self.last_families
 
     async def close(self) -> None:
         """Kill the process if it is running, and forget it."""
         if self.process.returncode is None:
             self.process.kill()
-        await self.process.wait()
         self._link.close()
         self._connections.close()
+        await self.process.wait()
 
 
 @final
@@ -168,7 +165,7 @@ class ProxyProcesses:
         self._log_level: Final = log_level
         self._tasks: Final = BackgroundTasks("proxy-processes")
         self._processes: Final[dict[int, ServingProcessHandle]] = {}
-        """The running processes by their number."""
+        """The processes that have not ended, by their number."""
         self._ended: list[MetricFamily] = []
         """The counts of processes that have ended, so that no total falls."""
         self._restarts = 0
@@ -202,11 +199,16 @@ class ProxyProcesses:
 
     async def metrics_text(self) -> str:
         """Return the metrics of all processes together, in the format of Prometheus."""
-        parts = await asyncio.gather(*(one.families() for one in self._processes.values()))
-        return metrics_text([*add_families([*parts, self._ended]), *map(gauge_family, self._gauges())])
+        parts = await asyncio.gather(*(one.families() for one in self._processes.values() if one.is_started))
+        own = [gauge_family(gauge) for gauge in self._gauges()]
+        names = {family.name for family in own}
+        return metrics_text([*own, *(one for one in add_families([*parts, self._ended]) if one.name not in names)])
 
     def _gauges(self) -> list[Gauge]:
+        """Return what the main process knows better than the others."""
         return [
+            Gauge("gantry_proxy_ready", "gauge", "Whether clients may be sent to this replica.",
+                  lambda: float(not self.not_ready_reason())),
             Gauge("gantry_proxy_processes", "gauge", "Processes of the proxy that serve clients.",
                   lambda: sum(one.is_started for one in self._processes.values())),
             Gauge("gantry_proxy_process_restarts_total", "counter", "Processes that ended unexpectedly.",
@@ -331,16 +333,15 @@ class ProxyProcesses:
 
     async def _keep_running(self, number: int) -> None:
         """Start another process whenever that of a number ends."""
-        while True:
-            one = self._processes[number]
-            is_silent = not await one.read_reports()
-            if is_silent:
+        while (one := self._processes.get(number)) is not None:  # else the proxy stops
+            if not await one.read_reports():
                 log.error("process of the proxy does not answer; killing it", extra={"pid": one.process.pid})
             if self._is_draining:
                 return
-            await one.close()
+            del self._processes[number]
             self._restarts += 1
             self._ended = add_families([self._ended, lasting_families(one.last_families)])
+            await one.close()
             log.error(
                 "process of the proxy ended; starting another one",
                 extra={"number": number, "pid": one.process.pid, "exit_code": one.process.returncode},
@@ -354,6 +355,7 @@ class ProxyProcesses:
                 await self._spawn(number)
             except (SettingsError, OSError) as error:
                 log.error("failed to start process of the proxy; trying again", extra={"reason": str(error)})
-                await self._processes[number].close()
+                if (failed := self._processes.pop(number, None)) is not None:
+                    await failed.close()
             else:
                 return

@@ -26,6 +26,7 @@ from gantry_proxy.metrics import (
     metric_families,
     metrics_text,
 )
+from gantry_proxy.process_link import Report
 from gantry_proxy.processes import ProxyProcesses
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.settings import ListenSettings, ProxyLimits, ProxySettings, parse_settings, settings_of_process
@@ -152,7 +153,7 @@ async def test_process_that_ends_is_replaced_and_totals_do_not_fall() -> None:
         await wait_until(
             lambda: (
                 killed not in [one.process.pid for one in proxy._processes.values()]
-                and all(one.is_started for one in proxy._processes.values())
+                and sum(one.is_started for one in proxy._processes.values()) == 2
             )
         )
         await asyncio.gather(*(one.call() for one in made))
@@ -161,6 +162,24 @@ async def test_process_that_ends_is_replaced_and_totals_do_not_fall() -> None:
         assert await metric(proxy, "gantry_proxy_process_restarts_total") == 1
         assert await metric(proxy, "gantry_proxy_processes") == 2
         assert await metric(proxy, "gantry_proxy_port_refusals_total") >= before
+
+
+async def test_proxy_without_a_process_is_not_ready_and_keeps_its_totals() -> None:
+    """Between the end of all processes and the next ones, probes are refused, and no count falls or is added twice."""
+    async with running(settings(2)) as proxy:
+        handles = list(proxy._processes.values())
+        for one in handles:
+            one._report = Report(not_ready_reason="")
+            one.last_families = [MetricFamily("x_total", "counter", "X.", {"x_total": 5})]
+        assert proxy.not_ready_reason() == ""
+        for one in handles:
+            one.process.kill()
+        await wait_until(lambda: not any(one.is_started for one in handles))
+        reason, ready = proxy.not_ready_reason(), await metric(proxy, "gantry_proxy_ready")
+        total = await metric(proxy, "x_total")
+
+        assert reason in ("no process of the proxy is running", "a process of the proxy is starting")
+        assert (ready, total) == (0, 10)
 
 
 @pytest.mark.parametrize("limit_s", [4.0, 1e6])
