@@ -165,7 +165,7 @@ class ProxyProcesses:
         self._log_level: Final = log_level
         self._tasks: Final = BackgroundTasks("proxy-processes")
         self._processes: Final[dict[int, ServingProcessHandle]] = {}
-        """The processes that have not ended, by their number."""
+        """By their number, the process that was started last; it may have ended."""
         self._ended: list[MetricFamily] = []
         """The counts of processes that have ended, so that no total falls."""
         self._restarts = 0
@@ -195,7 +195,7 @@ class ProxyProcesses:
         if self._is_draining:
             return "the proxy is stopping"
         reasons = [one.not_ready_reason for one in self._processes.values()]
-        return "" if "" in reasons else "; ".join(sorted(set(reasons))) or "no process of the proxy is running"
+        return "" if "" in reasons else "; ".join(sorted(set(reasons))) or STARTING
 
     async def metrics_text(self) -> str:
         """Return the metrics of all processes together, in the format of Prometheus."""
@@ -333,12 +333,12 @@ class ProxyProcesses:
 
     async def _keep_running(self, number: int) -> None:
         """Start another process whenever that of a number ends."""
-        while (one := self._processes.get(number)) is not None:  # else the proxy stops
+        while True:
+            one = self._processes[number]
             if not await one.read_reports():
                 log.error("process of the proxy does not answer; killing it", extra={"pid": one.process.pid})
             if self._is_draining:
                 return
-            del self._processes[number]
             self._restarts += 1
             self._ended = add_families([self._ended, lasting_families(one.last_families)])
             await one.close()
@@ -355,7 +355,6 @@ class ProxyProcesses:
                 await self._spawn(number)
             except (SettingsError, OSError) as error:
                 log.error("failed to start process of the proxy; trying again", extra={"reason": str(error)})
-                if (failed := self._processes.pop(number, None)) is not None:
-                    await failed.close()
+                await self._processes[number].close()
             else:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -149,7 +150,6 @@ async def test_process_that_ends_is_replaced_and_totals_do_not_fall() -> None:
         before = await metric(proxy, "gantry_proxy_port_refusals_total")
         os.kill(killed, signal.SIGKILL)
         await asyncio.gather(*(one.call() for one in made))
-        assert not proxy.not_ready_reason().startswith("no process")
         await wait_until(
             lambda: (
                 killed not in [one.process.pid for one in proxy._processes.values()]
@@ -178,7 +178,7 @@ async def test_proxy_without_a_process_is_not_ready_and_keeps_its_totals() -> No
         reason, ready = proxy.not_ready_reason(), await metric(proxy, "gantry_proxy_ready")
         total = await metric(proxy, "x_total")
 
-        assert reason in ("no process of the proxy is running", "a process of the proxy is starting")
+        assert reason == "a process of the proxy is starting"
         assert (ready, total) == (0, 10)
 
 
@@ -242,9 +242,10 @@ async def test_killed_process_under_load_loses_no_acknowledged_message(tmp_path:
         await asyncio.gather(*sending)
         async with asyncio.timeout(60):
             while len(bodies) < 400:
-                found = await consumer.receive(1, auto_renew=False)
-                bodies |= {one.body for one in found}
-                await consumer.ack(found)
+                with contextlib.suppress(grpc.aio.AioRpcError):  # the connection of the consumer may be lost, too
+                    found = await consumer.receive(1, auto_renew=False)
+                    bodies |= {one.body for one in found}
+                    await consumer.ack(found)
 
     assert bodies == {f"body {number}".encode() for number in range(400)}
 
