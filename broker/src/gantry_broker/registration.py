@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+import msgspec
+
 from gantry_access import OwnAccount, StrictSigner
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -242,11 +244,11 @@ class Registration:
         if self._account is None or signer is None:
             return await channel.request(command, REQUEST_TIMEOUT_MS)
         signer.switch_account(self._account.credentials)
-        reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
+        reply = await channel.request(msgspec.structs.replace(command), REQUEST_TIMEOUT_MS)
         previous = self._account.previous
         if reply.code == ResponseCode.NO_PERMISSION and previous is not None:
             signer.switch_account(previous)
-            reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
+            reply = await channel.request(msgspec.structs.replace(command), REQUEST_TIMEOUT_MS)
         return reply
 
     async def _keep_registered(self, address: str) -> None:

@@ -36,7 +36,10 @@ class QueueSelector:
     def next(self, route: Route, tried: Collection[str], now_s: float) -> MessageQueue:
         """Return the next queue of `route`, preferably not on a broker that was `tried` or failed recently."""
         queues = route.write_queues
-        position = next(self._counters.setdefault(route.topic, count(randrange(len(queues)))))
+        counter = self._counters.get(route.topic)
+        if counter is None:
+            counter = self._counters[route.topic] = count(randrange(len(queues)))
+        position = next(counter)
         if not tried and not self._avoid_until:
             return queues[position % len(queues)]
         untried = [queue for queue in queues if queue.broker_name not in tried] or queues

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 import uvloop
 
+import gantry_speedups
 from gantry_proxy.processes import ProxyProcesses
 from gantry_proxy.proxy import Proxy, tune_garbage_collector
 from gantry_proxy.settings import ProxySettings, check_settings, parse_settings, read_settings
@@ -98,7 +99,15 @@ async def _serve(settings: ProxySettings, log_level: str) -> None:
     tune_garbage_collector()
     host, _ = split_address(settings.listen.address, port_min=0)
     address = join_address(host, proxy.port)
-    log.info("proxy started", extra={"address": address, "http_port": proxy.http_port, "settings": _plain(settings)})
+    log.info(
+        "proxy started",
+        extra={
+            "address": address, "http_port": proxy.http_port, "hot_path": gantry_speedups.describe(),
+            "settings": _plain(settings),
+        },
+    )  # fmt: skip
+    if gantry_speedups.is_degraded:
+        log.warning("compiled hot path is unusable; using the Python path", extra={"reason": gantry_speedups.reason})
     try:
         click.echo(f"proxy listening on {address}")
         await stopped.wait()

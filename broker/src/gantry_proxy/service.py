@@ -14,8 +14,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final, final
+
+import msgspec
 
 from gantry_access import Account
 from gantry_client.errors import ClientError
@@ -235,7 +236,7 @@ class MessagingService:
                 self._core.client_requests.on_answer(context.client_id, command)
             return
         guard = self._core.guard  # the stream may have been opened hours ago
-        present = replace(context, account=await guard.confirm(context.account, context.peer))
+        present = msgspec.structs.replace(context, account=await guard.confirm(context.account, context.peer))
         reply = await sessions.accept_settings(self._core, present, command.settings, stream)
         client = self._core.clients.find(context.client_id)
         if client is not None and reply is not None:

@@ -137,3 +137,15 @@ def copy_records(
 
 def release_units(units: Any, confirmed: int) -> tuple[dict[Any, int], Exception | None]:
     """Write the leading units whose records end at or before ``confirmed``, and remove them."""
+
+def prepare_huffman(nodes: list[list[int]], ends: frozenset[int]) -> None:
+    """Take the tree of the Huffman code, with what follows each node, and the nodes at which a text may end."""
+
+class HeaderTable:
+    """The table of HTTP/2's header blocks for one connection: see ``gantry_proxy.http2.hpack``."""
+
+    size: int
+
+    def __init__(self, static: tuple[tuple[str, str], ...], size_max: int) -> None: ...
+    def read(self, block: bytes, fields_max: int) -> list[tuple[str, str]]:
+        """Return the fields of a block, at most one more than ``fields_max``. Raises ValueError."""

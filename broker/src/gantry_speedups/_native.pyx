@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, nonecheck=False
-"""The compiled hot path: sends from the bytes of a connection into the log, its scan, and records for pulls.
+"""The compiled hot path: sends from the bytes of a connection into the log, its scan, records for pulls, headers of gRPC.
 
 It accepts only what it is sure about. A frame, a record or a value in an unusual form is left to the Python path, which
 decides about it; what both accept, both store and answer byte for byte the same. The functions hold the GIL, each for
@@ -11,6 +11,7 @@ one pass over bytes that have arrived, or for one slice of the log.
                          encode_answers ---> replies
     the log -----------> LogScan ----------> checks, queue units, keys
     queue units -------> copy_records -----> the body of a pull
+    header blocks -----> HeaderTable.read -> the headers of a gRPC call
 
 Memory: a batch keeps the objects to whose bytes it points, and the text that it has built, as long as it lives. Sizes
 are checked before bytes are read or written.
@@ -21,7 +22,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
-from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.unicode cimport PyUnicode_DecodeLatin1
+from libc.stdint cimport INT32_MAX, INT32_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from hmac import compare_digest
@@ -52,3 +54,4 @@ include "keys.pxi"
 include "records.pxi"
 include "sends.pxi"
 include "scan.pxi"
+include "fields.pxi"

@@ -1,8 +1,9 @@
 """Commands: one request or reply with its header fields and body, independent of its serialization."""
 
-from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
+from typing import Final, final
+
+import msgspec
 
 from gantry_wire.codes import PROTOCOL_VERSION, ResponseCode
 from gantry_wire.frame import Frame, Serialization, encode_frame
@@ -24,20 +25,20 @@ def next_opaque() -> int:
     return next(_OPAQUES) & 0x7FFFFFFF
 
 
-@dataclass(slots=True, kw_only=True)
-class Command:
+@final
+class Command(msgspec.Struct, kw_only=True, gc=False):
     """A request, or the reply to one. Both have the same `opaque`, the request id."""
 
     code: int
     """The request code, or in a reply the response code."""
 
-    opaque: int = field(default_factory=next_opaque)
+    opaque: int = msgspec.field(default_factory=next_opaque)
     """The request id, by which a connection matches replies to requests."""
 
     flag: int = 0
     """Bits for a reply and for a one-way request."""
 
-    ext: dict[str, str] = field(default_factory=dict)
+    ext: dict[str, str] = msgspec.field(default_factory=dict)
     """The fields of the header, as texts."""
 
     body: bytes = b""

@@ -161,12 +161,12 @@ def select_properties(text: str, marks: Iterable[PropertyMark]) -> dict[str, str
 
 def format_properties(pairs: Mapping[str, str]) -> str:
     """Return the property string of `pairs`. Raises LocalProtocolError for invalid names or values."""
-    parts: list[str] = []
-    for name, value in pairs.items():
-        if not name or KEY_END in name or VALUE_END in name or KEY_END in value or VALUE_END in value:
-            raise LocalProtocolError(f"property {name[:64]!r} has an empty name or a control separator in it")
-        parts.append(f"{name}{KEY_END}{value}{VALUE_END}")
-    return "".join(parts)
+    text = "".join([f"{name}{KEY_END}{value}{VALUE_END}" for name, value in pairs.items()])
+    if text.count(KEY_END) != len(pairs) or text.count(VALUE_END) != len(pairs) or "" in pairs:
+        for name, value in pairs.items():
+            if not name or KEY_END in name or VALUE_END in name or KEY_END in value or VALUE_END in value:
+                raise LocalProtocolError(f"property {name[:64]!r} has an empty name or a control separator in it")
+    return text
 
 
 def terminate_properties(data: bytes) -> bytes:

@@ -14,10 +14,11 @@ import ssl
 import struct
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, final
+
+import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
@@ -152,7 +153,7 @@ def sends(size: int) -> bytes:
     """Return about `size` bytes of small sends, of which only the last wants an answer."""
     code = RequestCode.SEND_MESSAGE_V2
     command = Command(code=code, ext=send_ext(code, topic="AbuseFlood"), body=bytes(1024))
-    last, oneway = command.encode(), replace(command, flag=ONEWAY).encode()
+    last, oneway = command.encode(), msgspec.structs.replace(command, flag=ONEWAY).encode()
     return oneway * (size // len(oneway) - 1) + last
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,17 +142,19 @@ def test_strict_signature_matches_the_documentation() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        replace(strict_request(), code=215),
-        replace(strict_request(), opaque=8),
-        replace(strict_request(), flag=2),
-        replace(strict_request(), body=b"hellO"),
-        replace(strict_request(), ext={**strict_request().ext, "a": "grouP"}),
-        replace(strict_request(), ext={**strict_request().ext, "z": ""}),
-        replace(strict_request(), ext={**strict_request().ext, "GantryTime": "1700000000001"}),
-        replace(strict_request(), ext={**strict_request().ext, "GantryNumber": "2"}),
-        replace(strict_request(), ext={**strict_request().ext, "GantrySession": "b" * SESSION_CHARACTERS}),
-        replace(strict_request(), ext={**strict_request().ext, "AccessKey": "other-key"}),
-        replace(strict_request(), ext={**strict_request().ext, "GantrySignature": ""}),
+        msgspec.structs.replace(strict_request(), code=215),
+        msgspec.structs.replace(strict_request(), opaque=8),
+        msgspec.structs.replace(strict_request(), flag=2),
+        msgspec.structs.replace(strict_request(), body=b"hellO"),
+        msgspec.structs.replace(strict_request(), ext={**strict_request().ext, "a": "grouP"}),
+        msgspec.structs.replace(strict_request(), ext={**strict_request().ext, "z": ""}),
+        msgspec.structs.replace(strict_request(), ext={**strict_request().ext, "GantryTime": "1700000000001"}),
+        msgspec.structs.replace(strict_request(), ext={**strict_request().ext, "GantryNumber": "2"}),
+        msgspec.structs.replace(
+            strict_request(), ext={**strict_request().ext, "GantrySession": "b" * SESSION_CHARACTERS}
+        ),
+        msgspec.structs.replace(strict_request(), ext={**strict_request().ext, "AccessKey": "other-key"}),
+        msgspec.structs.replace(strict_request(), ext={**strict_request().ext, "GantrySignature": ""}),
     ],
     ids=["code", "opaque", "flag", "body", "value", "field", "time", "number", "session", "account", "signature"],
 )
@@ -166,8 +169,8 @@ def test_strict_signature_covers_field_boundaries() -> None:
     moved = {**signed.ext, "queueId": "1", "queueOffset": "23"}
     renamed = {name.replace("queueId", "queueIx"): value for name, value in signed.ext.items()}
 
-    assert not is_signed_strict(replace(signed, ext=moved), SECRET)
-    assert not is_signed_strict(replace(signed, ext=renamed), SECRET)
+    assert not is_signed_strict(msgspec.structs.replace(signed, ext=moved), SECRET)
+    assert not is_signed_strict(msgspec.structs.replace(signed, ext=renamed), SECRET)
 
 
 @pytest.mark.parametrize(

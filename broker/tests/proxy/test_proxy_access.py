@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 from proxy_world import (
     ENDPOINTS,
@@ -149,7 +149,7 @@ async def outcomes(accounts: Path, key: str, secret: str) -> list[pb.Code]:
     """Return how a route, a send and an ack of an account end."""
     one = World(FakeBrokers(answers={RequestCode.SEND_MESSAGE_V2: send_reply()}), accounts=accounts)
     account = await one.guard.authenticate(headers(key, secret), "192.0.2.7")
-    context = dataclasses.replace(one.context(), account=account)
+    context = msgspec.structs.replace(one.context(), account=account)
     topic, group = pb.Resource(name="orders"), pb.Resource(name="billing")
     entry = pb.AckMessageEntry(message_id="id", receipt_handle=receipt_of(1))
     ack = pb.AckMessageRequest(topic=topic, group=group, entries=[entry])
@@ -197,7 +197,7 @@ async def test_client_is_known_only_with_the_permissions_of_its_settings(
     """A producer of a topic is asked about its transactions, and sees half messages: reading it does not suffice."""
     one = World(FakeBrokers(), accounts=accounts)
     account = await one.guard.authenticate(headers(f"{key}-1", f"{key}-secret"), "192.0.2.7")
-    context = dataclasses.replace(one.context(), account=account)
+    context = msgspec.structs.replace(one.context(), account=account)
 
     try:
         await accept_settings(one.core, context, settings, FakeStream())

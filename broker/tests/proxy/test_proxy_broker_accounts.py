@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from proxy_world import (
     ADDRESS,
@@ -97,7 +97,7 @@ def reads(brokers: FakeBrokers) -> int:
 async def test_stored_user_is_accepted_and_may_do_what_a_policy_allows(world: World, brokers: FakeBrokers) -> None:
     """The account has the policies of the broker, and no other permission."""
     account = await world.guard.authenticate(headers(), PEER)
-    context = dataclasses.replace(world.context(), account=account)
+    context = msgspec.structs.replace(world.context(), account=account)
 
     reply = await send_message(world.core, context, pb.SendMessageRequest(messages=[message()]))
 
@@ -151,11 +151,11 @@ async def test_policy_for_addresses_counts_for_the_address_of_the_client(world: 
     )
     brokers.answers[RequestCode.AUTH_GET_ACL] = Command(code=ResponseCode.SUCCESS, body=entry)
     account = await world.guard.authenticate(headers(), PEER)
-    context = dataclasses.replace(world.context(), account=account)
+    context = msgspec.structs.replace(world.context(), account=account)
 
     world.guard.require(context, publish_need("orders"))
     with pytest.raises(ProxyError):
-        world.guard.require(dataclasses.replace(context, peer="198.51.100.1"), publish_need("orders"))
+        world.guard.require(msgspec.structs.replace(context, peer="198.51.100.1"), publish_need("orders"))
 
 
 # ------- age
@@ -360,7 +360,7 @@ async def test_unknown_accounts_are_not_looked_up_while_reads_pile_up(
 async def connect(world: World, settings: pb.Settings) -> FakeStream:
     account = await world.guard.authenticate(headers(), PEER)
     stream = FakeStream()
-    await accept_settings(world.core, dataclasses.replace(world.context(), account=account), settings, stream)
+    await accept_settings(world.core, msgspec.structs.replace(world.context(), account=account), settings, stream)
     return stream
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from proxy_world import FakeBrokers, FakeStream, World, consumer_settings, message, popped, receipt_of, send_reply
 from test_proxy_access import headers
@@ -53,7 +53,7 @@ def one(accounts: Path) -> World:
 
 async def context_of(one: World, key: str, peer: str = HOME, client_id: str = "client-1") -> CallContext:
     account = await one.guard.authenticate(headers(key, f"{key}-secret"), peer)
-    return dataclasses.replace(one.context(client_id), account=account, peer=peer)
+    return msgspec.structs.replace(one.context(client_id), account=account, peer=peer)
 
 
 async def code_of(call: Awaitable[Any]) -> pb.Code:
@@ -125,7 +125,7 @@ async def test_without_accounts_every_call_acts_for_a_client(call: Call) -> None
     one = World(FakeBrokers(popped=[popped(1)]))
     one.join_consumer()
 
-    assert await code_of(call(one, dataclasses.replace(one.context(), peer=ELSEWHERE))) == pb.OK
+    assert await code_of(call(one, msgspec.structs.replace(one.context(), peer=ELSEWHERE))) == pb.OK
 
 
 @pytest.mark.parametrize(("key", "is_known"), [("billing-1", True), ("billing-2", False)])

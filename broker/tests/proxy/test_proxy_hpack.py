@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import random
+from types import ModuleType
 
 import pytest
 
 from gantry_proxy.http2 import hpack, huffman
 from gantry_proxy.http2.frames import ErrorCode, Http2Error
 from gantry_proxy.http2.hpack import TABLE_BYTES_MAX, HpackDecoder, encode
+
+
+@pytest.fixture(autouse=True)
+def table(speedups: ModuleType | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs on both paths."""
+    monkeypatch.setattr(hpack, "_new_table", hpack.choose_table(speedups))
 
 
 def huffman_encoded(text: str) -> bytes:
@@ -18,6 +25,18 @@ def huffman_encoded(text: str) -> bytes:
     )
     bits += "1" * (-len(bits) % 8)
     return bytes(int(bits[start : start + 8], 2) for start in range(0, len(bits), 8))
+
+
+def decoded(data: bytes) -> str:
+    """Return the text of a Huffman code, as the value of a field."""
+    length = len(data)
+    size = (
+        bytes((0x80 | length,))
+        if length < 0x7F
+        else b"\xff" + bytes(((length - 0x7F) & 0x7F | 0x80, (length - 0x7F) >> 7))
+    )
+    [(_, value)] = HpackDecoder().decode(b"\x00\x01n" + size + data)
+    return value
 
 
 @pytest.mark.parametrize(
@@ -33,7 +52,7 @@ def huffman_encoded(text: str) -> bytes:
 )
 def test_codes_of_the_standard_are_read(data: str, text: str) -> None:
     """The examples of RFC 7541, appendix C."""
-    assert huffman.decode(bytes.fromhex(data)) == text
+    assert decoded(bytes.fromhex(data)) == text
     assert huffman_encoded(text) == bytes.fromhex(data)
 
 
@@ -42,7 +61,7 @@ def test_every_text_survives_the_code() -> None:
     choice = random.Random(7)
     for _ in range(300):
         text = "".join(chr(choice.randrange(256)) for _ in range(choice.randrange(0, 200)))
-        assert huffman.decode(huffman_encoded(text)) == text
+        assert decoded(huffman_encoded(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -50,8 +69,8 @@ def test_every_text_survives_the_code() -> None:
 )
 def test_malformed_code_is_refused(data: bytes) -> None:
     """The end of a text, a padding of zeros, and a padding of a whole byte."""
-    with pytest.raises(huffman.HuffmanError):
-        huffman.decode(data)
+    with pytest.raises(Http2Error):
+        decoded(data)
 
 
 def test_requests_of_the_standard_are_read() -> None:
@@ -95,7 +114,7 @@ def test_blocks_of_this_server_are_read() -> None:
     decoder = HpackDecoder()
 
     assert decoder.decode(encode([(name.encode(), value.encode()) for name, value in fields])) == fields
-    assert "fields=0" in repr(decoder)
+    assert decoder.table_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,7 +103,7 @@ async def differences(plain: int, optional: int, way: str, codes: list[RequestCo
                 given = {name: value for name, value in added.items() if name not in command.ext}
                 ext = given | command.ext if is_first else command.ext | given
                 expected = await answer_of(one, command)
-                answered = await answer_of(other, replace(command, ext=ext), kind)
+                answered = await answer_of(other, msgspec.structs.replace(command, ext=ext), kind)
                 if answered != expected:
                     found.append(f"{code.name}: {answered} instead of {expected}")
     return found

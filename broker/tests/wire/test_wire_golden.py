@@ -251,7 +251,7 @@ def test_captured_commands_round_trip(golden: Golden) -> None:
 
 def without_empty_texts(command: Command) -> Command:
     ext = {name: value for name, value in command.ext.items() if value}
-    return replace(command, ext=ext, remark=command.remark or None)
+    return msgspec.structs.replace(command, ext=ext, remark=command.remark or None)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+import msgspec
+
 from gantry_access.permissions import consume_need, read_need
 from gantry_client.errors import ClientError
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest, PopStatus
@@ -136,7 +138,9 @@ async def _find_consumer(
     require_owner(core, context, client)
     core.clients.record_life(client)
     waited_ms = int((core.monotonic_s() - begun_s) * 1_000)
-    return client, replace(context, remaining_ms=context.remaining_ms - waited_ms) if waited_ms else context
+    if not waited_ms:
+        return client, context
+    return client, msgspec.structs.replace(context, remaining_ms=context.remaining_ms - waited_ms)
 
 
 def end_of_replies(core: ProxyCore) -> pb.ReceiveMessageResponse:

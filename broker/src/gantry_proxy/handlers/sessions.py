@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from gantry_access.permissions import consume_need, publish_need, read_need
 from gantry_client.errors import ClientError, NoMaster, NoRoute
@@ -99,7 +100,7 @@ async def _confirm(core: ProxyCore, client: ProxyClient, context: CallContext) -
     try:
         account = await core.guard.confirm(context.account, context.peer)
         if account is not context.account and client.context is context:
-            present = replace(context, account=account)
+            present = msgspec.structs.replace(context, account=account)
             _require_permissions(core, present, client.settings)
             client.context = present
     except ProxyError as error:

@@ -59,7 +59,7 @@ def _tree() -> list[list[int]]:
     return nodes
 
 
-_NODES: Final = _tree()
+NODES: Final = _tree()
 _STEPS: Final[dict[int, tuple[int, str]]] = {}
 """By node and byte: the node after it, and the text in between."""
 
@@ -68,12 +68,12 @@ def _ends() -> frozenset[int]:
     """Return the nodes at which a text may end: those that padding, the first bits of the end's code, leads to."""
     found, node = {0}, 0
     for _ in range(PADDING_BITS_MAX):
-        node = _NODES[node][1]
+        node = NODES[node][1]
         found.add(node)
     return frozenset(found)
 
 
-_ENDS: Final = _ends()
+ENDS: Final = _ends()
 
 
 def decode(data: bytes) -> str:
@@ -87,7 +87,7 @@ def _decode(data: bytes) -> str:
         step = _STEPS.get(node << 8 | byte)
         node, text = step if step is not None else _add_step(node, byte)
         parts.append(text)
-    if node not in _ENDS:
+    if node not in ENDS:
         raise HuffmanError("a text ends within a code")
     return "".join(parts)
 
@@ -98,7 +98,7 @@ _decode_cached: Final = lru_cache(_CACHED_TEXTS)(_decode)
 def _add_step(start: int, byte: int) -> tuple[int, str]:
     node, text = start, ""
     for shift in range(7, -1, -1):
-        node = _NODES[node][byte >> shift & 1]
+        node = NODES[node][byte >> shift & 1]
         if node == 0:
             raise HuffmanError("a text contains the code of its end")
         if node < 0:

@@ -5,7 +5,6 @@ booleans in one native pass, ignores unknown fields (newer clients send more), a
 wrong. `write` is the reverse and omits absent optional fields.
 """
 
-from functools import cache
 from typing import Annotated, Any, Self, final
 
 import msgspec
@@ -35,8 +34,7 @@ class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename=
     def write(self) -> dict[str, str]:
         """Return this value as a header's map."""
         ext: dict[str, str] = {}
-        for attribute, name in _names(type(self)):
-            value = getattr(self, attribute)
+        for name, value in zip(self.__struct_encode_fields__, msgspec.structs.astuple(self), strict=True):
             if type(value) is str:  # the usual cases, without a call
                 ext[name] = value
             elif type(value) is int:
@@ -44,12 +42,6 @@ class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename=
             elif value is not None:
                 ext[name] = _text(value)
         return ext
-
-
-@cache
-def _names(kind: type[Fields]) -> tuple[tuple[str, str], ...]:
-    """Return (attribute, wire name) of every field; computing it would cost more than writing a header."""
-    return tuple((info.name, info.encode_name) for info in msgspec.structs.fields(kind))
 
 
 def _text(value: Any) -> str:
