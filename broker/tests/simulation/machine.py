@@ -110,6 +110,13 @@ class StoreHistory(RuleBasedStateMachine):
             self.simulated.append([EQUAL_BYTES], queue=queue)
         self.simulated.crash(fault, seed)
 
+    @rule(mode=modes, sizes=sizes, fault=power_faults, seed=seeds)
+    def crash_after_a_busy_sync(self, mode: Mode, sizes: list[int], fault: Fault, seed: int) -> None:
+        self.simulated.reopen(mode)
+        self.simulated.append([EQUAL_BYTES])
+        self.simulated.append_while_syncing(sizes)
+        self.simulated.crash(fault, seed)
+
     @rule(fault=power_faults, seed=seeds, count=st.integers(1, 8), is_at_once=st.booleans(), again=faults)
     def crash_and_refill(self, fault: Fault, seed: int, count: int, is_at_once: bool, again: Fault) -> None:
         self.simulated.append([EQUAL_BYTES] * 3)

@@ -20,7 +20,9 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulation.explore import format_history, run_histories, shorten
+from simulation.directed import DIRECTED
+from simulation.explore import format_history, run_and_check, run_histories, shorten
+from simulation.regressions import REGRESSIONS
 from simulation.situations import REQUIRED_SITUATIONS, SITUATIONS, missing_situations
 
 CHUNK: Final = 200
@@ -63,6 +65,17 @@ def chunks(seed: int, histories: int, workers: int) -> Iterator[Chunk]:
                 yield future.result()
 
 
+def run_directed() -> None:
+    """Run every directed history, and end the program with code 1 if one fails."""
+    histories, began = (*DIRECTED, *REGRESSIONS), time.monotonic()
+    for history in histories:
+        failure = run_and_check(history)
+        if failure is not None:
+            click.echo(f"directed history {history.__name__} failed\n\nfails at {failure.place}: {failure.text}")
+            sys.exit(1)
+    click.echo(f"{len(histories)} directed histories held, in {time.monotonic() - began:.0f} s")
+
+
 def show_situations(counts: Counter[str]) -> None:
     """Print the count of every required situation, also 0, and of every other one that has occurred."""
     for what in (*REQUIRED_SITUATIONS, *sorted(counts.keys() - set(REQUIRED_SITUATIONS))):
@@ -80,8 +93,12 @@ def repeat(chunk: Chunk) -> str:
 @click.option("--histories", default=20_000, show_default=True, help="The number of histories.")
 @click.option("--seed", type=int, help="Repeat an earlier run; by default a new seed is drawn.")
 @click.option("--workers", default=2, show_default=True, help="The number of processes.")
-def main(histories: int, seed: int | None, workers: int) -> None:
+@click.option("--directed", is_flag=True, help="Run the histories that were written for one safeguard each instead.")
+def main(histories: int, seed: int | None, workers: int, *, directed: bool) -> None:
     """Run random histories of a store on a faulty disk, and compare each with a model."""
+    if directed:
+        run_directed()
+        return
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     click.echo(f"seed {seed}: {histories:,} histories, {CHUNK} to a seed, {workers} at a time")
     began = reported_at = time.monotonic()

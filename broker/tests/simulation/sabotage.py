@@ -22,7 +22,7 @@ from gantry_broker.store.lifecycle import StoreLifecycle
 from gantry_broker.store.opening import WritePools
 from gantry_broker.store.positions import Positions, confirmed_offset
 from gantry_broker.store.recovery_point import RecoveryPoint
-from gantry_broker.store.replay import FoundBuffer
+from gantry_broker.store.replay import ExpectedHeader, FoundBuffer
 from gantry_testing.faulty_disk import FaultyDisk, FaultyFile
 from gantry_wire.message import RecordCheck, check_record
 from gantry_wire.plain_records import PlainRecord
@@ -177,6 +177,32 @@ def flushed_before_the_sync() -> Iterator[None]:
         return log.flushed
 
     with patch.object(CommitLog, "sync", sync_nothing):
+        yield
+
+
+@contextmanager
+def later_commit_counted() -> Iterator[None]:
+    """Count everything that is committed when a sync returns as flushed."""
+    synced = CommitLog.sync
+
+    def sync_and_count_all(log: CommitLog) -> int:
+        end = synced(log)
+        log.flushed = max(end, log.committed)
+        return log.flushed
+
+    with patch.object(CommitLog, "sync", sync_and_count_all):
+        yield
+
+
+@contextmanager
+def buffer_of_any_start_trusted() -> Iterator[None]:
+    """Let recovery replay buffers of earlier starts, if they continue the log."""
+    reject = replay._rejection_reason
+
+    def reject_of_the_same_start(buffer: FoundBuffer, expected: ExpectedHeader) -> str | None:
+        return reject(buffer._replace(generation=expected.generation), expected)
+
+    with patch.object(replay, "_rejection_reason", reject_of_the_same_start):
         yield
 
 

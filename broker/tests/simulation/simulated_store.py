@@ -161,6 +161,30 @@ class SimulatedStore(Process):
             self.check_running(store)
 
     @action
+    def append_while_syncing(self, sizes: Sequence[int]) -> None:
+        """Flush, and append and commit more when the bytes are synced and do not count as flushed yet."""
+        store = self.open_store()
+        if store is None:
+            return
+
+        def append_and_commit() -> None:
+            self._append(store, self.sender.drafts(store, sizes, 0, 0), is_contiguous=False)
+            if self.store is store and not self._has_ended("commit or flush", store.commit_step):
+                count_situation("committed while a sync ran")
+
+        def flush() -> None:
+            try:
+                store.flush()
+            except StoreFailed:
+                assert self.is_failure_excused(), "a flush failed without a cause"
+
+        self.traps.at_sync = append_and_commit
+        has_ended = self._has_ended("commit or flush", flush)
+        self.traps.at_sync = None
+        if not has_ended:
+            self.check_running(store)
+
+    @action
     def remove_head(self, files: int) -> None:
         """Delete the oldest files, as far as that is allowed.
 

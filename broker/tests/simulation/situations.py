@@ -25,7 +25,7 @@ REQUIRED_SITUATIONS: Final = (  # situations that must occur in a long run
     "converged after a crash in recovery", "recovered twice",
     "failed: create", "failed: write", "failed: sync", "failed: sync_directory", "failed: zero", "failed: reserve",
     "short write", "disk full", "a send was refused and space came back", "pool exhausted and drained",
-    "a flush failed", "the log failed", "an open failed",
+    "a flush failed", "the log failed", "an open failed", "committed while a sync ran",
     "rolled", "replayed", "replayed over a roll", "cut", "refilled after a cut", "a refilled cut met another crash",
     "set aside", "stale buffers put back", "foreign buffers put back", "the head was removed",
     "queues removed", "index removed", "checkpoint removed", "point removed", "identity removed",

@@ -63,6 +63,8 @@ class Traps:
     def __init__(self) -> None:
         self.crash: ArmedCrash | None = None
         self.error: ArmedError | None = None
+        self.at_sync: Callable[[], None] | None = None
+        """What another thread does, once, after a sync of the log and before its bytes count as flushed."""
         self.has_ended = False
         """Whether the process has ended, so that every operation fails until the next one starts."""
 
@@ -114,6 +116,9 @@ class Traps:
                 raise OSError(error.code, os.strerror(error.code), path)
 
     def _point(self, _name: str) -> None:
+        if _name == crash_points.AFTER_SYNC and self.at_sync is not None:
+            work, self.at_sync = self.at_sync, None
+            work()
         if self.has_ended:
             raise ProcessEnded
         self._meet_crash(_name, is_operation=False)
