@@ -80,16 +80,20 @@ class Sender:
             self._clock.wall_ms(), BORN_HOST, 0, 0, 0, 0, (key,),
         )  # fmt: skip
 
-    def adopt_empty_queue_ends(self, store: MessageStore, *, is_derived_lost: bool) -> None:
+    def adopt_empty_queue_ends(
+        self, store: MessageStore, recorded: Mapping[Queue, int], *, is_derived_lost: bool
+    ) -> None:
         """Copy the ends of queues without messages into the model, which the store may or may not have kept.
 
-        Either is right, since no message has a number below the kept end: no offset is used twice.
+        Either is right, since no message has a number below the kept end: no offset is used twice. An end that the
+        recovery point has ``recorded`` is never given up, also if the queues were deleted.
         """
         model = self._model
         there = {piece.queue for piece in model.records()}
         for name in model.queue_ends.keys() - there:
             queue = store.queues.get(*name)
             end = queue.end if queue is not None else 0
+            assert end >= recorded.get(name, 0), f"{name} begins at {end}, the recovery point has {recorded[name]}"
             if is_derived_lost or model.queue_ends[name] < end <= model.ends_before[name]:
                 count_situation("an empty queue kept a lost number", end > model.queue_ends[name])
                 model.number_from(name, end)

@@ -16,7 +16,7 @@ from typing import Final
 from simulation.checks import ROOT, Consumer, check_keys, check_log, check_queues, log_files
 from simulation.crashes import apply_fault, put_back, remove_derived, undisturbed_log
 from simulation.drafts import Sender, make_store
-from simulation.model import Model
+from simulation.model import Model, Queue
 from simulation.modes import (
     SMALL,
     Fault,
@@ -35,6 +35,7 @@ from simulation.waiting_master import become_master, check_hidden
 from gantry_broker.errors import StoreFailed, StoreFull, StoreUnusable
 from gantry_broker.store.identity import LOG_END_MAX
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
+from gantry_broker.store.recovery_point import RecoveryPointFile
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
 
@@ -88,6 +89,8 @@ class Process(HistoryRecorder):
         """Volumes into which stale or foreign buffers were put."""
         self._is_derived_lost = False
         """Whether queues or the recovery point were deleted, and with them the next offsets of empty queues."""
+        self._recorded_ends: dict[Queue, int] = {}
+        """The ends of deleted queues that the recovery point has."""
         self.traps.attach(self.disk)
 
     # -- opening -------------------------------------------------------------------------------------------------------
@@ -182,8 +185,18 @@ class Process(HistoryRecorder):
             elif what in ("stale", "foreign"):
                 self._foreign_volumes |= put_back(self.volumes, self.kept_buffers[-3:], is_foreign=what == "foreign")
                 self._undisturbed = None
-            elif remove_derived(self.disk, what):
-                self._is_derived_lost |= what in ("queues", "point")
+            else:
+                self._remove_derived(what)
+
+    def _remove_derived(self, what: str) -> None:
+        point = RecoveryPointFile(self.disk, ROOT).read()
+        if not remove_derived(self.disk, what) or what not in ("queues", "point"):
+            return
+        self._is_derived_lost, self._recorded_ends = True, {}
+        if what == "queues" and point is not None:
+            self._recorded_ends = {
+                (topic, int(number)): end for topic, ends in point.queues.items() for number, end in ends.items()
+            }
 
     def _recovered(self, store: MessageStore, report: RecoveryReport) -> None:
         """Check the log after a recovery, regardless of what is visible."""
@@ -215,13 +228,15 @@ class Process(HistoryRecorder):
     def _opened(self, store: MessageStore, report: RecoveryReport) -> None:
         """Check queues and index after an opening, when messages can be sent."""
         model, shown = self.model, report.start if self.mode.is_waiting else report.end
-        self.sender.adopt_empty_queue_ends(store, is_derived_lost=self._is_derived_lost)
+        recorded = self._recorded_ends
+        self.sender.adopt_empty_queue_ends(store, recorded, is_derived_lost=self._is_derived_lost)
         for consumer in self.consumers:
             consumer.go_back(model)  # again, since a queue that has lost everything has begun at 0
         check_queues(store, model, shown)
         if not self.is_failure_excused():
             check_keys(store, model, shown)
         self._is_aside_excused = self._is_derived_lost = False
+        self._recorded_ends = {}
         self._foreign_volumes.discard(self.mode.medium.value)
         self.check_running(store)
 

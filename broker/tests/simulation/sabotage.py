@@ -133,6 +133,17 @@ def damaged_queues_stay_in_recovery_point() -> Iterator[None]:
 
 
 @contextmanager
+def recorded_ends_ignored() -> Iterator[None]:
+    """Let a start begin every queue without files at 0."""
+
+    def restore_nothing(_derived: DerivedFiles, _point: RecoveryPoint | None, *, is_trusted: bool) -> None:
+        return
+
+    with patch.object(DerivedFiles, "restore_ends", restore_nothing):
+        yield
+
+
+@contextmanager
 def acknowledged_when_written() -> Iterator[None]:
     """Acknowledge messages before the flush that the mode requires."""
 

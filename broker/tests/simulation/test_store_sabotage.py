@@ -29,6 +29,7 @@ CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Simulate
     (sabotage.flushed_before_the_sync, directed.power_lost_after_the_flush),
     (sabotage.later_commit_counted, directed.committed_while_a_sync_ran),
     (sabotage.buffer_of_any_start_trusted, directed.cut_buffer_comes_back_before_anything_is_sent),
+    (sabotage.recorded_ends_ignored, directed.expired_queue_without_files),
     (sabotage.short_writes_not_continued, directed.write_taken_in_part),
 ]
 """Each sabotage with a *directed history*: one that was written to make it fail."""
