@@ -12,6 +12,7 @@ from gantry_proxy.brokers import BrokerPort
 from gantry_proxy.client_requests import ClientRequests
 from gantry_proxy.clients import ClientTable
 from gantry_proxy.renewal import Renewals
+from gantry_proxy.send_batches import SendBatches
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.topics import Topics
 
@@ -26,6 +27,7 @@ class ProxyCore:
     clients: ClientTable
     client_requests: ClientRequests
     renewals: Renewals
+    sends: SendBatches
     acks: AckBatches
     guard: ProxyGuard
     limits: ProxyLimits

@@ -34,6 +34,7 @@ from gantry_proxy.metrics import Gauge, MetricFamily, ProxyMetrics, metric_famil
 from gantry_proxy.orphans import OrphanedTransactions
 from gantry_proxy.registrations import ConsumerRegistrations
 from gantry_proxy.renewal import Renewals
+from gantry_proxy.send_batches import SendBatches
 from gantry_proxy.service import MessagingService
 from gantry_proxy.settings import BROKERS, ProxySettings
 from gantry_proxy.topics import Topics
@@ -109,8 +110,9 @@ class Proxy:
         guard = ProxyGuard(source, wall_ms, settings.access.signature_window_ms)
         core = self._core = ProxyCore(
             brokers=brokers, topics=self._topics, clients=self._clients, client_requests=client_requests,
-            renewals=self._renewals, acks=AckBatches(brokers), guard=guard, limits=limits, tasks=self._tasks,
-            wall_ms=wall_ms, monotonic_s=time.monotonic, bodies=BodyInflater(limits.message_bytes_max),
+            renewals=self._renewals, sends=SendBatches(brokers), acks=AckBatches(brokers), guard=guard, limits=limits,
+            tasks=self._tasks, wall_ms=wall_ms, monotonic_s=time.monotonic,
+            bodies=BodyInflater(limits.message_bytes_max),
         )  # fmt: skip
         self.server: Final = GrpcServer(
             MessagingService(core, self._metrics), settings.listen.address, settings.tls, limits,

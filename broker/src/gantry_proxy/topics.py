@@ -5,7 +5,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, TypeVar, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from gantry_client.errors import ClientError, NoMaster, NoRoute
 from gantry_client.routes import Route, build_route
@@ -22,6 +22,9 @@ AVOID_FAILED_BROKER_MS: Final = 5_000
 NORMAL: Final = "NORMAL"
 """The kind of a topic without a `message.type`."""
 KIND_ATTRIBUTE: Final = "message.type"
+QUEUE_ATTRIBUTE: Final = "queue.type"
+BATCH_QUEUES: Final = "BatchCQ"
+"""The queue type of a topic in which RocketMQ stores each request with several messages as one record."""
 ASK_NEXT_S: Final = 0.5
 """How long brokers may take to answer about a topic or a group before another one is asked, too. A broker that has
 vanished would take the time that an SDK waits for a route."""
@@ -37,6 +40,14 @@ class KnownTopic:
     route: Route
 
 
+class TopicTraits(NamedTuple):
+    """What the configuration of a topic says about its messages."""
+
+    kind: str = NORMAL
+    """The `message.type`, such as NORMAL or MIXED."""
+    has_batch_queues: bool = False
+
+
 @final
 class Topics:
     """The topics and groups that clients use. Owned by one event loop."""
@@ -48,7 +59,7 @@ class Topics:
         self._selector: Final = QueueSelector(AVOID_FAILED_BROKER_MS)
         self._turn: Final = itertools.count()
         self._routes: Final = AnswerCache("route", self._load_route, now_ms, is_passing=_is_passing)
-        self._kinds: Final = AnswerCache("topic config", self._load_kind, now_ms)
+        self._traits: Final = AnswerCache("topic config", self._load_traits, now_ms)
         self._groups: Final = AnswerCache("group config", self._load_group, now_ms)
         """By group and topic, since any broker of the topic has the group."""
 
@@ -68,11 +79,11 @@ class Topics:
 
     async def kind(self, topic: str) -> str:
         """Return the `message.type` of a topic, such as NORMAL or MIXED."""
-        return await self._kinds.get(topic) or NORMAL
+        return (await self._traits.get(topic) or TopicTraits()).kind
 
-    def fresh_kind(self, topic: str) -> str | None:
-        """Return what ``kind`` would return without a query; None if it would query."""
-        return self._kinds.fresh(topic)
+    def fresh_traits(self, topic: str) -> TopicTraits | None:
+        """Return the traits of a topic without a query; None if that is not possible."""
+        return self._traits.fresh(topic)
 
     async def group(self, group: str, topic: str) -> SubscriptionGroupConfig | None:
         """Return the configuration of a group that consumes ``topic``; None if it has none yet."""
@@ -135,12 +146,12 @@ class Topics:
 
     def forget_unused(self) -> None:
         """Forget what was not used for long. Called periodically."""
-        for cache in (self._routes, self._kinds, self._groups):
+        for cache in (self._routes, self._traits, self._groups):
             cache.forget_unused()
 
     async def close(self) -> None:
         """Cancel all queries that are in progress."""
-        for cache in (self._routes, self._kinds, self._groups):
+        for cache in (self._routes, self._traits, self._groups):
             await cache.close()
 
     # ------- loading
@@ -149,9 +160,10 @@ class Topics:
         data = await self._brokers.topic_route(topic)
         return None if data is None else KnownTopic(data, build_route(topic, data))
 
-    async def _load_kind(self, topic: str) -> str | None:
+    async def _load_traits(self, topic: str) -> TopicTraits:
         config = await self._ask_any(topic, lambda address: self._brokers.topic_config(address, topic))
-        return NORMAL if config is None else config.attributes.get(KIND_ATTRIBUTE) or NORMAL
+        attributes = {} if config is None else config.attributes
+        return TopicTraits(attributes.get(KIND_ATTRIBUTE) or NORMAL, attributes.get(QUEUE_ATTRIBUTE) == BATCH_QUEUES)
 
     async def _load_group(self, group_and_topic: str) -> SubscriptionGroupConfig | None:
         group, _, topic = group_and_topic.partition(" ")

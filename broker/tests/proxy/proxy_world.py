@@ -24,6 +24,7 @@ from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.renewal import Renewals
+from gantry_proxy.send_batches import SendBatches
 from gantry_proxy.settings import ProxyLimits
 from gantry_proxy.topics import Topics
 from gantry_testing.local import wait_until
@@ -276,7 +277,7 @@ class World:
         self.client_requests = ClientRequests(self.clients, self.clock, self.limits.message_bytes_max)
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
-            renewals=self.renewals, acks=AckBatches(self.brokers), guard=self.guard, limits=self.limits,
+            renewals=self.renewals, sends=SendBatches(self.brokers), acks=AckBatches(self.brokers), guard=self.guard, limits=self.limits,
             tasks=self.tasks, wall_ms=self.clock, monotonic_s=lambda: self.now_ms / 1000,
             bodies=BodyInflater(self.limits.message_bytes_max),
         )  # fmt: skip

@@ -9,11 +9,12 @@ from typing import Final
 
 from gantry_access.permissions import publish_need
 from gantry_client.calls import parse_header
-from gantry_client.errors import BrokerRefused, ClientError, RequestFailed, Unavailable
+from gantry_client.errors import BrokerRefused, ClientError, Unavailable
 from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
+from gantry_proxy.send_batches import JOINED_BODY_BYTES_MAX, PendingSend, Place, send_request
 from gantry_proxy.statuses import OK, ProxyError, code_of_broker, status
 from gantry_proxy.translation.checks import topic_name
 from gantry_proxy.translation.handles import OpenTransaction, recall_broker, write_transaction_id
@@ -22,10 +23,10 @@ from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.fields import Fields
-from gantry_wire.commands.send import SendMessageV2, SendResult
+from gantry_wire.commands.send import SendResult
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import parse_offset_message_id
-from gantry_wire.names import AUTO_CREATE_TOPIC, is_retry_or_dead_letter
+from gantry_wire.names import is_retry_or_dead_letter
 
 STORED_CODES: Final = frozenset(
     {
@@ -61,45 +62,55 @@ async def send_message(core: ProxyCore, context: CallContext, request: pb.SendMe
     if _has_checked_kind(core, message):
         check_kind(await core.topics.kind(message.topic), message.kind, message.topic)
     queue, address = await core.topics.queue_for_send(message.topic, message.message_group, core.monotonic_s())
-    code = RequestCode.SEND_BATCH_MESSAGE if message.is_batch else RequestCode.SEND_MESSAGE_V2
-    outcome: Command | RequestFailed
+    code, header, body = send_request([message], queue)
+    outcome: Command | Exception
     try:
-        outcome = await core.brokers.request(
-            address, code, _header(message, queue), message.body, timeout_ms=_timeout_ms(context)
-        )
+        outcome = await core.brokers.request(address, code, header, body, timeout_ms=_timeout_ms(context))
     except Unavailable as error:
         outcome = error
-    return await _conclude(core, message, queue, address, outcome)
+    return await _conclude(core, message, outcome, (queue, address), 0)
 
 
 def begin_send(core: ProxyCore, context: CallContext, request: pb.SendMessageRequest, finish: Finish) -> bool:
     """Send the one message of a call without a task; ``finish`` gets what `send_message` would return or raise.
 
     Return False, with nothing done, if the call has several messages, or if the topic or the connection to a broker is
-    not known. Raises ProxyError as `send_message`.
+    not known. Raises ProxyError as `send_message`. The message may share its request with those of other calls.
     """
     if len(request.messages) != 1:
         return False
     message = _read(core, context, request)
+    traits = core.topics.fresh_traits(message.topic)
     if _has_checked_kind(core, message):
-        kind = core.topics.fresh_kind(message.topic)
-        if kind is None:
+        if traits is None:
             return False
-        check_kind(kind, message.kind, message.topic)
-    chosen = core.topics.fresh_queue_for_send(message.topic, message.message_group, core.monotonic_s())
-    if chosen is None:
-        return False
-    queue, address = chosen
-    command = Command(code=RequestCode.SEND_MESSAGE_V2, ext=_header(message, queue).write(), body=message.body)
+        check_kind(traits.kind, message.kind, message.topic)
 
-    def on_outcome(outcome: Command | RequestFailed) -> None:
+    def on_outcome(outcome: Command | Exception, place: Place, position: int) -> None:
         if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
-            core.topics.record_send(queue.broker_name, core.monotonic_s(), is_connected=True)
-            finish(_reply_or_error(message, queue, outcome, address))
+            core.topics.record_send(place[0].broker_name, core.monotonic_s(), is_connected=True)
+            finish(_reply_or_error(message, outcome, place, position))
         else:  # the route may have to be queried again
-            core.tasks.start(_finish(_conclude(core, message, queue, address, outcome), finish), "failed-send")
+            core.tasks.start(_finish(_conclude(core, message, outcome, place, position), finish), "failed-send")
 
-    return core.brokers.begin_request(address, command, _timeout_ms(context), on_outcome)
+    def choose() -> Place | None:
+        return core.topics.fresh_queue_for_send(message.topic, message.message_group, core.monotonic_s())
+
+    timeout_ms = _timeout_ms(context)
+    if traits is not None and not traits.has_batch_queues and _can_be_joined(message):
+        return core.sends.begin(PendingSend(message, timeout_ms, on_outcome), choose)
+    place = choose()
+    if place is None:
+        return False
+    code, header, body = send_request([message], place[0])
+    command = Command(code=code, ext=header.write(), body=body)
+    return core.brokers.begin_request(place[1], command, timeout_ms, lambda outcome: on_outcome(outcome, place, 0))
+
+
+def _can_be_joined(message: OutgoingMessage) -> bool:
+    """Return whether a message may share a request with others of its topic."""
+    is_small = len(message.body) <= JOINED_BODY_BYTES_MAX
+    return message.kind == pb.NORMAL and is_small and not is_retry_or_dead_letter(message.topic)
 
 
 def _read(core: ProxyCore, context: CallContext, request: pb.SendMessageRequest) -> OutgoingMessage:
@@ -116,39 +127,22 @@ def _timeout_ms(context: CallContext) -> int:
     return min(REQUEST_MS, max(1, context.remaining_ms))
 
 
-def _header(message: OutgoingMessage, queue: MessageQueue) -> SendMessageV2:
-    return SendMessageV2(
-        producer_group=message.topic,
-        topic=message.topic,
-        default_topic=AUTO_CREATE_TOPIC,
-        default_topic_queue_nums=4,
-        queue_id=queue.queue_id,
-        sys_flag=message.sys_flag,
-        born_timestamp=message.born_timestamp_ms,
-        flag=0,
-        properties=message.properties,
-        reconsume_times=0,
-        unit_mode=False,
-        batch=message.is_batch,
-        broker_name=queue.broker_name,
-    )
-
-
 async def _conclude(
-    core: ProxyCore, message: OutgoingMessage, queue: MessageQueue, address: str, outcome: Command | RequestFailed
+    core: ProxyCore, message: OutgoingMessage, outcome: Command | Exception, place: Place, position: int
 ) -> pb.SendMessageResponse:
     """Return the reply to a send with this outcome. Raises what it failed with, after what other sends need to know."""
+    queue, address = place
     if isinstance(outcome, Unavailable):
         core.topics.record_send(queue.broker_name, core.monotonic_s(), is_connected=False)
         await core.topics.refresh(message.topic)
-    if isinstance(outcome, RequestFailed):
+    if isinstance(outcome, Exception):
         raise outcome
     core.topics.record_send(queue.broker_name, core.monotonic_s(), is_connected=True)
     if outcome.code not in STORED_CODES:
         if outcome.code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.TOPIC_NOT_EXIST):
             await core.topics.refresh(message.topic)  # the broker is no master any more, or the topic was deleted
         raise BrokerRefused(outcome.code, outcome.remark, address)
-    return _reply(message, queue, outcome, address)
+    return _reply(message, outcome, place, position)
 
 
 async def _finish(conclusion: Awaitable[pb.SendMessageResponse], finish: Finish) -> None:
@@ -170,16 +164,20 @@ def _stored_text(reply: Command) -> str:
 
 
 def _reply_or_error(
-    message: OutgoingMessage, queue: MessageQueue, reply: Command, address: str
+    message: OutgoingMessage, reply: Command, place: Place, position: int
 ) -> pb.SendMessageResponse | Exception:
     try:
-        return _reply(message, queue, reply, address)
+        return _reply(message, reply, place, position)
     except (ProxyError, ClientError) as error:
         return error
 
 
-def _reply(message: OutgoingMessage, queue: MessageQueue, reply: Command, address: str) -> pb.SendMessageResponse:
-    """Return the reply for stored messages. Raises BadReply and ProxyError."""
+def _reply(message: OutgoingMessage, reply: Command, place: Place, position: int) -> pb.SendMessageResponse:
+    """Return the reply for stored messages, the first of which had this position in its request.
+
+    Raises BadReply and ProxyError.
+    """
+    queue, address = place
     result = parse_header(reply, SendResult, address)
     if reply.code != ResponseCode.SUCCESS:
         stored = status(code_of_broker(reply.code), _stored_text(reply))
@@ -187,9 +185,9 @@ def _reply(message: OutgoingMessage, queue: MessageQueue, reply: Command, addres
             status=status(stored.code), entries=[pb.SendResultEntry(status=stored) for _ in message.message_ids]
         )
     response = pb.SendMessageResponse.FromString(_STORED)
-    for position, message_id in enumerate(message.message_ids):
-        entry = response.entries[0] if position == 0 else response.entries.add(status=OK)
-        entry.message_id, entry.offset = message_id, result.queue_offset + position
+    for number, message_id in enumerate(message.message_ids):
+        entry = response.entries[0] if number == 0 else response.entries.add(status=OK)
+        entry.message_id, entry.offset = message_id, result.queue_offset + position + number
         if (handle := reply.ext.get("recallHandle")) is not None:
             entry.recall_handle = handle
         if message.kind == pb.TRANSACTION:
