@@ -262,23 +262,25 @@ class MessagingService:
         return self._metrics.running < limits.calls_max and is_client_free
 
     def _enter(self, context: CallContext) -> None:
+        running = self._running
         self._metrics.running += 1
-        self._count((context.account_key, context.client_id), 1)
-        if self._core.limits.calls_per_account_max:
-            self._count((context.account_key, None), 1)
+        for caller in self._callers(context):
+            running[caller] = running.get(caller, 0) + 1
 
     def _leave(self, context: CallContext) -> None:
+        running = self._running
         self._metrics.running -= 1
-        self._count((context.account_key, context.client_id), -1)
-        if self._core.limits.calls_per_account_max:
-            self._count((context.account_key, None), -1)
+        for caller in self._callers(context):
+            if running[caller] > 1:
+                running[caller] -= 1
+            else:
+                del running[caller]
 
-    def _count(self, caller: Caller, change: int) -> None:
-        running = self._running.get(caller, 0) + change
-        if running:
-            self._running[caller] = running
-        else:
-            del self._running[caller]
+    def _callers(self, context: CallContext) -> tuple[Caller, ...]:
+        """Return whom a call counts for."""
+        account_key = context.account_key
+        own = account_key, context.client_id
+        return (own, (account_key, None)) if self._core.limits.calls_per_account_max else (own,)
 
     def _status(self, method: str, error: Exception) -> pb.Status:
         if isinstance(error, ProxyError | ClientError):

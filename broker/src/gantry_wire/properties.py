@@ -174,9 +174,15 @@ def terminate_properties(data: bytes) -> bytes:
     return data if not data or data.endswith(b"\x02") or len(data) >= PROPERTIES_BYTES_MAX else data + b"\x02"
 
 
+def format_limited_properties(pairs: Mapping[str, str]) -> str:
+    """Return `format_properties`. Raises LocalProtocolError for more than 32767 bytes."""
+    text = format_properties(pairs)
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(f"properties take {size} bytes, the format allows {PROPERTIES_BYTES_MAX}")
+    return text
+
+
 def encode_properties(pairs: Mapping[str, str]) -> bytes:
-    """Return `format_properties` as bytes. Raises LocalProtocolError for more than 32767 bytes."""
-    data = format_properties(pairs).encode()
-    if len(data) > PROPERTIES_BYTES_MAX:
-        raise LocalProtocolError(f"properties take {len(data)} bytes, the format allows {PROPERTIES_BYTES_MAX}")
-    return data
+    """Return what `format_limited_properties` returns as bytes."""
+    return format_limited_properties(pairs).encode()

@@ -277,7 +277,8 @@ class World:
         self.client_requests = ClientRequests(self.clients, self.clock, self.limits.message_bytes_max)
         self.core = ProxyCore(
             brokers=self.brokers, topics=self.topics, clients=self.clients, client_requests=self.client_requests,
-            renewals=self.renewals, sends=SendBatches(self.brokers), acks=AckBatches(self.brokers), guard=self.guard, limits=self.limits,
+            renewals=self.renewals, sends=SendBatches(self.brokers), acks=AckBatches(self.brokers), guard=self.guard,
+            limits=self.limits,
             tasks=self.tasks, wall_ms=self.clock, monotonic_s=lambda: self.now_ms / 1000,
             bodies=BodyInflater(self.limits.message_bytes_max),
         )  # fmt: skip

@@ -17,6 +17,7 @@ from gantry_proxy.handlers.sending import begin_send
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import ProxyError, status_of
 from gantry_proxy.topics import TopicTraits
+from gantry_testing.local import wait_until
 from gantry_wire.batch import decode_batch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
@@ -63,9 +64,7 @@ def bodies(command: Command) -> list[bytes]:
 
 async def settled(outcomes: list[list[Any]]) -> list[Any]:
     """Return the outcome of each call, once those have come that need a task."""
-    async with asyncio.timeout(10):
-        while not all(outcomes):
-            await asyncio.sleep(0.001)
+    await wait_until(lambda: all(outcomes))
     assert all(len(each) == 1 for each in outcomes), "a call has ended twice"
     return [each[0] for each in outcomes]
 
@@ -152,7 +151,7 @@ async def test_large_turn_is_several_requests(monkeypatch: pytest.MonkeyPatch, l
 async def test_topic_whose_batches_are_one_record_gets_single_messages() -> None:
     """Consumers would have to take the record apart."""
     one = await connected()
-    one.topics._traits._entries["orders"].value = TopicTraits(has_batch_queues=True)  # noqa: SLF001
+    one.topics._traits._entries["orders"].value = TopicTraits(has_batch_queues=True)
     await sent(one, numbered(1), numbered(2))
 
     assert codes(one) == [SEND, SEND]

@@ -113,11 +113,9 @@ def http_failure(status: int) -> bytes:
 
 def parse_timeout_s(text: str) -> float | None:
     """Return the seconds of a `grpc-timeout`; None if the text is not one."""
-    digits, unit = text[:-1], text[-1:]
-    if not digits.isascii() or not digits.isdigit() or len(digits) > _TIMEOUT_DIGITS_MAX:
-        return None
-    factor = _TIMEOUT_UNITS_S.get(unit)
-    return None if factor is None else int(digits) * factor
+    digits, factor = text[:-1], _TIMEOUT_UNITS_S.get(text[-1:])
+    is_number = digits.isdigit() and digits.isascii() and len(digits) <= _TIMEOUT_DIGITS_MAX
+    return int(digits) * factor if factor is not None and is_number else None
 
 
 def with_prefix(message: bytes) -> bytes:

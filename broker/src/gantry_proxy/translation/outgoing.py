@@ -18,7 +18,7 @@ from gantry_proxy.translation.times import duration_ms, timestamp_ms
 from gantry_wire import properties as wire
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.errors import LocalProtocolError
-from gantry_wire.properties import encode_properties
+from gantry_wire.properties import encode_properties, format_limited_properties
 
 COMPRESSED: Final = 0x1
 """The flag of a body that its producer has compressed."""
@@ -78,8 +78,8 @@ def _read_one(message: pb.Message, topic: str, born_host: str, now_ms: int, limi
         kind=kind_of(pairs),
         message_ids=(pairs[wire.UNIQUE_KEY],),
         body=body,
-        properties=encode_properties(pairs).decode(),
-        sys_flag=_sys_flag(message),
+        properties=format_limited_properties(pairs),
+        sys_flag=_sys_flag(message.system_properties),
         born_timestamp_ms=now_ms if born_ms is None else int(born_ms),
         message_group=pairs.get(own.SHARDING_KEY, ""),
     )
@@ -98,7 +98,7 @@ def _read_batch(
         _check_body(one.body, limits)
         if kind_of(pairs) != pb.NORMAL:
             raise ProxyError(pb.MESSAGE_CORRUPTED, "only normal messages can be sent together")
-        if _sys_flag(one) != first.sys_flag:
+        if _sys_flag(one.system_properties) != first.sys_flag:
             raise ProxyError(pb.MESSAGE_CORRUPTED, "the messages of one request have different body encodings")
         entries.append(BatchEntry(0, one.body, encode_properties(pairs)))
     ids = tuple(one.system_properties.message_id for one in messages)
@@ -225,7 +225,6 @@ def _check_body(body: bytes, limits: ProxyLimits) -> None:
         )
 
 
-def _sys_flag(message: pb.Message) -> int:
-    system = message.system_properties
+def _sys_flag(system: pb.SystemProperties) -> int:
     flag = COMPRESSED if system.body_encoding == pb.GZIP else 0
     return flag | PREPARED if system.message_type == pb.TRANSACTION else flag
