@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, final
 
-from gantry_client.errors import Unavailable
+from gantry_client.errors import RequestTimeout, Unavailable
 from gantry_proxy.brokers import BrokerPort
 from gantry_proxy.translation.outgoing import OutgoingMessage
 from gantry_wire.batch import BatchEntry, encode_batch
@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 JOINED_BODY_BYTES_MAX: Final = 16 * 1024
 """The largest body that is joined with others: what a request costs does not matter for a larger one."""
-BATCH_BYTES_MAX: Final = 256 * 1024
+JOINED_PROPERTIES_MAX: Final = 4 * 1024
+"""The most characters of properties that are joined. RocketMQ's broker adds its own to those of each message of a
+batch, and does not check that the sum fits a record."""
+BATCH_BYTES_MAX: Final = 64 * 1024
 """How many bytes of bodies and properties one request has; brokers handle a request while others wait."""
 BATCH_MESSAGES_MAX: Final = 128
 REFUSES_FORM: Final = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL})
@@ -54,6 +57,8 @@ class _Group(NamedTuple):
     """Messages that may be in one request."""
 
     place: Place
+    begun_s: float
+    """The time of the loop."""
     sends: list[PendingSend]
 
 
@@ -82,9 +87,10 @@ class SendBatches:
             place = choose()
             if place is None or not self._brokers.can_begin(place[1]):
                 return False
+            loop = asyncio.get_running_loop()
             if not self._pending:
-                asyncio.get_running_loop().call_soon(self._send_all)
-            group = self._pending[key] = _Group(place, [])
+                loop.call_soon(self._send_all)
+            group = self._pending[key] = _Group(place, loop.time(), [])
         group.sends.append(send)
         return True
 
@@ -94,20 +100,29 @@ class SendBatches:
             batch, size = list[PendingSend](), 0
             for send in group.sends:
                 if batch and (size + send.size > BATCH_BYTES_MAX or len(batch) == BATCH_MESSAGES_MAX):
-                    self._send(group.place, batch)
+                    self._send(group, batch)
                     batch, size = [], 0
                 batch.append(send)
                 size += send.size
-            self._send(group.place, batch)
+            self._send(group, batch)
 
-    def _send(self, place: Place, sends: Sequence[PendingSend]) -> None:
+    def _send_each(self, group: _Group, sends: Sequence[PendingSend]) -> None:
+        """Send each message alone, if its call still waits."""
+        elapsed_ms = int((asyncio.get_running_loop().time() - group.begun_s) * 1_000)
+        for send in sends:
+            rest_ms = send.timeout_ms - elapsed_ms
+            if rest_ms > 0:
+                self._send(group, [send._replace(timeout_ms=rest_ms)])
+            else:
+                send.on_outcome(RequestTimeout("the time of the call is over"), group.place, 0)
+
+    def _send(self, group: _Group, sends: Sequence[PendingSend]) -> None:
         """Send messages in one request."""
-        queue, address = place
+        place = queue, address = group.place
 
         def on_outcome(outcome: Command | Exception) -> None:
             if len(sends) > 1 and isinstance(outcome, Command) and outcome.code in REFUSES_FORM:
-                for send in sends:
-                    self._send(place, [send])
+                self._send_each(group, sends)
                 return
             for position, send in enumerate(sends):
                 try:

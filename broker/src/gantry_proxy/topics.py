@@ -25,6 +25,9 @@ KIND_ATTRIBUTE: Final = "message.type"
 QUEUE_ATTRIBUTE: Final = "queue.type"
 BATCH_QUEUES: Final = "BatchCQ"
 """The queue type of a topic in which RocketMQ stores each request with several messages as one record."""
+CLEANUP_ATTRIBUTE: Final = "cleanup.policy"
+COMPACTION: Final = "COMPACTION"
+"""The policy of a topic in which RocketMQ refuses a message without keys, but not in a batch."""
 ASK_NEXT_S: Final = 0.5
 """How long brokers may take to answer about a topic or a group before another one is asked, too. A broker that has
 vanished would take the time that an SDK waits for a route."""
@@ -45,7 +48,8 @@ class TopicTraits(NamedTuple):
 
     kind: str = NORMAL
     """The `message.type`, such as NORMAL or MIXED."""
-    has_batch_queues: bool = False
+    takes_batches: bool = True
+    """Whether a message in a batch is stored, or refused, as it would be alone."""
 
 
 @final
@@ -163,7 +167,9 @@ class Topics:
     async def _load_traits(self, topic: str) -> TopicTraits:
         config = await self._ask_any(topic, lambda address: self._brokers.topic_config(address, topic))
         attributes = {} if config is None else config.attributes
-        return TopicTraits(attributes.get(KIND_ATTRIBUTE) or NORMAL, attributes.get(QUEUE_ATTRIBUTE) == BATCH_QUEUES)
+        is_compacted = attributes.get(CLEANUP_ATTRIBUTE) == COMPACTION
+        takes_batches = attributes.get(QUEUE_ATTRIBUTE) != BATCH_QUEUES and not is_compacted
+        return TopicTraits(attributes.get(KIND_ATTRIBUTE) or NORMAL, takes_batches)
 
     async def _load_group(self, group_and_topic: str) -> SubscriptionGroupConfig | None:
         group, _, topic = group_and_topic.partition(" ")

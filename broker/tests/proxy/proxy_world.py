@@ -61,6 +61,8 @@ class FakeBrokers:
     """Brokers in memory. Sends are stored, pops return them; `failure` makes every request fail."""
 
     kinds: dict[str, str] = field(default_factory=lambda: {"orders": "NORMAL"})
+    attributes: dict[str, str] = field(default_factory=dict)
+    """More attributes of every topic."""
     groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     masters: dict[str, str] = field(default_factory=lambda: {BROKER: ADDRESS})
     requests: list[Request] = field(default_factory=list)
@@ -127,7 +129,7 @@ class FakeBrokers:
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
         await self._reach(address)
-        return TopicConfig(topic_name=topic, attributes={"message.type": self.kinds[topic]})
+        return TopicConfig(topic_name=topic, attributes={"message.type": self.kinds[topic], **self.attributes})
 
     async def group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
         await self._reach(address)

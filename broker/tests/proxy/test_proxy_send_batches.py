@@ -11,12 +11,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from proxy_world import ADDRESS, NOW_MS, FakeBrokers, World, message, send_reply
 from test_proxy_processes import Sdk, cluster, running_proxy
 
-from gantry_client.errors import Unavailable
+from gantry_client.errors import RequestTimeout, Unavailable
 from gantry_proxy import send_batches
-from gantry_proxy.handlers.sending import begin_send
+from gantry_proxy.handlers.sending import begin_send, send_message
 from gantry_proxy.protocol import rocketmq_pb2 as pb
 from gantry_proxy.statuses import ProxyError, status_of
-from gantry_proxy.topics import TopicTraits
 from gantry_testing.local import wait_until
 from gantry_wire.batch import decode_batch
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -148,13 +147,60 @@ async def test_large_turn_is_several_requests(monkeypatch: pytest.MonkeyPatch, l
     assert [reply.entries[0].offset for reply in await settled(outcomes)] == [10, 11, 20, 21, 30]
 
 
-async def test_topic_whose_batches_are_one_record_gets_single_messages() -> None:
-    """Consumers would have to take the record apart."""
-    one = await connected()
-    one.topics._traits._entries["orders"].value = TopicTraits(has_batch_queues=True)
+@pytest.mark.parametrize(
+    "attributes", [{"queue.type": "BatchCQ"}, {"cleanup.policy": "COMPACTION"}], ids=["one record", "compacted"]
+)
+async def test_topic_that_treats_batches_otherwise_gets_single_messages(attributes: dict[str, str]) -> None:
+    """RocketMQ stores a batch as one record in some topics, and takes what it would refuse alone in others."""
+    one = World(FakeBrokers(is_connected=True))
+    one.brokers.attributes = attributes
+    await one.topics.get("orders")
+    await one.topics.kind("orders")
     await sent(one, numbered(1), numbered(2))
 
     assert codes(one) == [SEND, SEND]
+
+
+async def test_long_properties_are_sent_alone() -> None:
+    """RocketMQ's broker adds its own to each message of a batch, and writes a wrong length if the sum is too large."""
+    one = await connected()
+    await sent(one, numbered(1), numbered(2, trace_context="x" * send_batches.JOINED_PROPERTIES_MAX), numbered(3))
+
+    assert sorted(codes(one)) == sorted([SEND, BATCH])
+    several = [numbered(1), numbered(2, trace_context="x" * 32_000)]
+    with pytest.raises(ProxyError) as caught:
+        await send_message(one.core, one.context(), pb.SendMessageRequest(messages=several))
+    assert caught.value.code == pb.MESSAGE_PROPERTIES_TOO_LARGE
+
+
+async def test_call_that_is_over_is_not_repeated_alone() -> None:
+    """Its client has sent the message again, or given up."""
+    one = await connected()
+    outcomes: list[list[Any]] = [[], []]
+    for remaining_ms, finished in zip((1, 2_500), outcomes, strict=True):
+        request = pb.SendMessageRequest(messages=[numbered(remaining_ms)])
+        assert begin_send(one.core, one.context(remaining_ms=remaining_ms), request, finished.append)
+    await asyncio.sleep(0.005)
+    one.brokers.begun.pop()[3](Command(code=ResponseCode.MESSAGE_ILLEGAL))
+
+    [(_, command, timeout_ms, on_outcome)] = one.brokers.begun
+    assert command.body == b"body 2500"
+    assert 2_000 < timeout_ms < 2_500
+    on_outcome(send_reply())
+    late, stored = await settled(outcomes)
+    assert isinstance(late, RequestTimeout)
+    assert stored.status.code == pb.OK
+
+
+async def test_impossible_reply_is_an_answer_to_the_call() -> None:
+    """An offset that does not fit its field is an error of this call, which does not wait for ever."""
+    one = await connected()
+    outcomes = await sent(one, numbered(1), numbered(2))
+    one.brokers.begun[0][3](Command(code=0, ext={"msgId": "x", "queueId": "1", "queueOffset": str((1 << 63) - 1)}))
+
+    first, second = await settled(outcomes)
+    assert first.status.code == pb.OK
+    assert isinstance(second, ValueError)
 
 
 @pytest.mark.parametrize("code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL])

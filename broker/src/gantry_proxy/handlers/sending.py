@@ -9,12 +9,12 @@ from typing import Final
 
 from gantry_access.permissions import publish_need
 from gantry_client.calls import parse_header
-from gantry_client.errors import BrokerRefused, ClientError, Unavailable
+from gantry_client.errors import BrokerRefused, Unavailable
 from gantry_proxy.brokers import REQUEST_MS, require_ok
 from gantry_proxy.context import CallContext
 from gantry_proxy.core import ProxyCore
 from gantry_proxy.protocol import rocketmq_pb2 as pb
-from gantry_proxy.send_batches import JOINED_BODY_BYTES_MAX, PendingSend, Place, send_request
+from gantry_proxy.send_batches import JOINED_BODY_BYTES_MAX, JOINED_PROPERTIES_MAX, PendingSend, Place, send_request
 from gantry_proxy.statuses import OK, ProxyError, code_of_broker, status
 from gantry_proxy.translation.checks import topic_name
 from gantry_proxy.translation.handles import OpenTransaction, recall_broker, write_transaction_id
@@ -97,7 +97,7 @@ def begin_send(core: ProxyCore, context: CallContext, request: pb.SendMessageReq
         return core.topics.fresh_queue_for_send(message.topic, message.message_group, core.monotonic_s())
 
     timeout_ms = _timeout_ms(context)
-    if traits is not None and not traits.has_batch_queues and _can_be_joined(message):
+    if traits is not None and traits.takes_batches and _can_be_joined(message):
         return core.sends.begin(PendingSend(message, timeout_ms, on_outcome), choose)
     place = choose()
     if place is None:
@@ -109,7 +109,7 @@ def begin_send(core: ProxyCore, context: CallContext, request: pb.SendMessageReq
 
 def _can_be_joined(message: OutgoingMessage) -> bool:
     """Return whether a message may share a request with others of its topic."""
-    is_small = len(message.body) <= JOINED_BODY_BYTES_MAX
+    is_small = len(message.body) <= JOINED_BODY_BYTES_MAX and len(message.properties) <= JOINED_PROPERTIES_MAX
     return message.kind == pb.NORMAL and is_small and not is_retry_or_dead_letter(message.topic)
 
 
@@ -168,7 +168,7 @@ def _reply_or_error(
 ) -> pb.SendMessageResponse | Exception:
     try:
         return _reply(message, reply, place, position)
-    except (ProxyError, ClientError) as error:
+    except Exception as error:  # noqa: BLE001  every call has a reply
         return error
 
 

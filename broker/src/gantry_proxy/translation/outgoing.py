@@ -18,6 +18,7 @@ from gantry_proxy.translation.times import duration_ms, timestamp_ms
 from gantry_wire import properties as wire
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.errors import LocalProtocolError
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.properties import encode_properties, format_limited_properties
 
 COMPRESSED: Final = 0x1
@@ -26,6 +27,9 @@ PREPARED: Final = 0x4
 """The flag of a half message."""
 BATCH_MESSAGES_MAX: Final = 1024
 """How many messages one request may send."""
+BATCH_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 1_024
+"""The most properties of a message in a request with several. RocketMQ's broker adds its own to those of each message,
+and does not check that the sum fits a record."""
 PRIORITY_MAX: Final = 9
 """The highest priority; the lowest is 0."""
 
@@ -100,7 +104,14 @@ def _read_batch(
             raise ProxyError(pb.MESSAGE_CORRUPTED, "only normal messages can be sent together")
         if _sys_flag(one.system_properties) != first.sys_flag:
             raise ProxyError(pb.MESSAGE_CORRUPTED, "the messages of one request have different body encodings")
-        entries.append(BatchEntry(0, one.body, encode_properties(pairs)))
+        properties = encode_properties(pairs)
+        if len(properties) > BATCH_PROPERTIES_BYTES_MAX:
+            raise ProxyError(
+                pb.MESSAGE_PROPERTIES_TOO_LARGE,
+                f"the properties of a message of several take {len(properties)} bytes, at most "
+                f"{BATCH_PROPERTIES_BYTES_MAX} are allowed",
+            )
+        entries.append(BatchEntry(0, one.body, properties))
     ids = tuple(one.system_properties.message_id for one in messages)
     return msgspec.structs.replace(first, message_ids=ids, body=encode_batch(entries), properties="")
 
