@@ -94,7 +94,7 @@ def name(batch: Batch) -> str:
     return batch.name
 
 
-LIVE_BATCHES = batches(rows(Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
+LIVE_BATCHES = batches(rows(Effect.HOT, Effect.OBJECTS, Effect.DECIDED, Effect.RESIZE))
 ROLLED_BATCHES = batches(rows(Effect.ROLL))
 
 

@@ -47,6 +47,9 @@ REASONS: Final[dict[type[act.Action], str]] = {
 REQUEST_DROPPED: Final = "RequestDropped"
 """The event reason where a request is removed that can never be done."""
 
+RESIZED: Final = "BrokerResized"
+"""The event reason where CPU or memory of a running broker is changed."""
+
 
 class Event(NamedTuple):
     """An event of a resource that is not recorded yet."""

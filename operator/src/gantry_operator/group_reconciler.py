@@ -20,10 +20,11 @@ from gantry_operator.api import DEPLOYMENTS, NODES, SERVICES, Object, ObjectRef,
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import format_time
 from gantry_operator.errors import ApiError
-from gantry_operator.event_recorder import REQUEST_DROPPED, Event, event_of
+from gantry_operator.event_recorder import REQUEST_DROPPED, RESIZED, Event, event_of
 from gantry_operator.execute.applier import Applier
 from gantry_operator.execute.leases import LeaseWriter
 from gantry_operator.execute.pruner import Pruner
+from gantry_operator.execute.resizer import Resizer
 from gantry_operator.execute.role_labels import relabel_all
 from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
 from gantry_operator.objects import (
@@ -101,7 +102,10 @@ class GroupReconciler:
     def __init__(self, key: ResourceKey, context: GroupContext, wake_now: Callable[[], None]) -> None:
         self.decision: Decision = Decision()
         self.observed: ObservedGroup = ObservedGroup()
-        self.observer: Final = GroupObserver(key, context.cache, context.api, context.sidecars, context.clock)
+        self._resizer: Final = Resizer(GroupObjects(key, context.cache), context.api, context.clock)
+        self.observer: Final = GroupObserver(
+            key, context.cache, context.api, context.sidecars, context.clock, self._resizer.must_restart
+        )
         self._context: Final = context
         self._wake_now: Final = wake_now
         self._leases: Final = LeaseWriter(context.api, context.clock, context.cache.put)
@@ -131,6 +135,7 @@ class GroupReconciler:
         requests, request_error = read_requests(annotations_of(document))
         token = group_token(self._context.key, group)
         await self._secret.ensure(group, token, is_denied=self.observer.is_denied)
+        self._resizer.waits.clear()
         problem = "" if requests.is_paused else await self._apply(document, group, requests)
         observed = await self.observer.observe(group, requests, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._context.lease_duration_ms)
@@ -171,13 +176,14 @@ class GroupReconciler:
         await self._applier.apply(self._rendered[2])
         await self._applier.adopt_claims()
         await self._applier.grow_claims(int(group.spec.storage.size))
+        self._events += [Event(RESIZED, text) for text in await self._resizer.resize()]
         kept = {shard.number for shard in facts.shards}
         if not requests.is_hibernated:
             await self._applier.clear_hibernation_annotations()
         await self._pruner.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
         self._pruner.skip_for_new_group(self._rendered[2], document)
         await self._pruner.prune(self._rendered[2], group.metadata.uid)
-        return "; ".join(sorted(self._applier.problems.values()))
+        return "; ".join(sorted((*self._applier.problems.values(), *self._applier.claim_problems.values())))
 
     # -- execution -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +238,7 @@ class GroupReconciler:
         event = proxy_event(proxies, before)
         if event is not None:
             self._events.append(event)
-        more = [*more, huge_pages_condition(group.spec, objects.cache), proxies]
+        more = [*more, huge_pages_condition(group.spec, objects.cache), proxies, self._resizer.condition()]
         conditions = [one for one in more if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
         facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions, proxy)

@@ -58,6 +58,11 @@ def pod_row(path: str, before: Any, after: Any, key: str, was: str, becomes: str
     return edit_row(Effect.ROLL, path, before, after, BROKER_SETS, Shown(POD, key, was, becomes))
 
 
+def resized_row(path: str, before: Any, after: Any, key: str, was: str, becomes: str) -> Row:
+    """Return a row of resources that a running pod can get."""
+    return edit_row(Effect.RESIZE, path, before, after, BROKER_SETS, Shown(POD, key, was, becomes))
+
+
 def decision_row(path: str, before: Any, after: Any, *shown: Shown, more: frozenset[str] = frozenset()) -> Row:
     """Return a row of a field that the operator's decisions use; of the objects, at most alerts change with it."""
     model = Shown(MODEL, path, str(before), str(after))

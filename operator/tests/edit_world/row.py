@@ -4,6 +4,7 @@ The effect of an edit is one of these kinds, and each is checked against the ren
 
     HOT       a running broker, its sidecar or a name server adopts it; no broker's pod is recreated
     ROLL      brokers' pods get another template, and are recreated one after the other
+    RESIZE    brokers' pods get other resources while they run; where the cluster cannot do that, they are recreated
     OBJECTS   other objects of the cluster change, without an effect on brokers
     DECIDED   no object but alerts changes: the operator decides by the new value from now on
     REFUSED   the API server refuses the edit, and so do we
@@ -48,6 +49,7 @@ class Effect(StrEnum):
 
     HOT = "hot"
     ROLL = "roll"
+    RESIZE = "resize"
     OBJECTS = "objects"
     DECIDED = "decided"
     REFUSED = "refused"

@@ -18,6 +18,7 @@ from edit_world.making import (
     edit_row,
     pod_row,
     refused_row,
+    resized_row,
     roll_row,
     table_row,
 )
@@ -184,7 +185,7 @@ BROKER_SETTINGS: Final = (
 """Rows about lines of `broker`, which are settings of brokers."""
 
 PODS: Final = (
-    pod_row(
+    resized_row(
         "resources", {"limits": {"memory": "512Mi"}}, {"limits": {"memory": "640Mi"}},
         "spec.containers.0.resources.limits.memory", "528Mi", "656Mi",
     ),

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
+from operator_world.cluster import GROUP, NAMESPACE, ModelCluster, ResizeAnswer
 
 from gantry_operator.api import CLAIMS, EVENTS, NODES, STATEFUL_SETS, VOLUMES, Kind, ObjectRef, annotations_of, uid_of
+from gantry_operator.objects import names
 
 IsDone = Callable[[], bool]
 
@@ -130,6 +131,30 @@ def volume_growth(cluster: ModelCluster) -> IsDone:
     return lambda: sizes() == {str(40 << 30)}
 
 
+@operation(staying=(1, 2, 3))
+def edit_that_resizes(cluster: ModelCluster) -> IsDone:
+    """All members get more memory while they run, one after another."""
+    cluster.edit(resources={"limits": {"memory": "2Gi"}})
+
+    def is_marked() -> bool:
+        return any(names.RESIZING_ANNOTATION in annotations_of(pod) for pod in cluster.pods())
+
+    return lambda: memory_limits(cluster) == {"2064Mi"} and not is_marked()
+
+
+@operation(is_rolling=True)
+def edit_that_cannot_resize(cluster: ModelCluster) -> IsDone:
+    """No machine can ever give its pod more memory: the pods are made anew."""
+    cluster.resize_answer = ResizeAnswer.INFEASIBLE
+    before = {uid_of(pod) for pod in cluster.pods()}
+    cluster.edit(resources={"limits": {"memory": "2Gi"}})
+    return lambda: (
+        memory_limits(cluster) == {"2064Mi"}
+        and len(cluster.pods()) == len(before)
+        and not before & {uid_of(pod) for pod in cluster.pods()}
+    )
+
+
 # -- roles -------------------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +236,12 @@ def electable(cluster: ModelCluster) -> set[int]:
     """Return the electable slaves of the newest term of the first shard."""
     record = cluster.lease(0)
     return set() if record is None or record.newest is None else set(record.newest.numbers)
+
+
+def memory_limits(cluster: ModelCluster) -> set[str]:
+    """Return the memory limits that the containers of all brokers have now."""
+    containers = [one for pod in cluster.pods() for one in pod["status"].get("containerStatuses", [])]
+    return {one["resources"]["limits"]["memory"] for one in containers}
 
 
 def claim_uid(cluster: ModelCluster, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar, final
 
@@ -11,7 +11,7 @@ from interruptions.faults import Fault, Interruption
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
 from operator_world.fake_kubernetes import copied
 
-from gantry_operator.api import Kind, Object, ObjectRef, ref_of
+from gantry_operator.api import Kind, Object, ObjectRef, ref_of, revision_of, uid_of
 from gantry_operator.cache import Cache
 from gantry_operator.errors import (
     ApiError,
@@ -198,14 +198,17 @@ class OperatorProcess:
     """One process of the operator, with a cache of its own."""
 
     def __init__(self, cluster: ModelCluster, interrupter: Interrupter, listed: list[Object]) -> None:
-        """Start a process whose cache begins with a list of objects."""
+        """Start a process whose cache begins with a list of objects. What has changed since then is reported late."""
         self.cache: Final = Cache()
         for document in listed:
             self.cache.apply_event(None, copied(document))
         self._cluster: Final = cluster
         self._interrupter: Final = interrupter
-        self._later: Final[list[tuple[int, str, Object]]] = []
-        self._is_late = False
+        due_ms = cluster.clock.ms + LATE_MS
+        self._later: Final[list[tuple[int, str, Object]]] = [
+            (due_ms, what, document) for what, document in _changes_since(cluster, listed)
+        ]
+        self._is_late = bool(self._later)
         cluster.api.watchers.append(self._watch)
         self._ports: Final = Ports(cluster, interrupter)
         context = GroupContext(
@@ -247,3 +250,16 @@ class OperatorProcess:
         with suppress(Killed):
             await self.loop.reconciler.close()
         await asyncio.sleep(0)
+
+
+def _changes_since(cluster: ModelCluster, listed: list[Object]) -> Iterator[tuple[str, Object]]:
+    """Yield what a watch that begins with a list reports: what has changed in the cluster since then."""
+    known = {ref_of(document): document for document in listed}
+    for ref, document in cluster.api.objects.items():
+        before = known.pop(ref, None)
+        if before is not None and uid_of(before) != uid_of(document):
+            yield "DELETED", copied(before)
+        if before is None or revision_of(before) != revision_of(document):
+            yield "MODIFIED", copied(document)
+    for document in known.values():
+        yield "DELETED", copied(document)

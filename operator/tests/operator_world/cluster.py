@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import partial
 from typing import Any, Final, final
 
-from operator_world.fake_kubernetes import FakeKubernetes
+from operator_world.fake_kubernetes import FakeKubernetes, copied
 from operator_world.pod_shard import PodShard
 from spec_world.brokers import Refused
 
@@ -43,12 +44,25 @@ from gantry_spec.observed import Role
 from gantry_status.orders import AnyOrder
 from gantry_wire.names import SCHEDULE_TOPIC
 
+SLOW_MS: Final = 3_000
+"""How long a slow resize takes."""
+
 GROUP: Final = "g"
 """The name of the only group."""
 
 NAMESPACE: Final = "shop"
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """The wall clock time at 0 ms of the cluster."""
+
+
+class ResizeAnswer(Enum):
+    """What kubelet does with a pod whose resources were changed."""
+
+    DONE = "the container gets the resources"
+    DEFERRED = "there is no room now"
+    INFEASIBLE = "there can never be room"
+    SLOW = "it takes a few seconds"
+    NOTHING = "kubelet is too old"
 
 
 @final
@@ -94,6 +108,11 @@ class ModelCluster:
         self.local_disks = True
         """Whether a volume can be mounted only on the machine on which it was created."""
 
+        self.resize_answer = ResizeAnswer.DONE
+        self.cpu_default = ""
+        """The CPU limit that the namespace gives to pods without one."""
+
+        self._slow_since_ms: Final[dict[str, int]] = {}
         self.grace_ms = 0
         """How long a deleted pod continues to run."""
 
@@ -299,7 +318,8 @@ class ModelCluster:
         template = home["spec"]["template"]
         head = {"name": name, "namespace": NAMESPACE}
         head |= {key: dict(template["metadata"].get(key) or {}) for key in ("labels", "annotations")}
-        spec = {"containers": template["spec"]["containers"]}
+        spec = {"containers": copied(template["spec"]["containers"])}
+        self.add_default(spec)
         status = {"phase": "Pending"}
         self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec, "status": status})
 
@@ -333,6 +353,37 @@ class ModelCluster:
             pod["status"] = {"phase": "Running", "podIP": f"10.0.{self._addresses // 250}.{self._addresses % 250}"}
             pod["status"]["containerStatuses"] = [_container(pod, "running")]
             self.api.put(pod)
+        elif not deleted:
+            self._resize(pod)
+
+    def add_default(self, spec: Object) -> None:
+        """Give a container without a CPU limit that of the namespace."""
+        if self.cpu_default:
+            spec["containers"][0]["resources"].setdefault("limits", {}).setdefault("cpu", self.cpu_default)
+
+    def _resize(self, pod: Object) -> None:
+        """Give the container of a running pod the resources of its spec, or say why not."""
+        [container], status = pod["status"]["containerStatuses"], pod["status"]
+        wanted, answer = pod["spec"]["containers"][0]["resources"], self.resize_answer
+        others = [one for one in status.get("conditions", []) if not one["type"].startswith("PodResize")]
+        is_settled = container["resources"] == wanted and others == status.get("conditions", [])
+        if answer is ResizeAnswer.NOTHING or is_settled:
+            return
+        since_ms = self._slow_since_ms.setdefault(uid_of(pod), self.clock.ms)
+        more: list[Object] = []
+        if container["resources"] == wanted or answer is ResizeAnswer.DONE:
+            container["resources"] = wanted
+        elif answer is ResizeAnswer.SLOW and self.clock.ms - since_ms < SLOW_MS:
+            more = [{"type": "PodResizeInProgress", "status": "True"}]
+        elif answer is ResizeAnswer.SLOW:
+            container["resources"] = wanted
+        else:
+            reason, message = answer.name.capitalize(), answer.value
+            more = [{"type": "PodResizePending", "status": "True", "reason": reason, "message": message}]
+        if answer is not ResizeAnswer.SLOW or not more:
+            self._slow_since_ms.pop(uid_of(pod), None)
+        status["conditions"] = others + more
+        self.api.put(pod)
 
     def _schedule(self, pod: Object, shard: int, member: int) -> None:
         """Schedule a pod on a machine of its own, or on that of its local disk."""
@@ -445,5 +496,6 @@ def _container(pod: Object, state: str) -> Object:
         "name": "broker",
         "restartCount": 0,
         "containerID": f"containerd://{uid_of(pod)}",
+        "resources": pod["spec"]["containers"][0].get("resources") or {},
         "state": {state: {}},
     }

@@ -33,7 +33,7 @@ class FakeKubernetes:
     def __init__(self) -> None:
         self.objects: Final[dict[ObjectRef, Object]] = {}
         self.calls: Final[list[tuple[str, ObjectRef]]] = []
-        """Verb and object of every call that was not refused."""
+        """Verb and object of every call that was not refused; the verb of a patch of a subresource is its name."""
 
         self.watchers: Final[list[Watcher]] = []
         """Called with the kind of each change and the changed object."""
@@ -43,6 +43,9 @@ class FakeKubernetes:
 
         self.is_precondition_checked = True
         """Whether revisions and uids are compared; a twin, which is a test without this rule, turns it off."""
+
+        self.on_resize: Callable[[Object], None] = lambda pod: None
+        """Changes a pod that is being resized, as the admission of a cluster may."""
 
         self.on_delete: Final[dict[Kind, Callable[[Object, int | None], bool]]] = {}
         """By kind: returns whether an object is gone at once, for the object and its seconds of grace."""
@@ -76,7 +79,7 @@ class FakeKubernetes:
     async def patch(
         self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", subresource: str = ""
     ) -> Object:
-        self._record_call("patch", ref)
+        self._record_call(subresource or "patch", ref)
         known = self._find(ref)
         metadata = known["metadata"]
         self._compare(ref, uid or (change.get("metadata") or {}).get("uid", ""), metadata["uid"])
@@ -88,7 +91,10 @@ class FakeKubernetes:
             patch_body["metadata"] = {
                 key: value for key, value in patch_body["metadata"].items() if key not in ("uid", "resourceVersion")
             }
-        return self.put(merged(known, patch_body))
+        result = merged(known, patch_body)
+        if subresource == "resize":
+            self.on_resize(result)
+        return self.put(result)
 
     async def create(self, document: Object) -> Object:
         ref = ref_of(document)

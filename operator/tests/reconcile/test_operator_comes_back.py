@@ -11,7 +11,7 @@ from operator_world.simulation import SYNC, Simulation, operator_of
 from test_operator_acting import Bench, group
 
 from gantry_operator.api import CLAIMS, EVENTS, PODS, SECRETS, Object, annotations_of, labels_of, uid_of
-from gantry_operator.errors import Unavailable
+from gantry_operator.errors import Forbidden, Unavailable
 from gantry_operator.objects import secret
 from gantry_operator.tokens import GroupSecret
 
@@ -154,6 +154,24 @@ async def test_claims_of_users_are_labelled_and_resized() -> None:
     assert {labels_of(claim)["gantry.dev/home"] for claim in claims} == {"g-0-master", "g-0-slave"}
     simulation.cluster.edit(storage={"size": "40Gi"})
     await simulation.run_until(lambda: sizes(simulation) == {str(40 << 30)}, "they grow")
+
+
+async def test_volume_that_cannot_grow_is_named_in_the_status() -> None:
+    """The reason is that of the API server, and goes away when the volumes have grown."""
+    simulation = await Simulation(SYNC).run_until_healthy()
+    reason = "only dynamically provisioned pvc can be resized"
+    simulation.cluster.api.fault_of = lambda verb, ref: (
+        Forbidden(str(ref), reason, 403) if (verb, ref.kind) == ("patch", CLAIMS) else None
+    )
+    simulation.cluster.edit(storage={"size": "40Gi"})
+    await simulation.run_until(lambda: simulation.condition("Applied")[0] == "False", "the status says it")
+
+    message = simulation.condition("Applied")[2]
+    assert "data-g-0-master-0 cannot grow" in message
+    assert reason in message
+    simulation.cluster.api.fault_of = lambda verb, ref: None
+    await simulation.run_until(lambda: sizes(simulation) == {str(40 << 30)}, "they grow")
+    await simulation.run_until(lambda: simulation.condition("Applied") == ("", "", ""), "the status is current")
 
 
 async def test_unlabelled_claim_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:

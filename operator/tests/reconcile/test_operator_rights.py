@@ -130,6 +130,17 @@ def test_operator_may_create_all_objects_of_a_group(server: ApiServer, spec: dic
         assert status in (200, 201), (kind, answer)
 
 
+def test_operator_may_resize_pods(server: ApiServer) -> None:
+    """The right is one to a part of pods: without it the API server would not even say that the pod is missing."""
+    path = "/api/v1/namespaces/shop/pods/missing/resize"
+    answers = [
+        server.ask("PATCH", path, {"spec": {}}, "application/merge-patch+json", user=user)[0]
+        for user in (ACCOUNT, OTHER_USER)
+    ]
+
+    assert answers == [404, 403]
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [

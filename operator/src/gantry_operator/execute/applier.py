@@ -74,6 +74,9 @@ class Applier:
         self.problems: dict[str, str] = {}
         """The objects that could not be applied, with the reasons."""
 
+        self.claim_problems: dict[str, str] = {}
+        """The claims that could not grow, with the reasons."""
+
         self._key: Final = key
         self._cache: Final = cache
         self._api: Final = api
@@ -185,6 +188,7 @@ class Applier:
             requests = (claim["spec"].get("resources") or {}).get("requests") or {}
             requested, ref = quantity_bytes(str(requests.get("storage", "0"))), ref_of(claim)
             if labels_of(claim).get(COMPONENT_LABEL) != "broker" or requested is None or requested >= size_bytes:
+                self.claim_problems.pop(str(ref), None)
                 continue
             if not self._take_retry(ref):
                 continue
@@ -192,7 +196,10 @@ class Applier:
             try:
                 self._cache.put(await self._api.patch(ref, change, uid=uid_of(claim)))
             except ApiError as error:
+                self.claim_problems[str(ref)] = f"{ref} cannot grow: {error}"
                 log.warning("failed to grow claim", extra={"object": str(ref), "reason": str(error)})
+            else:
+                self.claim_problems.pop(str(ref), None)
 
     async def clear_hibernation_annotations(self) -> None:
         """Remove the hibernation annotation from StatefulSets that were rendered with pods again."""

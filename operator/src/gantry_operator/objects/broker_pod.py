@@ -25,6 +25,7 @@ The user's template is applied last, and cannot override any of this.
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -42,10 +43,10 @@ API_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     """Return the pod template of both StatefulSets of a shard, with its hash. Raises ``ImpossibleResources``."""
-    given = group.spec.template
+    given, broker = group.spec.template, _broker(group, facts, shard)
     pod = pod_parts.pod_spec(
         facts,
-        [_broker(group, facts, shard)],
+        [broker],
         _volumes(group, shard),
         initContainers=[_sidecar(group, facts, shard)],
         serviceAccountName=names.shard_name(group.metadata.name, shard),
@@ -60,8 +61,21 @@ def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     annotations = {"kubectl.kubernetes.io/default-container": BROKER_CONTAINER}
     annotations |= pod_parts.without_reserved(given.annotations)
     template = {"metadata": metadata | {"annotations": annotations}, "spec": pod}
-    metadata = metadata | {"annotations": annotations | {names.TEMPLATE_ANNOTATION: hash_of(template)}}
+    annotations |= {
+        names.TEMPLATE_ANNOTATION: _mark_of(template),
+        names.RESOURCES_ANNOTATION: json.dumps(memory.resizable(broker["resources"]), sort_keys=True),
+    }
+    metadata = metadata | {"annotations": annotations}
     return template | {"metadata": metadata}
+
+
+def _mark_of(template: Object) -> str:
+    """Return the hash of a template, except for the resources of the broker that can change while it runs."""
+    containers = [
+        one | {"resources": memory.without_resizable(one["resources"])} if one["name"] == BROKER_CONTAINER else one
+        for one in template["spec"]["containers"]
+    ]
+    return hash_of(template | {"spec": template["spec"] | {"containers": containers}})
 
 
 def _broker(group: BrokerGroup, facts: Facts, shard: int) -> Object:

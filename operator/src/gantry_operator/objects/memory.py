@@ -45,6 +45,10 @@ RUN_BYTES: Final = 16 << 20
 SIDECAR_BYTES: Final = 256 << 20
 """The memory of a sidecar, as request and limit."""
 
+RESIZABLE: Final = frozenset({"cpu", "memory"})
+"""The resources of a container that can change while it runs, where the cluster supports that."""
+SECTIONS: Final = ("requests", "limits")
+"""The parts of a container's resources with amounts."""
 Resources = dict[str, Any]
 """The resources of a container, as in a pod."""
 
@@ -102,6 +106,23 @@ def broker_resources(spec: Spec) -> Resources:
     return {name: value for name, value in user_resources.items() if name == "claims"} | {
         "requests": requests,
         "limits": limits,
+    }
+
+
+def resizable(resources: Mapping[str, Any]) -> Resources:
+    """Return the part of a container's resources that can change while it runs."""
+    found: Resources = {}
+    for kind in SECTIONS:
+        amounts = {name: value for name, value in (resources.get(kind) or {}).items() if name in RESIZABLE}
+        found |= {kind: amounts} if amounts else {}
+    return found
+
+
+def without_resizable(resources: Mapping[str, Any]) -> Resources:
+    """Return a container's resources without the part that can change while it runs."""
+    return {
+        kind: {name: value for name, value in amounts.items() if name not in RESIZABLE} if kind in SECTIONS else amounts
+        for kind, amounts in resources.items()
     }
 
 

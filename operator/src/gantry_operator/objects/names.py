@@ -38,6 +38,12 @@ HOME_LABEL: Final = f"{API_GROUP}/home"
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
 """The annotation of a pod with the hash of its template."""
 
+RESOURCES_ANNOTATION: Final = f"{API_GROUP}/resources"
+"""The annotation of a pod with the CPU and memory of its broker for which it was made, or resized."""
+
+RESIZING_ANNOTATION: Final = f"{API_GROUP}/resizing"
+"""The annotation of a pod with the CPU and memory that its broker is getting while it runs."""
+
 CONFIGURATION_ANNOTATION: Final = f"{API_GROUP}/configuration"
 """The annotation of a proxy's pod with the hash of the settings in its ConfigMap."""
 

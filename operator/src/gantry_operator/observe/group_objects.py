@@ -105,8 +105,14 @@ class GroupObjects:
 
     def claim(self, shard: int, member: int) -> Object | None:
         """Return the claim of a member's volume."""
-        name = f"data-{names.member_pod(self.key[1], shard, member)}"
-        return self.cache.get(ObjectRef(CLAIMS, self.key[0], name))
+        return self._claim(names.member_pod(self.key[1], shard, member))
+
+    def claim_of(self, pod: Object) -> Object | None:
+        """Return the claim of a pod's volume."""
+        return self._claim(pod["metadata"]["name"])
+
+    def _claim(self, pod_name: str) -> Object | None:
+        return self.cache.get(ObjectRef(CLAIMS, self.key[0], f"data-{pod_name}"))
 
     def lease(self, shard: int) -> Object | None:
         """Return the cached Lease of a shard."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, final
 
 import msgspec
@@ -66,7 +66,16 @@ CURRENT: Final = "current"
 class GroupObserver:
     """Observes one group. Owned by the task of the group's loop."""
 
-    def __init__(self, key: ResourceKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
+    def __init__(
+        self,
+        key: ResourceKey,
+        cache: Cache,
+        api: Kubernetes,
+        sidecars: Sidecars,
+        clock: Clock,
+        must_restart: Callable[[int, Object], bool] = lambda shard, pod: False,
+    ) -> None:
+        """``must_restart`` returns whether a pod of the present template has resources that need a restart."""
         self.memory: Final[dict[int, ShardMemory]] = defaultdict(ShardMemory)
         """The memory of each shard, by its number."""
 
@@ -79,6 +88,7 @@ class GroupObserver:
         self._api: Final = api
         self._sidecars: Final = sidecars
         self._clock: Final = clock
+        self._must_restart: Final = must_restart
         self._volume_hosts: Final[dict[str, list[str]]] = {}
 
     def __repr__(self) -> str:
@@ -204,7 +214,6 @@ class GroupObserver:
         known.take_process(process_state, boot_id, now_ms)
         disk, disk_id = await self._disk(shard, number, process_state)
         known.take_disk(disk, disk_id, now_ms)
-        template = "" if pod is None else pods.template_hash_of(pod)
         acks = None if pod is None else acks_needed(pod)
         return Member(
             number=number,
@@ -214,13 +223,22 @@ class GroupObserver:
             boot_id=boot_id,
             started_by_ms=known.started_by_ms,
             disk_id=disk_id,
-            template=CURRENT if pod is None or stateful_sets.template in ("", template) else template,
+            template=self._template_of(shard, pod, stateful_sets),
             acks_needed=group.spec.replication.acks_needed if acks is None else acks,
             disk=disk,
             disk_lost_since_ms=known.disk_lost_since_ms,
             is_leaving=pod is not None and pods.is_leaving(pod, machine),
             report=known.report,
         )
+
+    def _template_of(self, shard: int, pod: Object | None, stateful_sets: ShardStatefulSets) -> str:
+        """Return ``CURRENT``, or the hash of the template from which an outdated pod was created."""
+        template = "" if pod is None else pods.template_hash_of(pod)
+        if pod is None or stateful_sets.template == "":
+            return CURRENT
+        if template == stateful_sets.template:
+            return f"{template} with other resources" if self._must_restart(shard, pod) else CURRENT
+        return template
 
     async def _disk(self, shard: int, number: int, process_state: pods.ProcessState) -> tuple[Disk, str]:
         claim = self.objects.claim(shard, number)
