@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, nonecheck=False
-"""The compiled hot path: sends from the bytes of a connection into the log, its scan, records for pulls, headers of gRPC.
+"""The compiled hot path: sends from the bytes of a connection into the log, its scan, pulls, and headers of gRPC.
 
 It accepts only what it is sure about. A frame, a record or a value in an unusual form is left to the Python path, which
 decides about it; what both accept, both store and answer byte for byte the same. The functions hold the GIL, each for

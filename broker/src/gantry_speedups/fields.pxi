@@ -49,7 +49,7 @@ cdef class HeaderTable:
     cdef tuple static
     cdef list added
     cdef readonly Py_ssize_t size
-    cdef Py_ssize_t size_limit, size_max
+    cdef int64_t size_limit, size_max
     cdef Bytes at, end                  # of the block that is read
 
     def __init__(self, tuple static not None, Py_ssize_t size_max):
@@ -94,25 +94,25 @@ cdef class HeaderTable:
         del self.added[:count]
         return 0
 
-    cdef tuple find(self, Py_ssize_t index):
-        cdef Py_ssize_t place = len(self.added) - 1 - (index - STATIC_FIELDS)
+    cdef tuple find(self, int64_t index):
+        cdef int64_t place = len(self.added) - 1 - (index - STATIC_FIELDS)
         if index == 0 or place < 0:
             raise ValueError(f"index {index}")
         return self.static[index] if index < STATIC_FIELDS else self.added[place]
 
     cdef tuple literal(self, int mask):
-        cdef Py_ssize_t index = self.number(mask)
+        cdef int64_t index = self.number(mask)
         name = self.text() if index == 0 else self.find(index)[0]
         return name, self.text()
 
-    cdef Py_ssize_t number(self, int mask) except -1:
-        cdef Py_ssize_t value = self.at[0] & mask
+    cdef int64_t number(self, int mask) except -1:
+        cdef int64_t value = self.at[0] & mask
         cdef int shift = 0
         self.at += 1
         if value < mask:
             return value
         while self.at < self.end and shift < 35:
-            value += <Py_ssize_t>(self.at[0] & 0x7F) << shift
+            value += <int64_t>(self.at[0] & 0x7F) << shift
             self.at, shift = self.at + 1, shift + 7
             if (self.at - 1)[0] < 0x80:
                 return value
@@ -120,7 +120,7 @@ cdef class HeaderTable:
 
     cdef str text(self):
         cdef Bytes start
-        cdef Py_ssize_t size
+        cdef int64_t size
         if self.at >= self.end:
             raise ValueError("a text is missing")
         start = self.at

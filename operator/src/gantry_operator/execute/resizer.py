@@ -2,7 +2,7 @@
 
     the pod was made for other resources than its          `pods/resize`: one pod of a shard at a time, the master last
     template has now
-    its machine has no room now (Deferred), or a quota     the group waits, and its status says for what
+    its machine has no room now (Deferred), or a quota     the pod waits, and the group's status says why
     the API server refuses the resize, the machine can     the pod must be restarted, as after any other edit
     never do it (Infeasible), or it takes no effect
     the file system of a larger volume is not enlarged     the same: its driver does that only when it is mounted

@@ -14,7 +14,15 @@ from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import ObservedGroup, Process
 
-GOOD_WHEN_TRUE: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady", "ProxiesReady")
+GOOD_WHEN_TRUE: Final = (
+    "Ready",
+    "Available",
+    "Replicating",
+    "DurabilityMet",
+    "HugePagesReady",
+    "ProxiesReady",
+    "Resized",
+)
 """Conditions that are true in a healthy group."""
 
 
