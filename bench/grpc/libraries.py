@@ -90,9 +90,9 @@ async def serve_grpclib(is_uvloop: bool) -> None:
 
 async def serve_own(is_uvloop: bool) -> None:
     """Serve with the proxy's own HTTP/2."""
+    from gantry_proxy.rpc.limits import RpcLimits
     from gantry_proxy.rpc.protocol import Method, MethodKind
     from gantry_proxy.rpc.server import RpcServer
-    from gantry_proxy.rpc.shares import RpcLimits
 
     async def unary(request: bytes, _call: Any) -> bytes:
         return request

@@ -9,8 +9,9 @@ import ssl
 from typing import Final, final
 
 from gantry_proxy.rpc.health import NOT_SERVING, SERVING, Health
+from gantry_proxy.rpc.limits import RpcLimits
 from gantry_proxy.rpc.server import RpcServer
-from gantry_proxy.rpc.shares import PortUse, RpcLimits
+from gantry_proxy.rpc.shares import PortUse
 from gantry_proxy.service import SERVICE, MessagingService
 from gantry_proxy.settings import ProxyLimits, ProxyTlsSettings
 from gantry_remoting.addresses import split_address

@@ -85,6 +85,11 @@ async def listen(
         return await loop.create_server(factory, host, port, backlog=backlog)
 
 
+def listening_port(server: asyncio.Server) -> int:
+    """Return the port on which a server of `listen` listens."""
+    return int(server.sockets[0].getsockname()[1])
+
+
 async def open_listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
     """Return a socket that listens on the first address of `host`, for an owner that accepts by itself.
 

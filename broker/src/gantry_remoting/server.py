@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, final
 
-from gantry_remoting.addresses import join_address, listen, stop_listening
+from gantry_remoting.addresses import join_address, listen, listening_port, stop_listening
 from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.close_log import CLOSE_TEXTS, CloseLog, CloseReason
@@ -110,7 +110,7 @@ class Listener:
     def port(self) -> int:
         """Return the port on which the server listens."""
         assert self._server is not None, "the port is read before start"
-        return int(self._server.sockets[0].getsockname()[1])
+        return listening_port(self._server)
 
     async def start(self) -> None:
         """Start to listen. Raises OSError when the port is in use, and the errors of TlsSettings."""

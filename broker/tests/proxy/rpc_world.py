@@ -16,9 +16,9 @@ from gantry_proxy.http2 import frames
 from gantry_proxy.http2.frames import ErrorCode, Setting, make_frame, make_reset, make_settings
 from gantry_proxy.http2.hpack import HpackDecoder, encode
 from gantry_proxy.rpc.call import Call
+from gantry_proxy.rpc.limits import RpcLimits
 from gantry_proxy.rpc.protocol import CallFailed, Method, MethodKind, StatusCode, with_prefix
 from gantry_proxy.rpc.server import RpcServer
-from gantry_proxy.rpc.shares import RpcLimits
 
 LIMITS = RpcLimits(
     message_bytes_max=1 << 20, header_bytes_max=4_096, streams_per_connection_max=100, connections_max=20, calls_max=200

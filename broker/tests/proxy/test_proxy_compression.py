@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rpc_world import LIMITS, client, raw_client, serving, status_of
 
-from gantry_proxy.rpc import server as server_module
 from gantry_proxy.rpc.compression import SLICE_BYTES, Decompressor
 from gantry_proxy.rpc.protocol import CallFailed, StatusCode, with_prefix
 from gantry_testing.local import wait_until
@@ -190,10 +190,9 @@ async def test_damaged_stream_is_refused() -> None:
 
 
 @pytest.mark.parametrize("budget", [450_000, 1 << 30])
-async def test_decompressed_messages_share_the_budget_of_the_port(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+async def test_decompressed_messages_share_the_budget_of_the_port(budget: int) -> None:
     """Many small requests cannot become more than the port may hold. The twin, without the budget, serves both."""
-    monkeypatch.setattr(server_module, "HELD_BYTES_MAX", budget)
-    async with serving() as (echo, server, port), client(port) as channel:
+    async with serving(replace(LIMITS, held_bytes_max=budget)) as (echo, server, port), client(port) as channel:
         hold = channel.unary_unary("/t/hold")
         first = asyncio.ensure_future(_wait(hold(bytes(200_000), compression=GZIP)))
         await wait_until(lambda: server.use.held_bytes == 200_000)

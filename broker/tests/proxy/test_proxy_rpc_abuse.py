@@ -14,8 +14,7 @@ from rpc_world import LIMITS, client, raw_client, serving
 from gantry_proxy.http2 import frames
 from gantry_proxy.http2.frames import Setting, make_frame
 from gantry_proxy.http2.hpack import encode
-from gantry_proxy.rpc import call as call_module
-from gantry_proxy.rpc import server as server_module
+from gantry_proxy.rpc.limits import RpcTimes
 from gantry_proxy.rpc.protocol import StatusCode, with_prefix
 from gantry_proxy.rpc.server import RpcServer
 from gantry_remoting.certificates import CertificateSource
@@ -62,10 +61,9 @@ async def test_streams_that_are_cut_within_a_message_leave_nothing() -> None:
     assert (server.use.held_bytes, server.calls) == (0, set())
 
 
-async def test_incomplete_requests_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_requests_share_a_limit() -> None:
     """Clients that begin many messages and end none cannot fill the memory; later calls are served."""
-    monkeypatch.setattr(server_module, "HELD_BYTES_MAX", 50_000)
-    async with serving() as (_, server, port), raw_client(port) as raw:
+    async with serving(replace(LIMITS, held_bytes_max=50_000)) as (_, server, port), raw_client(port) as raw:
         for number in (1, 3, 5):
             raw.begin(number)
             raw.data(number, with_prefix(bytes(100_000))[:16_000])
@@ -79,10 +77,12 @@ async def test_incomplete_requests_share_a_limit(monkeypatch: pytest.MonkeyPatch
         await wait_until(lambda: server.use.held_bytes == 0)
 
 
-async def test_reply_that_is_not_read_is_dropped_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reply_that_is_not_read_is_dropped_after_a_time() -> None:
     """A client without a window cannot collect replies in the memory of the proxy."""
-    monkeypatch.setattr(call_module, "READ_TIMEOUT_S", 0.2)
-    async with serving() as (_, server, port), raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 0}) as raw:
+    async with (
+        serving(replace(LIMITS, times=RpcTimes(reply=0.2))) as (_, server, port),
+        raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 0}) as raw,
+    ):
         raw.begin(1)
         raw.data(1, with_prefix(b"hello"), is_last=True)
         found = await raw.frames_until(frames.RST_STREAM)
@@ -91,13 +91,15 @@ async def test_reply_that_is_not_read_is_dropped_after_a_time(monkeypatch: pytes
     assert [frame.kind for frame in found if frame.stream_id == 1] == [frames.HEADERS, frames.RST_STREAM]
 
 
-async def test_client_that_never_reads_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_never_reads_is_disconnected() -> None:
     """It gets what the socket takes, and no more is held for it than the limit of a transport."""
-    monkeypatch.setattr(server_module, "READ_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
     window = (1 << 31) - 1
     async with (
-        serving(replace(LIMITS, message_bytes_max=4 << 20)) as (_, server, port),
+        serving(replace(LIMITS, message_bytes_max=4 << 20, times=RpcTimes(transport=0.3, sweep=0.05))) as (
+            _,
+            server,
+            port,
+        ),
         raw_client(port, {Setting.INITIAL_WINDOW_SIZE: window}) as raw,
     ):
         raw.writer.write(frames.make_window_update(0, window - frames.WINDOW_DEFAULT))
@@ -113,14 +115,11 @@ async def test_client_that_never_reads_is_disconnected(monkeypatch: pytest.Monke
     assert server.calls == set()
 
 
-async def test_silent_clients_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_clients_are_disconnected() -> None:
     """One that does not begin, and one that does not answer a ping; an honest idle client stays."""
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
-    monkeypatch.setattr(server_module, "PREFACE_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(server_module, "KEEPALIVE_S", 0.4)
-    monkeypatch.setattr(server_module, "KEEPALIVE_TIMEOUT_S", 0.4)
+    times = RpcTimes(sweep=0.05, preface=0.3, keepalive=0.4, keepalive_answer=0.4)
     async with (
-        serving() as (_, server, port), client(port) as channel,
+        serving(replace(LIMITS, times=times)) as (_, server, port), client(port) as channel,
         raw_client(port, begins=False) as mute, raw_client(port) as dead,
     ):  # fmt: skip
         assert await channel.unary_unary("/t/echo")(b"x") == b"x"
@@ -149,10 +148,9 @@ async def test_client_of_another_protocol_gets_an_end() -> None:
     assert b"HTTP/2" in answer
 
 
-async def test_expired_call_ends_without_the_help_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_call_ends_without_the_help_of_its_client() -> None:
     """A client that vanished with its deadline leaves no handler behind."""
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
-    async with serving() as (echo, server, port), raw_client(port) as raw:
+    async with serving(replace(LIMITS, times=RpcTimes(sweep=0.05))) as (echo, server, port), raw_client(port) as raw:
         block = encode([(b":method", b"POST"), (b":path", b"/t/hold"), (b"content-type", b"application/grpc"),
                         (b"grpc-timeout", b"100m")])  # fmt: skip
         raw.writer.write(make_frame(frames.HEADERS, frames.END_HEADERS, 1, block))
@@ -164,11 +162,12 @@ async def test_expired_call_ends_without_the_help_of_its_client(monkeypatch: pyt
     assert echo.cancelled == 1
 
 
-async def test_request_that_takes_too_long_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_takes_too_long_is_dropped() -> None:
     """A client that sends a part and waits cannot hold the bytes that all clients share; a conversation may wait."""
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
-    monkeypatch.setattr(call_module, "REQUEST_TIMEOUT_S", 0.3)
-    async with serving() as (_, server, port), raw_client(port) as raw:
+    async with (
+        serving(replace(LIMITS, times=RpcTimes(sweep=0.05, request=0.3))) as (_, server, port),
+        raw_client(port) as raw,
+    ):
         raw.begin(1, "/t/chat")
         raw.begin(3)
         raw.data(3, with_prefix(bytes(10_000))[:6_000])
@@ -179,14 +178,13 @@ async def test_request_that_takes_too_long_is_dropped(monkeypatch: pytest.Monkey
     assert headers["grpc-status"] == str(int(StatusCode.DEADLINE_EXCEEDED))
 
 
-async def test_flood_of_handshakes_displaces_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_flood_of_handshakes_displaces_itself(tmp_path: Path) -> None:
     """Clients that begin TLS and stop are closed for newer ones."""
-    monkeypatch.setattr(server_module, "HANDSHAKES_MAX", 2)
     party = Party(tmp_path, trustme.CA())
     context = server_context(str(party.chain), str(party.key))
     source = CertificateSource("test", [], lambda: context, certificate=None)
     source.load()
-    server = RpcServer({}, LIMITS, source)
+    server = RpcServer({}, replace(LIMITS, handshakes_max=2), source)
     port = await server.start("127.0.0.1", 0)
     async with raw_client(port, begins=False) as first, raw_client(port, begins=False):
         await wait_until(lambda: len(server.handshakes) == 2)

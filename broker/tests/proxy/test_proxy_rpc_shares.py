@@ -13,11 +13,9 @@ from rpc_world import LARGE_BYTES, LIMITS, client, raw_client, serving, status_o
 from gantry_proxy.http2 import frames
 from gantry_proxy.http2.frames import ErrorCode, Setting, make_frame
 from gantry_proxy.http2.hpack import encode
-from gantry_proxy.rpc import call as call_module
 from gantry_proxy.rpc import health as health_module
-from gantry_proxy.rpc import server as server_module
-from gantry_proxy.rpc import shares as shares_module
 from gantry_proxy.rpc.health import SERVICE, SERVING, Health
+from gantry_proxy.rpc.limits import RpcTimes
 from gantry_proxy.rpc.protocol import StatusCode
 from gantry_proxy.rpc.server import RpcServer
 from gantry_proxy.rpc.shares import PortUse
@@ -29,7 +27,7 @@ OTHER = "127.0.0.2"
 
 
 def port_of(bytes_max: int = 1_000, calls_max: int = 100, connections_max: int = 1_000) -> PortUse:
-    return PortUse(bytes_max=bytes_max, calls_max=calls_max, connections_max=connections_max)
+    return PortUse(bytes_max=bytes_max, calls_max=calls_max, connections_max=connections_max, address_factor=3)
 
 
 def fill(port: PortUse, peer: str, size: int) -> int:
@@ -104,14 +102,11 @@ def test_what_a_connection_held_is_free_when_it_is_gone() -> None:
 
 
 @pytest.mark.parametrize("has_shares", [True, False])
-async def test_requests_that_never_end_leave_calls_for_other_addresses(
-    monkeypatch: pytest.MonkeyPatch, has_shares: bool
-) -> None:
+async def test_requests_that_never_end_leave_calls_for_other_addresses(has_shares: bool) -> None:
     """A call counts from its headers on. The twin, without shares, starves the other address."""
-    monkeypatch.setattr(shares_module, "ADDRESS_FACTOR", 3 if has_shares else 10**6)
     async with (
-        serving(replace(LIMITS, calls_max=40)) as (_, server, port), raw_client(port) as greedy,
-        raw_client(port, address=OTHER) as honest,
+        serving(replace(LIMITS, calls_max=40, address_factor=3 if has_shares else 10**6)) as (_, server, port),
+        raw_client(port) as greedy, raw_client(port, address=OTHER) as honest,
     ):  # fmt: skip
         for number in range(1, 100, 2):
             greedy.begin(number)
@@ -127,10 +122,9 @@ async def test_requests_that_never_end_leave_calls_for_other_addresses(
     assert ("grpc-status" not in reply) == has_shares
 
 
-async def test_large_headers_count_until_their_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_headers_count_until_their_call_ends() -> None:
     """Requests that consist of headers cannot fill the memory; usual headers are a part of a call and cost nothing."""
-    monkeypatch.setattr(server_module, "HELD_BYTES_MAX", 40_000)
-    async with serving() as (_, server, port), raw_client(port) as raw:
+    async with serving(replace(LIMITS, held_bytes_max=40_000)) as (_, server, port), raw_client(port) as raw:
         raw.begin(1)
         raw.begin(3, "/t/hold")
         raw.writer.write(headers_frame(5, (b"x-large", b"x" * 4_000)))
@@ -151,12 +145,15 @@ async def test_large_headers_count_until_their_call_ends(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("flags", [0, frames.END_HEADERS])
-async def test_incomplete_frames_count(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
+async def test_incomplete_frames_count(flags: int) -> None:
     """Half a frame and half a header block are kept, so that many connections with them could fill the memory."""
-    monkeypatch.setattr(server_module, "HELD_BYTES_MAX", 20_000)
     block = encode([(b"x-large", b"x" * 9_000)])
     frame = make_frame(frames.HEADERS, flags, 1, block)
-    async with serving() as (_, server, port), raw_client(port) as first, raw_client(port) as second:
+    async with (
+        serving(replace(LIMITS, held_bytes_max=20_000)) as (_, server, port),
+        raw_client(port) as first,
+        raw_client(port) as second,
+    ):
         first.writer.write(frame[: -1 if flags else None])
         await wait_until(lambda: 9_000 < server.use.held_bytes < 9_100)
         second.writer.write(frame[: -1 if flags else None])
@@ -170,13 +167,9 @@ async def test_incomplete_frames_count(monkeypatch: pytest.MonkeyPatch, flags: i
 
 
 @pytest.mark.parametrize("calls_max", [40, 400])
-async def test_incomplete_requests_have_less_time_when_the_port_is_almost_full(
-    monkeypatch: pytest.MonkeyPatch, calls_max: int
-) -> None:
+async def test_incomplete_requests_have_less_time_when_the_port_is_almost_full(calls_max: int) -> None:
     """Many addresses cannot keep a port full with requests that they do not end. The twin is a port with room."""
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
-    monkeypatch.setattr(call_module, "TIGHT_REQUEST_TIMEOUT_S", 0.2)
-    limits = replace(LIMITS, calls_max=calls_max)
+    limits = replace(LIMITS, calls_max=calls_max, times=RpcTimes(sweep=0.05, tight_request=0.2))
     async with (
         serving(limits) as (_, server, port),
         raw_client(port) as first,
@@ -217,12 +210,11 @@ async def test_call_that_is_reset_at_once_leaves_nothing(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "is_limited"), [("/t/enlarge", True), ("/t/flood", True), ("/t/flood", False)])
-async def test_unread_replies_share_the_bytes(monkeypatch: pytest.MonkeyPatch, path: str, is_limited: bool) -> None:
+async def test_unread_replies_share_the_bytes(path: str, is_limited: bool) -> None:
     """A client that asks and does not read loses replies, and others get theirs. The twin has no limit."""
-    monkeypatch.setattr(server_module, "HELD_BYTES_MAX", 400_000 if is_limited else 1 << 30)
     async with (
-        serving() as (_, server, port), client(port) as channel,
-        raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 0}) as raw,
+        serving(replace(LIMITS, held_bytes_max=400_000 if is_limited else 1 << 30)) as (_, server, port),
+        client(port) as channel, raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 0}) as raw,
     ):  # fmt: skip
         for number in range(1, 21, 2):
             raw.begin(number, path)
@@ -239,14 +231,15 @@ async def test_unread_replies_share_the_bytes(monkeypatch: pytest.MonkeyPatch, p
     assert (held <= 200_000) == is_limited
 
 
-async def test_transports_that_are_full_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_transports_that_are_full_count() -> None:
     """A client that opens its windows and reads nothing from its socket is closed for what is kept for it."""
-    monkeypatch.setattr(server_module, "HELD_BYTES_MAX", 8 << 20)
-    monkeypatch.setattr(server_module, "UNSENT_BYTES_MAX", 64 << 20)
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
+    limits = replace(
+        LIMITS, streams_per_connection_max=1_000, held_bytes_max=8 << 20, unsent_bytes_max=64 << 20,
+        times=RpcTimes(sweep=0.05),
+    )  # fmt: skip
     window = (1 << 31) - 1
     async with (
-        serving(replace(LIMITS, streams_per_connection_max=1_000)) as (_, server, port),
+        serving(limits) as (_, server, port),
         raw_client(port, {Setting.INITIAL_WINDOW_SIZE: window}) as raw,
     ):  # fmt: skip
         raw.writer.write(frames.make_window_update(0, window - frames.WINDOW_DEFAULT))

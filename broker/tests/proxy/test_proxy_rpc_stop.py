@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import trustme
 from rpc_world import LIMITS, client, raw_client, serving, status_of
 
 from gantry_proxy.http2 import frames
-from gantry_proxy.rpc import server as server_module
 from gantry_proxy.rpc.health import SERVICE, SERVING, Health
+from gantry_proxy.rpc.limits import RpcTimes
 from gantry_proxy.rpc.protocol import StatusCode, with_prefix
 from gantry_proxy.rpc.server import RpcServer
 from gantry_remoting.certificates import CertificateSource
@@ -23,9 +24,7 @@ GRACE_S = 60.0
 """Longer than a test may take, so that a stop that waits for its whole grace fails."""
 
 
-@pytest.fixture(autouse=True)
-def short_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "DRAIN_NOTICE_S", 0.05)
+SHORT_NOTICE = replace(LIMITS, times=RpcTimes(drain_notice=0.05))
 
 
 @pytest.mark.parametrize("grace_s", [0.0, GRACE_S])
@@ -35,7 +34,7 @@ async def test_stop_does_not_wait_for_a_handshake(tmp_path: Path, grace_s: float
     context = server_context(str(party.chain), str(party.key))
     source = CertificateSource("test", [], lambda: context, certificate=None)
     source.load()
-    server = RpcServer({}, LIMITS, source)
+    server = RpcServer({}, SHORT_NOTICE, source)
     port = await server.start("127.0.0.1", 0)
     async with raw_client(port, begins=False) as silent, raw_client(port, begins=False) as half:
         half.writer.write(b"\x16\x03\x01\x02\x00")
@@ -53,7 +52,7 @@ async def test_stop_ends_calls_that_have_no_end() -> None:
     """A watch of the health would otherwise keep every stop for its whole grace."""
     health = Health(frozenset())
     health.set_state(SERVING)
-    server = RpcServer(health.methods(), LIMITS, None)
+    server = RpcServer(health.methods(), SHORT_NOTICE, None)
     port = await server.start("127.0.0.1", 0)
     async with client(port) as channel:
         watch = channel.unary_stream(f"/{SERVICE}/Watch")(b"")
@@ -67,7 +66,7 @@ async def test_stop_ends_calls_that_have_no_end() -> None:
 
 async def test_stop_waits_for_a_request_that_still_arrives() -> None:
     """Its client has begun it before the notice, and may not be able to repeat it."""
-    async with serving() as (_, server, port), raw_client(port) as raw:
+    async with serving(SHORT_NOTICE) as (_, server, port), raw_client(port) as raw:
         message = with_prefix(b"hello")
         raw.begin(1)
         raw.data(1, message[:4])

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import pytest
 from rpc_world import LIMITS, client, raw_client, serving
 
 from gantry_proxy.http2.streams import Stream
-from gantry_proxy.rpc import call as call_module
-from gantry_proxy.rpc import server as server_module
 from gantry_proxy.rpc.incoming import IncomingMessages
+from gantry_proxy.rpc.limits import RpcTimes
 from gantry_proxy.rpc.protocol import StatusCode, with_prefix
 from gantry_testing.local import wait_until
 
@@ -108,11 +106,12 @@ async def test_large_message_of_a_real_client_arrives() -> None:
         assert await chat.read() == b"bye"
 
 
-async def test_message_that_takes_too_long_ends_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_message_that_takes_too_long_ends_its_stream() -> None:
     """The bytes that all clients share are free again; a stream without a message may last."""
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
-    monkeypatch.setattr(call_module, "REQUEST_TIMEOUT_S", 0.3)
-    async with serving() as (_, server, port), raw_client(port) as raw:
+    async with (
+        serving(replace(LIMITS, times=RpcTimes(sweep=0.05, request=0.3))) as (_, server, port),
+        raw_client(port) as raw,
+    ):
         raw.begin(1, "/t/chat")
         raw.begin(3, "/t/chat")
         raw.data(3, with_prefix(bytes(10_000))[:6_000])

@@ -135,16 +135,18 @@ async def test_large_message_is_sent_alone() -> None:
     assert sorted(codes(one)) == sorted([SEND, BATCH])
 
 
-@pytest.mark.parametrize(("limit", "value"), [("BATCH_MESSAGES_MAX", 2), ("BATCH_BYTES_MAX", 160)])
-async def test_large_turn_is_several_requests(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
-    monkeypatch.setattr(send_batches, limit, value)
+@pytest.mark.parametrize(
+    ("body", "fit"), [(b"small", send_batches.BATCH_MESSAGES_MAX), (bytes(15 << 10), 4)], ids=["number", "bytes"]
+)
+async def test_large_turn_is_several_requests(body: bytes, fit: int) -> None:
     one = await connected()
-    outcomes = await sent(one, *(numbered(number) for number in range(5)))
+    outcomes = await sent(one, *(message(body=body, message_id=f"01{number:04}") for number in range(2 * fit + 1)))
 
     assert codes(one) == [BATCH, BATCH, SEND]
-    for (_, _, _, on_outcome), offset in zip(one.brokers.begun, ("10", "20", "30"), strict=True):
+    for (_, _, _, on_outcome), offset in zip(one.brokers.begun, ("1000", "2000", "3000"), strict=True):
         on_outcome(Command(code=0, ext={"msgId": "x", "queueId": "1", "queueOffset": offset}))
-    assert [reply.entries[0].offset for reply in await settled(outcomes)] == [10, 11, 20, 21, 30]
+    expected = [*range(1_000, 1_000 + fit), *range(2_000, 2_000 + fit), 3_000]
+    assert [reply.entries[0].offset for reply in await settled(outcomes)] == expected
 
 
 @pytest.mark.parametrize(

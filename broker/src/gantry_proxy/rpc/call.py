@@ -19,6 +19,7 @@ from gantry_proxy.http2.frames import ErrorCode
 from gantry_proxy.http2.streams import Stream
 from gantry_proxy.rpc.compression import Decompressor
 from gantry_proxy.rpc.incoming import IncomingMessages, check_prefix
+from gantry_proxy.rpc.limits import RpcTimes
 from gantry_proxy.rpc.protocol import (
     ENCODING,
     HEADERS,
@@ -37,13 +38,6 @@ from gantry_proxy.rpc.shares import ConnectionShare
 
 log = logging.getLogger(__name__)
 
-READ_TIMEOUT_S: Final = 20.0
-"""How long a client may take to read the reply of a unary call."""
-REQUEST_TIMEOUT_S: Final = 60.0
-"""How long a client may take to send a request, or one message of a stream; otherwise some clients could hold the bytes
-that all of them share."""
-TIGHT_REQUEST_TIMEOUT_S: Final = 5.0
-"""The same while the port is almost full."""
 
 TOO_MANY_BYTES: Final = "the proxy holds too many bytes of incomplete requests and unread replies: send again"
 UNCOUNTED_HEADER_BYTES: Final = 2_048
@@ -60,6 +54,10 @@ class CallOwner(Protocol):
     @property
     def message_bytes_max(self) -> int:
         """The largest message of a client."""
+
+    @property
+    def times(self) -> RpcTimes:
+        """How long clients may take."""
 
     @property
     def decompressor(self) -> Decompressor:
@@ -142,7 +140,8 @@ class Call:
 
         ``is_tight`` is whether the port is almost full.
         """
-        timeout_s = TIGHT_REQUEST_TIMEOUT_S if is_tight else REQUEST_TIMEOUT_S
+        times = self._owner.times
+        timeout_s = times.tight_request if is_tight else times.request
         if self._deadline is not None and self._deadline < now_s:
             self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
         elif self.task is None and not self._is_complete and now_s - self._begun_at > timeout_s:
@@ -313,9 +312,9 @@ class Call:
         except asyncio.CancelledError:
             if not self._is_reset:
                 self._send_failure(StatusCode.CANCELLED, "the call was cancelled")
-        except Exception as error:  # one call fails, and no other
-            log.error("unexpected error in call", extra={"peer": self.peer}, exc_info=error)
-            self._send_failure(StatusCode.INTERNAL, f"unexpected error in the proxy: {type(error).__name__}")
+        except Exception as bug:  # one call fails, and no other
+            log.error("unexpected error in call", extra={"peer": self.peer}, exc_info=bug)
+            self._send_failure(StatusCode.INTERNAL, f"unexpected error in the proxy: {type(bug).__name__}")
         finally:
             self._drop()
             self._owner.end(self)
@@ -378,7 +377,7 @@ class Call:
         """Wait until the client's window has taken the reply, or reset the stream of a client that does not read."""
         self._release(self._held)  # the request is not needed any more
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with asyncio.timeout(self._owner.times.reply):
                 await self._sent()
         except TimeoutError:
             self._stream.reset(ErrorCode.ENHANCE_YOUR_CALM)

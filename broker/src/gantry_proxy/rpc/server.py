@@ -19,36 +19,19 @@ from gantry_proxy.http2.hpack import Field
 from gantry_proxy.http2.streams import IGNORED, Receiver, Stream
 from gantry_proxy.rpc.call import TOO_MANY_BYTES, UNCOUNTED_FIELDS, UNCOUNTED_HEADER_BYTES, Call
 from gantry_proxy.rpc.compression import Decompressor
+from gantry_proxy.rpc.limits import RpcLimits
 from gantry_proxy.rpc.protocol import CONTENT_TYPE, Method, StatusCode, failure_headers, http_failure
-from gantry_proxy.rpc.shares import ConnectionShare, PortUse, RpcLimits
-from gantry_remoting.addresses import listen, peer_address, stop_listening
+from gantry_proxy.rpc.shares import ConnectionShare, PortUse
+from gantry_remoting.addresses import listen, listening_port, peer_address, stop_listening
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_layer import TlsLayer
 
 log = logging.getLogger(__name__)
 
-SWEEP_INTERVAL_S: Final = 2.0
-"""How often the timeouts of connections are checked."""
-PREFACE_TIMEOUT_S: Final = 30.0
-"""How long a client may take for its handshake and its first bytes of HTTP/2; also on a machine without idle time."""
-KEEPALIVE_S: Final = 60.0
-"""After this time without data a client is pinged, and `KEEPALIVE_TIMEOUT_S` later a dead one is disconnected."""
-KEEPALIVE_TIMEOUT_S: Final = 20.0
-READ_TIMEOUT_S: Final = 25.0
-"""How long the transport may stay full; longer than the limits of a handler that writes and of a reply."""
-DRAIN_NOTICE_S: Final = 1.0
-"""How long calls that a client opened before it read the notice are served."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long the last bytes may take to reach a client at the end."""
 STOPPING: Final = "the proxy stops: connect to another one"
 BACKLOG: Final = 1_024
-HANDSHAKES_MAX: Final = 1_000
-"""How many TLS handshakes may be in progress; each may hold some tens of KiB."""
-HELD_BYTES_MAX: Final = 256 << 20
-"""How many bytes of incomplete requests and unread replies all clients may occupy together."""
-UNSENT_BYTES_MAX: Final = 256 << 10
-"""How many bytes the transport of one client may hold; replies beyond it wait in their streams. The kernel has buffers
-of its own, so that a client that reads is not slowed down."""
 UNCOUNTED_BUFFER_BYTES: Final = 4_096
 """How many bytes of an incomplete frame the memory of a connection includes."""
 
@@ -67,6 +50,7 @@ class RpcServer:
         self.loop: Final = asyncio.get_running_loop()
         self.methods: Final = methods
         self.limits: Final = limits
+        self.times: Final = limits.times
         self.connection_limits: Final = Http2Limits(
             streams_max=limits.streams_per_connection_max, header_bytes_max=limits.header_bytes_max
         )
@@ -79,9 +63,10 @@ class RpcServer:
         self.handshakes: Final[dict[RpcConnection, None]] = {}
         """Connections whose TLS handshake is not complete, oldest first."""
         self.use: Final = PortUse(
-            bytes_max=HELD_BYTES_MAX // limits.processes,
+            bytes_max=limits.held_bytes_max // limits.processes,
             calls_max=limits.calls_max,
             connections_max=limits.connections_max,
+            address_factor=limits.address_factor,
         )
         self._certificates: Final = certificates
         self._server: asyncio.Server | None = None
@@ -101,7 +86,7 @@ class RpcServer:
         """Listen, and return the port. Raises OSError."""
         self._server = await listen(lambda: RpcConnection(self), host, port, backlog=BACKLOG)
         self._sweep()
-        return int(self._server.sockets[0].getsockname()[1])
+        return listening_port(self._server)
 
     def start_without_port(self) -> None:
         """Serve the connections that `adopt` gets."""
@@ -160,7 +145,7 @@ class RpcServer:
 
     def begin_handshake(self, connection: "RpcConnection") -> None:
         """Add a handshake. At the limit the oldest one ends, so that a flood displaces itself."""
-        if len(self.handshakes) >= HANDSHAKES_MAX:
+        if len(self.handshakes) >= self.limits.handshakes_max:
             next(iter(self.handshakes)).abort()
         self.handshakes[connection] = None
 
@@ -182,7 +167,7 @@ class RpcServer:
             connection.abort()
         for connection in self.connections:
             connection.http2.begin_drain()
-        await self._wait_until(lambda: not self.connections, min(DRAIN_NOTICE_S, grace_s))
+        await self._wait_until(lambda: not self.connections, min(self.times.drain_notice, grace_s))
         for connection in self.connections:
             connection.http2.finish_drain()
         for call in [one for one in self.calls if one.method.is_endless]:
@@ -204,7 +189,7 @@ class RpcServer:
             self._is_idle.set()
 
     def _sweep(self) -> None:
-        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self._sweeper = self.loop.call_later(self.times.sweep, self._sweep)
         now = self.loop.time()
         for connection in list(self.connections):
             connection.check_timeouts(now)
@@ -275,19 +260,20 @@ class RpcConnection(asyncio.Protocol):
     def check_timeouts(self, now: float) -> None:
         """Close the connection of a client that is dead, does not begin, or does not read. Called periodically."""
         http2, silent_s, is_tight = self.http2, now - self._received_at, self._server.use.is_tight
-        http2.add_credits(SWEEP_INTERVAL_S)
+        times = self._server.times
+        http2.add_credits(times.sweep)
         self._count_unsent()
         for stream in list(http2.streams.values()):
             if isinstance(stream.receiver, Call):
                 stream.receiver.expire(now, is_tight=is_tight)
         if not http2.has_preface:
-            if silent_s > PREFACE_TIMEOUT_S:
+            if silent_s > times.preface:
                 self._give_up("the client did not begin in time")
-        elif self._paused_at is not None and now - self._paused_at > READ_TIMEOUT_S:
+        elif self._paused_at is not None and now - self._paused_at > times.transport:
             self._give_up("the client does not read")
-        elif silent_s > KEEPALIVE_S + KEEPALIVE_TIMEOUT_S:
+        elif silent_s > times.keepalive + times.keepalive_answer:
             self._give_up("the client does not answer")
-        elif silent_s > KEEPALIVE_S and not self._is_pinged:
+        elif silent_s > times.keepalive and not self._is_pinged:
             self._is_pinged = True
             http2.ping()
 
@@ -305,7 +291,7 @@ class RpcConnection(asyncio.Protocol):
             log.info("connection refused", extra={"peer": self._peer, "reason": "too many connections, or stopping"})
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=self._server.limits.unsent_bytes_max)
         context = self._server.tls_context
         if context is not None:
             self._tls = TlsLayer(context)
@@ -325,8 +311,8 @@ class RpcConnection(asyncio.Protocol):
         except Http2Error as error:
             log.info("client broke the protocol", extra={"peer": self._peer, "reason": str(error)})
             self.close(error.code, str(error))
-        except ssl.SSLError as error:
-            log.info("TLS handshake failed", extra={"peer": self._peer, "reason": str(error)})
+        except ssl.SSLError as refusal:
+            log.info("TLS handshake failed", extra={"peer": self._peer, "reason": str(refusal)})
             self._send_alert()
             self.abort()
 

@@ -2,8 +2,8 @@
 
 A port has three amounts: the bytes that it holds for clients, the open calls, and the connections. One rule shares
 each of them, without a setting and without a guess who is honest. An amount may grow for an address while what that
-has is at most `ADDRESS_FACTOR` times what is then free, and the bytes of a connection while they are at most what is
-free:
+has is at most three times what is then free (`RpcLimits.address_factor`), and the bytes of a connection while they are
+at most what is free:
 
     0 ...... used by this address ...... used by all others ...... | free | limit
 
@@ -16,43 +16,16 @@ balancer that replaces the addresses of clients counts as one address.
 import ipaddress
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_remoting.close_log import LimitedLog
 
 log = LimitedLog(logging.getLogger(__name__))
 
-ADDRESS_FACTOR: Final = 3
-"""How many times what is free an address may have."""
 TIGHT_PARTS: Final = 8
 """A port is almost full if less than one in so many parts of an amount is free."""
 IPV6_PREFIX_BITS: Final = 64
 """An IPv6 client has a network of this size at least, so that all addresses of one count as one."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RpcLimits:
-    """The limits of what all clients together may cost."""
-
-    message_bytes_max: int
-    """The largest request."""
-
-    header_bytes_max: int
-    """The largest headers of a call."""
-
-    streams_per_connection_max: int
-    """How many calls one connection may have."""
-
-    connections_max: int
-    """How many connections may be open."""
-
-    calls_max: int
-    """How many calls may be open, incomplete ones included."""
-
-    processes: int = 1
-    """How many processes serve the port. Each has an equal part of the bytes; the other limits are those of one."""
 
 
 @final
@@ -74,7 +47,9 @@ class AddressUse:
 class PortUse:
     """What all clients of a port have. Owned by the event loop."""
 
-    def __init__(self, *, bytes_max: int, calls_max: int, connections_max: int) -> None:
+    def __init__(self, *, bytes_max: int, calls_max: int, connections_max: int, address_factor: int) -> None:
+        """An address may have ``address_factor`` times what is free."""
+        self._address_factor: Final = address_factor
         self._bytes_max: Final = bytes_max
         self._calls_max: Final = calls_max
         self._connections_max: Final = connections_max
@@ -104,7 +79,7 @@ class PortUse:
         network = _network(peer)
         address = self.addresses.get(network) or AddressUse()
         free = self._connections_max - self.connections
-        if free <= 0 or address.connections >= ADDRESS_FACTOR * free:
+        if free <= 0 or address.connections >= self._address_factor * free:
             self.refuse(peer, "connections")
             return None
         self.addresses[network] = address
@@ -123,12 +98,12 @@ class PortUse:
     def has_room_for_call(self, share: "ConnectionShare") -> bool:
         """Return whether a connection may open another call."""
         free = self._calls_max - self.calls
-        return free > 0 and share.address.calls < ADDRESS_FACTOR * free
+        return free > 0 and share.address.calls < self._address_factor * free
 
     def can_hold(self, share: "ConnectionShare") -> bool:
         """Return whether a connection may have as many bytes as it has now."""
         free = self._bytes_max - self.held_bytes
-        return share.held_bytes <= free and share.address.held_bytes <= ADDRESS_FACTOR * free
+        return share.held_bytes <= free and share.address.held_bytes <= self._address_factor * free
 
     def refuse(self, peer: str, amount: str) -> None:
         """Count that a client was refused, and log it with a limited rate."""
