@@ -8,8 +8,9 @@ The lengths come from the network, so each one is checked against the remaining 
 
 import struct
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX

@@ -15,9 +15,8 @@ The CRC in the head covers the body only; see `seal` for the one that covers the
 
 import ipaddress
 import struct
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -120,9 +119,8 @@ def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_fl
     return size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
-    """One message as the log stores it."""
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One message as the log stores it. A frozen dataclass takes ten times as long to make."""
 
     topic: str
     queue_id: int
@@ -154,14 +152,17 @@ class StoredMessage:
     """The CRC of the body. Decoding sets it, encoding computes it."""
     size: int = 0
     """The record's length in bytes. Decoding sets it."""
-    _properties: list[dict[str, str]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def properties(self) -> dict[str, str]:
         """Return the properties, which are parsed at the first call."""
-        if not self._properties:
-            self._properties.append(parse_properties(self.properties_bytes.decode("utf-8", "replace")))
-        return self._properties[0]
+        kept: dict[str, Any] = self.__dict__  # a copy of a message has it, too
+        found: dict[str, str]
+        source, found = kept.get("parsed", (None, {}))
+        if source is not self.properties_bytes:
+            found = parse_properties(self.properties_bytes.decode("utf-8", "replace"))
+            kept["parsed"] = self.properties_bytes, found
+        return found
 
     @property
     def offset_message_id(self) -> str:

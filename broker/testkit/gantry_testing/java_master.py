@@ -7,9 +7,10 @@ closes a file have a meaning.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from typing import Final, final
+
+import msgspec
 
 from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_testing.store_world import STORE_HOST, TINY
@@ -72,7 +73,7 @@ class JavaMaster:
             if len(encode_record(message)) + 8 > room:
                 # Only eight bytes belong to the blank; the rest of the file has arbitrary content.
                 self.log += BLANK_RECORD.pack(room, BLANK_MAGIC) + b"\xda" * (room - 8)
-                message = dataclasses.replace(message, physical_offset=self.end)
+                message = msgspec.structs.replace(message, physical_offset=self.end)
             self.starts.append(self.end)
             self.log += encode_record(message)
 

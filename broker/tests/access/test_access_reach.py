@@ -7,7 +7,6 @@ a twin, in which the protection is removed and the attack succeeds.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import struct
 import time
@@ -15,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gantry_access import Credentials, SignatureKind, signer
@@ -147,7 +147,7 @@ async def store_misleading_record(client: Dialogue, broker: Broker) -> int:
     end = broker.core.store.log.wrote
     pattern = decode_record(broker.core.store.guard.message_at(first_log_offset(broker)) or b"")
     prelude = record_start(pattern.size, len(pattern.body), len(pattern.properties_bytes))
-    made_up = dataclasses.replace(
+    made_up = msgspec.structs.replace(
         pattern, physical_offset=end + prelude, properties_bytes=b"x" * 32_760, body=b"", body_crc=0
     )
     head = encode_record(made_up)[: -len(made_up.properties_bytes)]

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gantry_client import BadReply, BrokerRefused
@@ -23,7 +24,7 @@ RESULT = PopResult(
     pop_time=1000, invisible_time=60_000, revive_qid=3, rest_num=7, start_offset_info="0 1 4", msg_offset_info="0 1 4,6"
 )
 FIRST = StoredMessage(topic="orders", queue_id=1, queue_offset=4, body=b"first")
-SECOND = replace(FIRST, queue_offset=6, body=b"second")
+SECOND = msgspec.structs.replace(FIRST, queue_offset=6, body=b"second")
 
 
 @asynccontextmanager
@@ -68,7 +69,9 @@ async def test_popped_messages_have_receipts() -> None:
 async def test_redelivered_message_has_receipt_of_its_retry_queue() -> None:
     """A redelivered message has the topic to which it was sent, and the receipt from its property."""
     own = "9 1000 60000 3 1 broker-a 0 9"
-    retried = replace(FIRST, properties_bytes=encode_properties({POP_CHECKPOINT: own}), reconsume_times=2)
+    retried = msgspec.structs.replace(
+        FIRST, properties_bytes=encode_properties({POP_CHECKPOINT: own}), reconsume_times=2
+    )
     async with FakeCluster() as cluster, open_session(cluster) as session:
         broker, client = cluster.broker(), PopClient(session)
         broker.fault(RequestCode.POP_MESSAGE, Answer(RESULT, retried))
@@ -118,7 +121,7 @@ async def test_refused_and_malformed_replies_raise() -> None:
         broker.refuse(RequestCode.POP_MESSAGE, ResponseCode.NO_PERMISSION)
         with pytest.raises(BrokerRefused):
             await client.pop(broker.address, REQUEST)
-        broker.fault(RequestCode.POP_MESSAGE, Answer(RESULT, replace(FIRST, queue_offset=5)))
+        broker.fault(RequestCode.POP_MESSAGE, Answer(RESULT, msgspec.structs.replace(FIRST, queue_offset=5)))
         with pytest.raises(BadReply, match="no receipt for offset 5"):
             await client.pop(broker.address, REQUEST)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
 from gantry_client import (
@@ -290,7 +291,7 @@ async def test_new_group_can_start_at_a_time() -> None:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"old", b"new")
         messages = cluster.broker().messages("orders")
-        object.__setattr__(messages[0], "store_timestamp_ms", 1000)
+        messages[0] = msgspec.structs.replace(messages[0], store_timestamp_ms=1000)
         cluster.broker().state.log.queue("orders", 0).messages[:] = messages
         settings = ConsumerSettings(start_from=StartFrom.TIMESTAMP, start_timestamp_ms=1001)
         handler = Recorder()

@@ -1,7 +1,6 @@
 """The checker of the crash run detects every kind of broken promise, and none where all were kept."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from crash.history import History, Outcome, Sent, load_history
 from crash.log_walk import Queue, messages_by_queue, walk_log
 from crash.payload import Mark, digest, make_body, read_body
 from crash.sabotage import Sabotage, damage_log
+from msgspec.structs import replace
 
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
 

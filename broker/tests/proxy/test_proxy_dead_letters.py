@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from proxy_world import ADDRESS, STORED, FakeBrokers, World, receipt_of
 
 from gantry_client.errors import BadReply, BrokerRefused

@@ -1,8 +1,7 @@
 """Drafts of delayed messages: body and properties of a record are copied byte for byte, unless it is damaged."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gantry_broker.server.delay.drafts import due_drafts, remove_seal
 from gantry_broker.store.consume_queue import ConsumeQueue

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gantry_broker.store.inspect.findings import Harm, Kind
@@ -235,7 +236,9 @@ def test_decreasing_store_times_are_reported(world: StoreWorld) -> None:
     message = decode_record(world.records[start])
     properties = message.properties_bytes[:-SEAL_BYTES]
     earlier_ms = message.store_timestamp_ms - 5_000
-    fallen = encode_record(replace(message, store_timestamp_ms=earlier_ms, properties_bytes=properties), is_sealed=True)
+    fallen = encode_record(
+        msgspec.structs.replace(message, store_timestamp_ms=earlier_ms, properties_bytes=properties), is_sealed=True
+    )
     assert len(fallen) == size
     overwrite_log(world, start, fallen)
 

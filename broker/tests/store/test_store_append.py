@@ -6,6 +6,7 @@ import dataclasses
 import errno
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge, StoreFull
@@ -82,7 +83,7 @@ def test_a_record_is_sealed_whenever_its_properties_leave_room(properties: bytes
 
     assert second - first == draft.record_bytes(len(STORE_HOST))
     stored = decode_record(world.store.guard.message_at(first) or b"")
-    again = encode_record(dataclasses.replace(stored, properties_bytes=properties), is_sealed=True)
+    again = encode_record(msgspec.structs.replace(stored, properties_bytes=properties), is_sealed=True)
     assert again == world.store.guard.message_at(first)
     assert check_record(again, 0, physical_offset=first, is_sealed=True).is_good
     ended = properties if len(properties) in (0, 32767) else properties.removesuffix(b"\x02") + b"\x02"

@@ -219,7 +219,7 @@ def test_any_kind_of_buffer_is_read(kind: type) -> None:
 
 def test_copy_parses_its_own_properties() -> None:
     """A copy with other properties does not return those of the original."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     message = decode_record(small_record(properties_bytes=b"a\x01b\x02"))
     assert message.properties == {"a": "b"}

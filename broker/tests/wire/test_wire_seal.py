@@ -5,12 +5,12 @@ D9 is a row of the fault catalogue (`broker/tests/faults/rows.py`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.message import (

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
+
 from gantry_client.pop import PoppedMessage, PopReply, PopRequest
 from gantry_proxy import brokers
 from gantry_proxy.main import main
@@ -33,7 +35,7 @@ async def alter(port: brokers.RemotingBrokers, address: str, request: PopRequest
 def _altered(popped: PoppedMessage) -> PoppedMessage:
     if popped.message.properties.get("number") != NUMBER:
         return popped
-    message = dataclasses.replace(popped.message, stored_body=popped.message.stored_body[:-1] + b"!")
+    message = msgspec.structs.replace(popped.message, stored_body=popped.message.stored_body[:-1] + b"!")
     return PoppedMessage(message, popped.receipt)
 
 

@@ -1,8 +1,10 @@
 """Messages in lists, which a fake broker has instead of a commit log."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import final
+
+from msgspec.structs import replace
 
 from gantry_wire.filters import TagFilter
 from gantry_wire.hashing import tags_code

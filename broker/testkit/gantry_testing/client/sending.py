@@ -1,7 +1,8 @@
 """A fake broker's handlers for sends."""
 
-from dataclasses import replace
 from random import randrange
+
+from msgspec.structs import replace
 
 from gantry_remoting.server import Connection
 from gantry_testing.client.state import BrokerState, Handler, missing_topic

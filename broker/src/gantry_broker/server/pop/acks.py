@@ -116,8 +116,11 @@ class PopAcks:
         checkpoint = self._pops.journal.state.find(topic, ack.consumer_group, ack.queue_id, key)
         if checkpoint is None:
             return
-        wanted = int.from_bytes(ack.bit_set, "little")
-        found = [one for one in checkpoint.offsets if wanted >> (one - ack.start_offset) & 1]
+        wanted, offsets = int.from_bytes(ack.bit_set, "little"), checkpoint.offsets
+        if isinstance(offsets, range):  # they follow each other from the start on, so that both count the same bits
+            yield checkpoint, wanted & (1 << len(offsets)) - 1
+            return
+        found = [one for one in offsets if wanted >> (one - ack.start_offset) & 1]
         yield checkpoint, checkpoint.bits_of(found)
 
     def _queue_of(self, ack: BatchAck) -> PopQueue | None:

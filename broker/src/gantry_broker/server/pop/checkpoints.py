@@ -118,6 +118,8 @@ class Checkpoint:
 
     def offsets_of(self, bits: int) -> list[int]:
         """Return the queue offsets that these bits stand for."""
+        if bits and not bits & (bits - 1):  # one message, as most acks
+            return list(self.offsets[bits.bit_length() - 1 : bits.bit_length()])
         return [offset for index, offset in enumerate(self.offsets) if bits >> index & 1]
 
 

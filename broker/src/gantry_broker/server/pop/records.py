@@ -15,10 +15,10 @@ here that is the time of the append.
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gantry_broker.server.core.broker_properties import BROKER_PROPERTIES
 from gantry_broker.store.consume_queue import ConsumeQueue

@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from dataclasses import replace
 from typing import Final, NamedTuple, final
+
+from msgspec.structs import replace
 
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore

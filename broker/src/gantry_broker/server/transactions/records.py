@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec.structs import replace
 
 from gantry_broker.server.transactions.halves import Half
 from gantry_broker.store.consume_queue import ConsumeQueue
