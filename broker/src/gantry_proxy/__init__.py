@@ -6,3 +6,7 @@ It talks to brokers and name servers by remoting, so the brokers may be Gantry's
     main -> proxy -> service -> handlers -> clients, renewal, topics -> brokers
                                          `- translation: protocol buffers <-> remoting, pure functions
 """
+
+from gantry_speedups.modules import add_compiled
+
+add_compiled(__name__, __path__)

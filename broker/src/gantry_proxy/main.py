@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 import uvloop
 
-import gantry_speedups
 from gantry_proxy.processes import ProxyProcesses
 from gantry_proxy.proxy import Proxy, tune_garbage_collector
 from gantry_proxy.settings import ProxySettings, check_settings, parse_settings, read_settings
@@ -22,6 +21,7 @@ from gantry_remoting.addresses import join_address, split_address
 from gantry_remoting.file_access import limit_new_files
 from gantry_remoting.logs import set_up_logs
 from gantry_remoting.setting_kinds import SettingsError
+from gantry_speedups import modules
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +102,12 @@ async def _serve(settings: ProxySettings, log_level: str) -> None:
     log.info(
         "proxy started",
         extra={
-            "address": address, "http_port": proxy.http_port, "hot_path": gantry_speedups.describe(),
+            "address": address, "http_port": proxy.http_port, "hot_path": modules.describe(),
             "settings": _plain(settings),
         },
     )  # fmt: skip
-    if gantry_speedups.is_degraded:
-        log.warning("compiled hot path is unusable; using the Python path", extra={"reason": gantry_speedups.reason})
+    if modules.is_degraded:
+        log.warning("compiled hot path is unusable; using the Python path", extra={"reason": modules.reason})
     try:
         click.echo(f"proxy listening on {address}")
         await stopped.wait()

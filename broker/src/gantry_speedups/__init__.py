@@ -80,7 +80,10 @@ def load_native() -> tuple[ModuleType | None, str]:
     return None, "built from other sources; run scripts/setup"
 
 
-_loaded: Final = _load(_read_mode())
+mode: Final = _read_mode()
+"""The value of GANTRY_SPEEDUPS."""
+
+_loaded: Final = _load(mode)
 
 native: Final = _loaded[0]
 """The compiled module, or None if the Python path runs."""
@@ -91,8 +94,14 @@ reason: Final = _loaded[1]
 is_compiled: Final = native is not None
 """Whether the compiled module is used."""
 
-is_degraded: Final = not is_compiled and not reason.startswith(("switched off", "not built"))
-"""Whether the Python path runs because of a fault: the build failed, or the module is broken or outdated."""
+
+def is_fault(text: str) -> bool:
+    """Whether a reason for the Python path is a fault: the build failed, or what it has built is broken or outdated."""
+    return bool(text) and not text.startswith(("switched off", "not built"))
+
+
+is_degraded: Final = is_fault(reason)
+"""Whether the Python path runs because of a fault."""
 
 hot_path: Final = "compiled" if is_compiled else "python"
 """The name of the path that runs, as the broker's log and the sidecar give it."""

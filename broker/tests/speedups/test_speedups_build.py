@@ -6,7 +6,6 @@ It runs in a small tree, with a module of two lines in the place of the real one
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -16,65 +15,25 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from speedups_tree import (
+    MODULE_FILE,
+    NO_COMPILER,
+    PACKAGE,
+    SHIPPED,
+    SOURCE,
+    build,
+    build_wheel,
+    environment,
+    leftovers,
+    running,
+    tree,
+)
 
 from gantry_testing.tree import ROOT
 
-PACKAGE = Path("broker/src/gantry_speedups")
-MODULE_FILE = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-SOURCE = '"""A module for tests."""\n\ndef one():\n    return 1\n'
 BROKEN_C = 'cdef extern from *:\n    """\n    int broken(\n    """\n'
-NO_COMPILER = {"CC": "/nonexistent/compiler"}
-SHOW = "import gantry_speedups as s; print(s.hot_path, s.is_degraded, s.reason)"
 
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with the build hook and the package of the hot path only."""
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / PACKAGE).mkdir(parents=True)
-    for name in ("__init__.py", "build_record.py", "py.typed", "_native.pyi"):
-        shutil.copy(ROOT / PACKAGE / name, tmp_path / PACKAGE)
-    (tmp_path / PACKAGE / "_native.pyx").write_text(SOURCE)
-    for folder in ("operator/src", "pipelines/src"):
-        (tmp_path / folder).mkdir(parents=True)
-    return tmp_path
-
-
-def environment(variables: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a build, without the choices of this run."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("GANTRY_SPEEDUPS", "CC", "PYTHONPATH")}
-    return kept | variables
-
-
-def build(tree: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Build in the source tree, as `scripts/setup` does."""
-    command = [sys.executable, "hatch_build.py", *arguments]
-    return subprocess.run(
-        command, cwd=tree, env=environment(variables), capture_output=True, text=True, check=False, timeout=300
-    )
-
-
-def build_wheel(tree: Path, **variables: str) -> tuple[str, set[str], str]:
-    """Build a wheel. Return its name, the files of the package in it, and what the build printed."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", "dist"]
-    done = subprocess.run(
-        command, cwd=tree, env=environment(variables), capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    [wheel] = (tree / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        prefix = "gantry_speedups/"
-        files = {name.removeprefix(prefix) for name in archive.namelist() if name.startswith(prefix)}
-    return wheel.name, files, done.stdout + done.stderr
-
-
-def running(tree: Path) -> str:
-    """Return which path a process of this tree runs."""
-    variables = environment({"PYTHONPATH": str(tree / "broker/src")})
-    return subprocess.run(
-        [sys.executable, "-c", SHOW], env=variables, capture_output=True, text=True, check=True
-    ).stdout.strip()
+__all__ = ["tree"]
 
 
 def load_hook(tree: Path) -> ModuleType:
@@ -111,12 +70,6 @@ def setup(tree: Path, **variables: str) -> str:
     return "\n".join(warnings + printed)
 
 
-def leftovers(tree: Path) -> set[str]:
-    """Return the files in the package that no clone has."""
-    sources = {"__init__.py", "build_record.py", "py.typed", "_native.pyi", "_native.pyx", "__pycache__"}
-    return {path.name for path in (tree / PACKAGE).iterdir()} - sources
-
-
 def test_without_compiler_the_python_path_is_installed(tree: Path) -> None:
     """No compiler: one line, exit code 0, and the reason at run time."""
     done = build(tree, **NO_COMPILER)
@@ -151,7 +104,7 @@ def test_invalid_mode_is_refused(tree: Path) -> None:
     assert done.stderr == "GANTRY_SPEEDUPS=no: expected auto, require or off\n"
 
 
-@pytest.mark.parametrize("package", ["Cython", "setuptools"])
+@pytest.mark.parametrize("package", ["Cython", "mypy", "setuptools"])
 def test_without_build_packages_the_python_path_is_installed(
     tree: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
@@ -240,7 +193,7 @@ def test_platform_wheel_has_the_module_and_no_sources(tree: Path) -> None:
 
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert f"-{tag}-{tag}-linux_" in name
-    assert files == {"__init__.py", "build_record.py", "py.typed", "_native.pyi", MODULE_FILE}
+    assert files == {*SHIPPED, MODULE_FILE}
 
 
 @pytest.mark.parametrize(
@@ -256,7 +209,7 @@ def test_wheel_without_the_module_is_pure(tree: Path, variables: dict[str, str],
     name, files, _ = build_wheel(tree, **variables)
 
     assert name.endswith("-py3-none-any.whl")
-    assert files == {"__init__.py", "build_record.py", "py.typed", "_native.pyi", "build.txt"}
+    assert files == {*SHIPPED, "build.txt"}
     with zipfile.ZipFile(tree / "dist" / name) as archive:
         archive.extractall(tree / "installed")
     shutil.rmtree(tree / "broker/src")
@@ -384,4 +337,4 @@ def test_image_build_loads_the_module_where_it_runs(image: str) -> None:
     """The last stage runs the program with the mode of the build, so that `require` fails there."""
     last = (ROOT / image / "Dockerfile").read_text().rpartition("\nFROM ")[2]
 
-    assert "\nARG GANTRY_SPEEDUPS=require\nRUN gantry --version\n" in last
+    assert "\nARG GANTRY_SPEEDUPS=require\nRUN gantry --version" in last

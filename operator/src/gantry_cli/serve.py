@@ -3,6 +3,7 @@
 The server replaces this process, so that it receives the signals and its exit code is the exit code of the command.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -88,6 +89,11 @@ def proxy(arguments: tuple[str, ...]) -> None:
     """
     if any(importlib.util.find_spec(name) is None for name in ("google", "google.protobuf")):
         raise CliError("the packages of the proxy are not installed", "pip install 'gantry-mq[proxy]'")
+    try:
+        importlib.import_module("gantry_speedups.modules")
+    except ImportError as error:
+        what, _, remedy = str(error).partition(" -- ")
+        raise CliError(what, remedy) from error
     _exec_module("gantry_proxy", arguments)
 
 

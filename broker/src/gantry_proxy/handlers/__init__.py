@@ -2,3 +2,7 @@
 
 A handler raises ProxyError or ClientError for a refusal; the service writes it into the status of the reply.
 """
+
+from gantry_speedups.modules import add_compiled
+
+add_compiled(__name__, __path__)

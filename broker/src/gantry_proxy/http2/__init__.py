@@ -9,3 +9,7 @@
 It has what gRPC needs of RFC 9113 and RFC 7541: no push, no priorities, no upgrade from HTTP/1. Every frame of a client
 costs bounded memory, and work in proportion to its bytes.
 """
+
+from gantry_speedups.modules import add_compiled
+
+add_compiled(__name__, __path__)

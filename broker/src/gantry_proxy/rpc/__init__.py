@@ -7,3 +7,7 @@ call       one call: its messages, its reply, its end
 server     the port: connections, limits over all of them, TLS, and the orderly end
 health     `grpc.health.v1`
 """
+
+from gantry_speedups.modules import add_compiled
+
+add_compiled(__name__, __path__)
