@@ -5,7 +5,8 @@
     modules/gantry_proxy/http2/frames.<suffix>  ...         one small file for each module
 
 The compiler, mypyc, calls methods and reads attributes of the classes in these modules without a lookup by name. It
-writes constants of the modules that they import into the code, so those count as sources, too.
+writes constants of what they import into the code, and expects values of the types that it has seen there. So all
+modules of Gantry that they import, directly or not, count as sources.
 
 The build hook (`hatch_build.py` at the top of the repository) loads this file by its path, so it imports no other
 module of Gantry.
@@ -66,9 +67,13 @@ def source_of(name: str) -> Path:
 
 
 def find_sources(root: Path) -> list[str]:
-    """Return the sources of the modules in a tree, and of what they import; none if the tree lacks the modules."""
-    modules = [source_of(name) for name in NAMES if (root / source_of(name)).is_file()]
-    return sorted({str(path) for module in modules for path in (module, *_imported_by(root, module))})
+    """Return the sources of the modules in a tree, and of all that they import; none if the tree lacks the modules."""
+    found: set[Path] = set()
+    waiting = {source_of(name) for name in NAMES if (root / source_of(name)).is_file()}
+    while waiting:
+        found |= waiting
+        waiting = {path for module in waiting for path in _imported_by(root, module)} - found
+    return sorted(map(str, found))
 
 
 def hash_sources(root: Path, sources: list[str]) -> str:

@@ -80,7 +80,7 @@ async def test_incomplete_requests_share_a_limit() -> None:
 async def test_reply_that_is_not_read_is_dropped_after_a_time() -> None:
     """A client without a window cannot collect replies in the memory of the proxy."""
     async with (
-        serving(replace(LIMITS, times=RpcTimes(reply=0.2))) as (_, server, port),
+        serving(replace(LIMITS, times=RpcTimes(reply_s=0.2))) as (_, server, port),
         raw_client(port, {Setting.INITIAL_WINDOW_SIZE: 0}) as raw,
     ):
         raw.begin(1)
@@ -95,7 +95,7 @@ async def test_client_that_never_reads_is_disconnected() -> None:
     """It gets what the socket takes, and no more is held for it than the limit of a transport."""
     window = (1 << 31) - 1
     async with (
-        serving(replace(LIMITS, message_bytes_max=4 << 20, times=RpcTimes(transport=0.3, sweep=0.05))) as (
+        serving(replace(LIMITS, message_bytes_max=4 << 20, times=RpcTimes(transport_s=0.3, sweep_interval_s=0.05))) as (
             _,
             server,
             port,
@@ -117,7 +117,7 @@ async def test_client_that_never_reads_is_disconnected() -> None:
 
 async def test_silent_clients_are_disconnected() -> None:
     """One that does not begin, and one that does not answer a ping; an honest idle client stays."""
-    times = RpcTimes(sweep=0.05, preface=0.3, keepalive=0.4, keepalive_answer=0.4)
+    times = RpcTimes(sweep_interval_s=0.05, preface_s=0.3, keepalive_s=0.4, keepalive_answer_s=0.4)
     async with (
         serving(replace(LIMITS, times=times)) as (_, server, port), client(port) as channel,
         raw_client(port, begins=False) as mute, raw_client(port) as dead,
@@ -150,7 +150,10 @@ async def test_client_of_another_protocol_gets_an_end() -> None:
 
 async def test_expired_call_ends_without_the_help_of_its_client() -> None:
     """A client that vanished with its deadline leaves no handler behind."""
-    async with serving(replace(LIMITS, times=RpcTimes(sweep=0.05))) as (echo, server, port), raw_client(port) as raw:
+    async with (
+        serving(replace(LIMITS, times=RpcTimes(sweep_interval_s=0.05))) as (echo, server, port),
+        raw_client(port) as raw,
+    ):
         block = encode([(b":method", b"POST"), (b":path", b"/t/hold"), (b"content-type", b"application/grpc"),
                         (b"grpc-timeout", b"100m")])  # fmt: skip
         raw.writer.write(make_frame(frames.HEADERS, frames.END_HEADERS, 1, block))
@@ -165,7 +168,7 @@ async def test_expired_call_ends_without_the_help_of_its_client() -> None:
 async def test_request_that_takes_too_long_is_dropped() -> None:
     """A client that sends a part and waits cannot hold the bytes that all clients share; a conversation may wait."""
     async with (
-        serving(replace(LIMITS, times=RpcTimes(sweep=0.05, request=0.3))) as (_, server, port),
+        serving(replace(LIMITS, times=RpcTimes(sweep_interval_s=0.05, request_s=0.3))) as (_, server, port),
         raw_client(port) as raw,
     ):
         raw.begin(1, "/t/chat")

@@ -169,7 +169,7 @@ async def test_incomplete_frames_count(flags: int) -> None:
 @pytest.mark.parametrize("calls_max", [40, 400])
 async def test_incomplete_requests_have_less_time_when_the_port_is_almost_full(calls_max: int) -> None:
     """Many addresses cannot keep a port full with requests that they do not end. The twin is a port with room."""
-    limits = replace(LIMITS, calls_max=calls_max, times=RpcTimes(sweep=0.05, tight_request=0.2))
+    limits = replace(LIMITS, calls_max=calls_max, times=RpcTimes(sweep_interval_s=0.05, tight_request_s=0.2))
     async with (
         serving(limits) as (_, server, port),
         raw_client(port) as first,
@@ -235,7 +235,7 @@ async def test_transports_that_are_full_count() -> None:
     """A client that opens its windows and reads nothing from its socket is closed for what is kept for it."""
     limits = replace(
         LIMITS, streams_per_connection_max=1_000, held_bytes_max=8 << 20, unsent_bytes_max=64 << 20,
-        times=RpcTimes(sweep=0.05),
+        times=RpcTimes(sweep_interval_s=0.05),
     )  # fmt: skip
     window = (1 << 31) - 1
     async with (

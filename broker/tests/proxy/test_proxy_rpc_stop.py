@@ -24,7 +24,7 @@ GRACE_S = 60.0
 """Longer than a test may take, so that a stop that waits for its whole grace fails."""
 
 
-SHORT_NOTICE = replace(LIMITS, times=RpcTimes(drain_notice=0.05))
+SHORT_NOTICE = replace(LIMITS, times=RpcTimes(drain_notice_s=0.05))
 
 
 @pytest.mark.parametrize("grace_s", [0.0, GRACE_S])

@@ -109,7 +109,7 @@ async def test_large_message_of_a_real_client_arrives() -> None:
 async def test_message_that_takes_too_long_ends_its_stream() -> None:
     """The bytes that all clients share are free again; a stream without a message may last."""
     async with (
-        serving(replace(LIMITS, times=RpcTimes(sweep=0.05, request=0.3))) as (_, server, port),
+        serving(replace(LIMITS, times=RpcTimes(sweep_interval_s=0.05, request_s=0.3))) as (_, server, port),
         raw_client(port) as raw,
     ):
         raw.begin(1, "/t/chat")

@@ -141,7 +141,7 @@ class Call:
         ``is_tight`` is whether the port is almost full.
         """
         times = self._owner.times
-        timeout_s = times.tight_request if is_tight else times.request
+        timeout_s = times.tight_request_s if is_tight else times.request_s
         if self._deadline is not None and self._deadline < now_s:
             self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call is over")
         elif self.task is None and not self._is_complete and now_s - self._begun_at > timeout_s:
@@ -377,7 +377,7 @@ class Call:
         """Wait until the client's window has taken the reply, or reset the stream of a client that does not read."""
         self._release(self._held)  # the request is not needed any more
         try:
-            async with asyncio.timeout(self._owner.times.reply):
+            async with asyncio.timeout(self._owner.times.reply_s):
                 await self._sent()
         except TimeoutError:
             self._stream.reset(ErrorCode.ENHANCE_YOUR_CALM)

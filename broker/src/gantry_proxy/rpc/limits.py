@@ -7,33 +7,33 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcTimes:
-    """How long clients of a port may take, in seconds."""
+    """How long clients of a port may take."""
 
-    sweep: float = 2.0
+    sweep_interval_s: float = 2.0
     """How often the timeouts of connections are checked."""
 
-    preface: float = 30.0
+    preface_s: float = 30.0
     """For the handshake and the first bytes of HTTP/2; also on a machine without idle time."""
 
-    keepalive: float = 60.0
-    """After this time without data a client is pinged, and `keepalive_answer` later a dead one is disconnected."""
+    keepalive_s: float = 60.0
+    """After this time without data a client is pinged, and `keepalive_answer_s` later a dead one is disconnected."""
 
-    keepalive_answer: float = 20.0
+    keepalive_answer_s: float = 20.0
     """How long the answer to that ping may take."""
 
-    request: float = 60.0
+    request_s: float = 60.0
     """For a request, or one message of a stream; otherwise some clients could hold the bytes that all of them share."""
 
-    tight_request: float = 5.0
+    tight_request_s: float = 5.0
     """The same while the port is almost full."""
 
-    reply: float = 20.0
+    reply_s: float = 20.0
     """For reading the reply of a unary call."""
 
-    transport: float = 25.0
-    """How long the transport may stay full; longer than `reply`, and than a handler that writes waits."""
+    transport_s: float = 25.0
+    """How long the transport may stay full; longer than `reply_s`, and than a handler that writes waits."""
 
-    drain_notice: float = 1.0
+    drain_notice_s: float = 1.0
     """How long calls that a client opened before it read the notice of the end are served."""
 
 

@@ -167,7 +167,7 @@ class RpcServer:
             connection.abort()
         for connection in self.connections:
             connection.http2.begin_drain()
-        await self._wait_until(lambda: not self.connections, min(self.times.drain_notice, grace_s))
+        await self._wait_until(lambda: not self.connections, min(self.times.drain_notice_s, grace_s))
         for connection in self.connections:
             connection.http2.finish_drain()
         for call in [one for one in self.calls if one.method.is_endless]:
@@ -189,7 +189,7 @@ class RpcServer:
             self._is_idle.set()
 
     def _sweep(self) -> None:
-        self._sweeper = self.loop.call_later(self.times.sweep, self._sweep)
+        self._sweeper = self.loop.call_later(self.times.sweep_interval_s, self._sweep)
         now = self.loop.time()
         for connection in list(self.connections):
             connection.check_timeouts(now)
@@ -261,19 +261,19 @@ class RpcConnection(asyncio.Protocol):
         """Close the connection of a client that is dead, does not begin, or does not read. Called periodically."""
         http2, silent_s, is_tight = self.http2, now - self._received_at, self._server.use.is_tight
         times = self._server.times
-        http2.add_credits(times.sweep)
+        http2.add_credits(times.sweep_interval_s)
         self._count_unsent()
         for stream in list(http2.streams.values()):
             if isinstance(stream.receiver, Call):
                 stream.receiver.expire(now, is_tight=is_tight)
         if not http2.has_preface:
-            if silent_s > times.preface:
+            if silent_s > times.preface_s:
                 self._give_up("the client did not begin in time")
-        elif self._paused_at is not None and now - self._paused_at > times.transport:
+        elif self._paused_at is not None and now - self._paused_at > times.transport_s:
             self._give_up("the client does not read")
-        elif silent_s > times.keepalive + times.keepalive_answer:
+        elif silent_s > times.keepalive_s + times.keepalive_answer_s:
             self._give_up("the client does not answer")
-        elif silent_s > times.keepalive and not self._is_pinged:
+        elif silent_s > times.keepalive_s and not self._is_pinged:
             self._is_pinged = True
             http2.ping()
 
