@@ -21,6 +21,7 @@ CLIENT: Final = (
         "            return\n",
         "        if retry is not None:\n            await self._send_back_or_retry(item, retry.delay_level)\n",
         "A message that its handler refused and no broker took back is handled again.",
+        judges=("services",),
         is_about_messages=True,
     ),
 )

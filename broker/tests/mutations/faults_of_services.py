@@ -134,6 +134,7 @@ CONSUMPTION: Final = (
         "ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,",
         "ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_NOT_FOUND,",
         "A consumer whose offset has expired is sent to the first message that is left.",
+        judges=("retention",),
         is_about_messages=True,
     ),
     Fault(

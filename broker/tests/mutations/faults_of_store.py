@@ -123,7 +123,7 @@ STORE: Final = (
         "takewhile(lambda file: file.base_offset <= end, removable)",
         "A full disk costs no message that some group has not consumed, unless deleteUnconsumed is set.",
         process=("broker/tests/faults/test_fault_full_disk.py",),
-        judges=(),
+        judges=("retention",),
         is_about_messages=True,
     ),
     Fault(

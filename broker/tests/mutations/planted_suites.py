@@ -2,7 +2,7 @@
 
     unit            the tests near the changed module, as the first stage of the mutation run selects them
     process         tests that start real processes, which a fault names
-    groups, histories, crash:CELL, replication, scenario:GUARD, services, pops, elections, damage:WORDS
+    groups, histories, crash:CELL, replication, scenario:GUARD, services, pops, retention, elections, damage:WORDS
                     suites with a judge of histories: repeated with other seeds until the judge finds something
 
 A judge's finding counts only if the same command finds nothing in the tree without the fault.
@@ -44,7 +44,7 @@ UNIT: Final = Suite("unit", Kind.UNIT, 900.0)
 PROCESS: Final = Suite("process", Kind.PROCESS, 900.0)
 BUDGETS_S: Final = {
     "groups": 240.0, "histories": 420.0, "crash": 300.0, "replication": 600.0, "scenario": 240.0, "services": 300.0,
-    "pops": 400.0, "elections": 300.0, "damage": 300.0,
+    "pops": 400.0, "retention": 200.0, "elections": 300.0, "damage": 300.0,
 }  # fmt: skip
 """The budget of each judge, by the part of its name before the colon."""
 
@@ -95,8 +95,8 @@ def _arguments(name: str, detail: str, seed: int) -> tuple[str, ...]:
             return (f"{TESTS}/replication/run_replication.py", "--runs", "1", "--scenario", detail)
         case "services":
             return (f"{TESTS}/replication/run_services.py", "--runs", "1", "--seed", text)
-        case "pops":
-            return (f"{TESTS}/replication/run_services.py", "--pops", "--runs", "1", "--seed", text)
+        case "pops" | "retention":
+            return (f"{TESTS}/replication/run_services.py", f"--{name}", "--runs", "1", "--seed", text)
         case "elections":
             histories = ("--first", str(seed * 1_000), "--count", "25", "--steps", "400")
             return ("operator/tests/spec_world/run_histories.py", *histories)

@@ -1,6 +1,7 @@
 """Messages that a broker delivers later, or not at all, and the judge of what arrived.
 
-    sender    delays by level and by time, recalls, transactions, tags, messages whose handler always fails
+    sender    delays by level and by time, recalls, transactions, tags, messages whose handler always fails, some of
+              them while no broker can take them back
     reader    pulls every queue without a client library: all messages, those of two tags, the dead letters
 
 Nothing is sent while a broker is stopped or killed, so that no client repeats a send. What a broker does on its own, to
@@ -40,6 +41,8 @@ LATE_MS: Final = 3_000
 ON_TIME_MS: Final = 1_000
 """How late a message is that is on time."""
 
+OUTAGE_S: Final = 0.5
+COMMIT_S: Final = 1.0
 END_PATIENCE_S: Final = 60.0
 
 
@@ -54,10 +57,13 @@ class Intent(StrEnum):
     ROLLED_BACK = "rolled back"
     OPEN = "open transaction"
     FAILING = "failing"
+    HELD = "failing while no broker answers"
 
 
-DELIVERED: Final = frozenset({Intent.PLAIN, Intent.LEVEL, Intent.TIMER, Intent.COMMITTED, Intent.FAILING})
+DELIVERED: Final = frozenset({Intent.PLAIN, Intent.LEVEL, Intent.TIMER, Intent.COMMITTED, Intent.FAILING, Intent.HELD})
 """Messages that consumers must get. No others may arrive."""
+DEAD: Final = frozenset({Intent.FAILING, Intent.HELD})
+"""Messages that must become dead letters."""
 REPEATABLE: Final = frozenset({Intent.LEVEL, Intent.TIMER})
 """Messages that a crash or a promotion may deliver twice."""
 
@@ -112,7 +118,7 @@ def judge(history: ServiceHistory) -> list[str]:
     for body, sent in history.sent.items():
         own = copies.get(body, [])
         found += _judge_copies(sent, own, may_repeat=history.crashes > 0 and sent.intent in REPEATABLE)
-        if sent.intent is Intent.FAILING and sent.is_certain and not history.dead[body]:
+        if sent.intent in DEAD and sent.is_certain and not history.dead[body]:
             found.append(f"not a dead letter: {body!r}")
         if sent.tag in WANTED and own and not history.of_wanted_tags[body]:
             found.append(f"filtered out: {body!r} with the tag {sent.tag}")
@@ -166,10 +172,23 @@ class ServiceLoad:
         self._address: Final = address
         self._random: Final = random.Random(f"{seed}/services")
         self._open: list[tuple[Sent, HalfMessage]] = []
+        self._outage = asyncio.Event()
+        """Set while the master is away, and afterwards until more messages are sent."""
 
-    async def send(self, count: int) -> None:
+    async def send(self, count: int, intents: Iterable[Intent] = Intent) -> None:
         """Send ``count`` messages of each kind."""
-        await asyncio.gather(*(self._send(intent) for intent in Intent for _ in range(count)))
+        self._outage.clear()
+        await asyncio.gather(*(self._send(intent) for intent in intents for _ in range(count)))
+
+    async def begin_outage(self) -> None:
+        """Let the handlers fail that wait for it, and give them time to find no broker that takes a message back."""
+        self._outage.set()
+        await asyncio.sleep(OUTAGE_S)
+
+    async def end_outage(self) -> None:
+        """Wait until clients find a master, and give the consumer time to commit, but not to handle messages again."""
+        await self._send(Intent.PLAIN)
+        await asyncio.sleep(COMMIT_S)
 
     async def commit_open(self, count: int) -> None:
         """Commit some transactions that earlier calls have left open."""
@@ -181,7 +200,9 @@ class ServiceLoad:
     async def handle(self, message: ReceivedMessage) -> None:
         """Handle a message as the consumer: refuse it if it is to fail."""
         sent = self.history.sent.get(message.body)
-        if sent is not None and sent.intent is Intent.FAILING:
+        if sent is not None and sent.intent is Intent.HELD:
+            await self._outage.wait()
+        if sent is not None and sent.intent in DEAD:
             raise RetryLater(1)
 
     async def read(self) -> list[str]:

@@ -2,6 +2,7 @@
 
     services   delays, timers, recalls, transactions, tags and dead letters (`service_load`)
     pops       consumers that pop, ack, and forget messages (`pop_load`)
+    retention  a consumer that is slower than the deletion of files (`retention_load`)
 
 Each run returns the violations that its judge has found. A run that does not complete raises ``RunIncomplete``.
 """
@@ -10,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from gantry_histories.events import Journal
-from replication import pop_load, service_load
-from replication.group import Group
+from replication import pop_load, retention_load, service_load
+from replication.group import QUEUES, Group
 from replication.network import Network
 from replication.pop_load import PopHistory, PopLoad
-from replication.service_load import GROUP, TOPIC, ServiceLoad
+from replication.retention_load import RetentionLoad, Rule
+from replication.service_load import DEAD, GROUP, TOPIC, Intent, ServiceLoad
 from replication.supervisor import NoPromotion, Supervisor
 
 from gantry_client import ConsumerSettings, Producer, ProducerSettings, PushConsumer, StartFrom, TransactionProducer
@@ -36,7 +38,18 @@ MESSAGES_PER_KIND: Final = 4
 UNDISTURBED_S: Final = (6.5, 7.5)
 """The first pause, in which all delayed messages of the first batch are due. Those of the second wait when it ends."""
 
+JUST_DELIVERED_S: Final = (5.7, 6.3)
+"""The pause before a power failure: messages were delivered, and this is saved and not yet flushed."""
+
+FLUSH_MS: Final = 4_000
+"""The flush interval before a power failure. What was sent at the beginning of the pause is flushed at its end."""
+
 POP_CONSUMERS: Final = 4
+RETENTION_ROUNDS: Final = 4
+MESSAGES_PER_ROUND: Final = 200
+FILE_BYTES: Final = 256 << 10
+DELETION_PAUSE_S: Final = 0.5
+"""How long the broker has for some rounds of retention, before the consumer continues."""
 
 
 class RunIncomplete(Exception):
@@ -49,18 +62,19 @@ class Interruption(StrEnum):
     STOP = "clean stop"
     KILL = "kill"
     PROMOTE = "kill, and a promotion"
+    POWER = "power failure"
 
 
 @asynccontextmanager
 async def small_group(
-    directory: Path, *, members: int, settings: Mapping[str, str], has_buffers: bool = False
+    directory: Path, *, members: int, settings: Mapping[str, str], has_buffers: bool = False, has_disks: bool = False
 ) -> AsyncIterator[tuple[Group, Supervisor]]:
     """Provide a group on 127.0.0.1 with a master and the topic of the loads."""
     async with AsyncExitStack() as stack:
         network = stack.enter_context(Network(members, is_isolated=False))
         journal = Journal(stack.enter_context((directory / "history.jsonl").open("wb")))
         group = await stack.enter_async_context(
-            Group(directory, network, members=members, settings=settings, has_buffers=has_buffers)
+            Group(directory, network, members=members, settings=settings, has_buffers=has_buffers, has_disks=has_disks)
         )
         await group.start()
         supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=members - 1))
@@ -70,10 +84,26 @@ async def small_group(
         yield group, supervisor
 
 
-async def replace_master(supervisor: Supervisor, group: Group, *, is_clean: bool = False) -> None:
-    """Stop or kill the master. Another member is promoted, or the only one starts again; the old one follows it."""
+async def _wait_for_nothing() -> None:
+    """Let the master start again at once."""
+
+
+async def replace_master(
+    supervisor: Supervisor, group: Group, *, interruption: Interruption = Interruption.KILL,
+    during_outage: Callable[[], Awaitable[None]] = _wait_for_nothing,
+) -> None:  # fmt: skip
+    """Stop the master, kill it, or cut its power. Another member is promoted, or the only one starts again; the old one
+    follows it.
+    """
     old = supervisor.master
-    await (old.process.stop() if is_clean else old.kill())
+    match interruption:
+        case Interruption.STOP:
+            await old.process.stop()
+        case Interruption.POWER:
+            await old.lose_power()
+        case _:
+            await old.kill()
+    await during_outage()
     if len(group.members) == 1:
         await old.process.start()
         await supervisor.promote_most_complete()
@@ -115,18 +145,34 @@ class ServicePlan(NamedTuple):
     def members(self) -> int:
         return 2 if self.interruption is Interruption.PROMOTE else 1
 
+    @property
+    def intents(self) -> list[Intent]:
+        """The kinds of messages. What a consumer sends back just before a power failure may be lost with it."""
+        return [one for one in Intent if self.interruption is not Interruption.POWER or one not in DEAD]
+
 
 def service_plan(seed: int) -> ServicePlan:
-    """Return the plan of a seed. Three seeds in turn have all interruptions."""
+    """Return the plan of a seed. Four seeds in turn have all interruptions."""
     chance = random.Random(f"{seed}/service-plan")
-    return ServicePlan(seed, list(Interruption)[seed % 3], (chance.uniform(*UNDISTURBED_S), chance.uniform(0.5, 2.5)))
+    interruption = list(Interruption)[seed % 4]
+    if interruption is Interruption.POWER:
+        return ServicePlan(seed, interruption, (chance.uniform(*JUST_DELIVERED_S), chance.uniform(*JUST_DELIVERED_S)))
+    return ServicePlan(seed, interruption, (chance.uniform(*UNDISTURBED_S), chance.uniform(0.5, 2.5)))
 
 
 async def run_services(plan: ServicePlan, directory: Path) -> list[str]:
-    """Send messages of all kinds, interrupt the master after each batch, and judge what arrived."""
+    """Send messages of all kinds, interrupt the master after each batch, and judge what arrived.
+
+    A consumer ends soon after the interruption, and another one of its group continues.
+    """
     role = "SYNC_MASTER" if plan.members > 1 else "ASYNC_MASTER"
     settings = {"brokerRole": role, "transactionTimeOut": "200", "transactionCheckInterval": "200"}
-    async with small_group(directory, members=plan.members, settings=settings) as (group, supervisor):
+    is_power = plan.interruption is Interruption.POWER
+    if is_power:
+        settings |= {"flushIntervalCommitLog": str(FLUSH_MS), "flushCommitLogLeastPages": "0"}
+    async with small_group(directory, members=plan.members, settings=settings, has_disks=is_power) as (
+        group, supervisor,
+    ):  # fmt: skip
         address, patient = group.name_server_address, ProducerSettings(send_timeout_ms=SEND_TIMEOUT_MS)
         transactions = TransactionProducer(address, "writers", answers_checks=False, settings=patient)
         consuming = ConsumerSettings(
@@ -134,15 +180,22 @@ async def run_services(plan: ServicePlan, directory: Path) -> list[str]:
         )
         async with Producer(address, settings=patient) as producer, transactions:
             load = ServiceLoad(producer, transactions, lambda: supervisor.master.address, seed=plan.seed)
-            async with PushConsumer(address, GROUP, topics={TOPIC: "*"}, handler=load.handle, settings=consuming):
-                for pause_s in plan.pauses_s:
-                    await load.send(MESSAGES_PER_KIND)
+
+            def consumer() -> PushConsumer:
+                return PushConsumer(address, GROUP, topics={TOPIC: "*"}, handler=load.handle, settings=consuming)
+
+            for pause_s in plan.pauses_s:
+                async with consumer():
+                    await load.send(MESSAGES_PER_KIND, plan.intents)
                     await asyncio.sleep(pause_s)
                     load.history.interrupted_ms = load.history.interrupted_ms or service_load.now_ms()
-                    is_clean = plan.interruption is Interruption.STOP
-                    load.history.crashes += not is_clean
-                    await replace_master(supervisor, group, is_clean=is_clean)
-                    await load.commit_open(MESSAGES_PER_KIND // 2)
+                    load.history.crashes += plan.interruption is not Interruption.STOP
+                    await replace_master(
+                        supervisor, group, interruption=plan.interruption, during_outage=load.begin_outage
+                    )
+                    await load.end_outage()
+                await load.commit_open(MESSAGES_PER_KIND // 2)
+            async with consumer():
                 return await load.finish()
 
 
@@ -187,3 +240,47 @@ async def judge_pops(seed: int, directory: Path) -> list[str]:
 
 async def _wait_for_acks(load: PopLoad, count: int) -> None:
     await wait_until(lambda: len(load.history.acks) > count, timeout_s=PATIENCE_S, what="acks")
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+RETENTION: Final = {
+    Rule.CONSUMED: {"deleteUnconsumed": "false"},
+    Rule.UNCONSUMED: {"deleteUnconsumed": "true"},
+}
+FREE_BYTES: Final = 64 << 20
+"""What is left of the disk, which is twice as large."""
+
+
+async def judge_retention(seed: int, directory: Path) -> list[str]:
+    """Delete log files while a slow consumer has consumed a part of them, and return the violations."""
+    chance = random.Random(f"{seed}/retention-plan")
+    rule = list(Rule)[seed % len(Rule)]
+    settings = {
+        "brokerRole": "ASYNC_MASTER", "cleanResourceInterval": "100", "mappedFileSizeCommitLog": str(FILE_BYTES),
+        "maxMessageSize": str(FILE_BYTES // 4), "diskMaxUsedSpaceRatio": "10", "diskSpaceCleanForciblyRatio": "10",
+        **RETENTION[rule],
+    }  # fmt: skip
+    patient = ProducerSettings(send_timeout_ms=SEND_TIMEOUT_MS)
+    async with small_group(directory, members=1, settings=settings, has_disks=True) as (group, supervisor):
+        disk, first = group[1].disk, group[1].store / "commitlog" / f"{0:020d}"
+        assert disk is not None
+        disk.fill(leave_bytes=FREE_BYTES)
+        async with Producer(group.name_server_address, settings=patient) as producer:
+            load = RetentionLoad(producer, lambda: supervisor.master.address, queues=QUEUES, seed=seed)
+            await load.join()
+            killed = chance.randrange(RETENTION_ROUNDS)
+            for number in range(RETENTION_ROUNDS):
+                await load.send(MESSAGES_PER_ROUND)
+                await load.consume(chance.random())
+                await asyncio.sleep(DELETION_PAUSE_S)
+                if number == killed:
+                    await replace_master(supervisor, group)
+            await load.finish()
+        if load.history.unanswered:
+            return retention_load.judge(load.history, rule)
+        try:
+            await wait_until(lambda: not first.exists(), timeout_s=PATIENCE_S, what="the deletion of the oldest file")
+        except TimeoutError as error:
+            raise RunIncomplete("no file was deleted, so that nothing was judged") from error
+        return retention_load.judge(load.history, rule)

@@ -1,4 +1,4 @@
-"""Delays, timers, recalls, transactions, tags and dead letters over stops, kills and promotions."""
+"""Delays, timers, recalls, transactions, tags and dead letters over stops, kills, promotions and power failures."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ ON_TIME = Copy(b"1", 1_010)
         (history_of(copies=(ON_TIME,)), ["invented"]),
         (history_of(sent(Intent.FAILING), copies=(ON_TIME,)), ["not a dead letter"]),
         (history_of(sent(Intent.FAILING), copies=(ON_TIME,), dead=Counter([b"1"])), []),
+        (history_of(sent(Intent.HELD), copies=(ON_TIME,)), ["not a dead letter"]),
         (history_of(DELAYED, copies=(ON_TIME,), of_wanted_tags=Counter()), ["filtered out"]),
         (history_of(sent(Intent.PLAIN, tag="blue"), copies=(ON_TIME,), of_wanted_tags=Counter([b"1"])), ["not wanted"]),
         (history_of(DELAYED, LATER, copies=(Copy(b"1", 5_500), Copy(b"2", 5_001))), ["late"]),
@@ -56,22 +57,30 @@ ON_TIME = Copy(b"1", 1_010)
         (history_of(sent(Intent.COMMITTED), copies=(ON_TIME,), refused=["b'1': no such transaction"]), ["refused"]),
     ],
     ids=["good", "lost", "unknown and lost", "early", "twice", "twice after a crash", "committed twice", "recalled",
-         "perhaps recalled", "rolled back", "open", "invented", "not dead", "dead", "filtered out", "not wanted",
-         "late", "late because of a kill", "all late", "refused"],
+         "perhaps recalled", "rolled back", "open", "invented", "not dead", "dead", "not taken back", "filtered out",
+         "not wanted", "late", "late because of a kill", "all late", "refused"],
 )  # fmt: skip
 def test_judge_of_services_finds_violations(history: ServiceHistory, kinds: list[str]) -> None:
     """The judge finds each kind of violation, and nothing in a history without one."""
     assert [text.partition(":")[0] for text in judge(history)] == kinds
 
 
-def test_three_seeds_in_turn_have_every_interruption() -> None:
-    """A run of three seeds stops, kills and replaces a master, and a seed always has the same plan."""
-    assert {service_plan(seed).interruption for seed in range(7, 10)} == set(Interruption)
+def test_four_seeds_in_turn_have_every_interruption() -> None:
+    """Runs of four seeds stop, kill and replace a master, and cut its power; a seed always has the same plan."""
+    assert {service_plan(seed).interruption for seed in range(7, 11)} == set(Interruption)
     assert service_plan(7) == service_plan(7)
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("seed", [3, 4, 5], ids=["stop", "kill", "promote"])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(4, id="stop"),
+        pytest.param(5, id="kill"),
+        pytest.param(6, id="promote"),
+        pytest.param(7, id="power", marks=[pytest.mark.needs_root, pytest.mark.needs_loop]),
+    ],
+)
 async def test_services_keep_their_promises_over_interruptions(seed: int, tmp_path: Path) -> None:
     """Messages that are delivered later arrive once and on time, or not at all, as their sender wants."""
     assert await run_services(service_plan(seed), tmp_path) == []

@@ -21,7 +21,7 @@ from gantry_histories.routes import Routes
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.offsets import OffsetResult, QueryConsumerOffset, QueueAddress, UpdateConsumerOffset
-from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage, PullResult
+from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, PullResult
 from gantry_wire.message import StoredMessage, decode_records
 
 TIMEOUT_MS: Final = 1_500
@@ -35,6 +35,7 @@ FORGET_SHARE: Final = 0.02
 """Share of the rounds before which it discards its offsets, and continues at those that the master has stored."""
 
 BYTES_MAX: Final = 1 << 20
+MESSAGES_MAX: Final = 128
 READ_RETRIES: Final = 60
 READ_PAUSE_S: Final = 0.5
 """How often, and after which pause, a reader of a whole queue asks again for messages that are not shown."""
@@ -57,16 +58,18 @@ class Pulled(NamedTuple):
 
 
 async def pull(
-    channel: Channel, group: str, queue: Queue, offset: int, timeout_ms: int = TIMEOUT_MS, *, subscription: str = "*"
-) -> Pulled:
+    channel: Channel, group: str, queue: Queue, offset: int, timeout_ms: int = TIMEOUT_MS, *, subscription: str = "*",
+    hold_ms: int = 0, messages_max: int = MESSAGES_MAX,
+) -> Pulled:  # fmt: skip
     """Pull the messages from ``offset`` on that fit into one reply. Raises ``RemotingError``.
 
-    ``subscription`` is the filter by tags that the broker applies; nothing is filtered here.
+    ``subscription`` is the filter by tags that the broker applies; nothing is filtered here. With ``hold_ms`` the
+    broker may hold a pull that finds nothing.
     """
     fields = PullMessage(
-        consumer_group=group, topic=queue.topic, queue_id=queue.number, queue_offset=offset, max_msg_nums=128,
-        sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, sub_version=0, subscription=subscription,
-        expression_type="TAG", max_msg_bytes=BYTES_MAX,
+        consumer_group=group, topic=queue.topic, queue_id=queue.number, queue_offset=offset, max_msg_nums=messages_max,
+        sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if hold_ms else 0), commit_offset=0, suspend_timeout_millis=hold_ms,
+        sub_version=0, subscription=subscription, expression_type="TAG", max_msg_bytes=BYTES_MAX,
     )  # fmt: skip
     reply = await channel.request(Command(code=RequestCode.PULL_MESSAGE, ext=fields.write()), timeout_ms)
     if "nextBeginOffset" not in reply.ext:
