@@ -1,8 +1,8 @@
 """Batches of rows that are edited together, so that a group is not rolled for each of them.
 
 A row joins a batch only if no other row edits its field differently, if no other row shows the same values, if not both
-it and another row change the memory limit (``SUMMED``), and if both sides of all rows together are valid specs. Its
-values must then be the same as if it were edited alone, or its test fails.
+it and another row change the memory limit of the same pods (``SUMMED``), and if both sides of all rows together are
+valid specs. Its values must then be the same as if it were edited alone, or its test fails.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ LEAVES = sorted({row.path for row in ROWS})
 SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
 """Fields of which several rows may be in one batch, since they edit different parts of them."""
 
-SUMMED = {"resources", "writeBuffer.medium", "writeBuffer.buffers", "writeBuffer.segmentSize"}
-"""The fields that a pod's memory limit is the sum of: at most one of them in a batch."""
+SUMMED = (
+    {"resources", "writeBuffer.medium", "writeBuffer.buffers", "writeBuffer.segmentSize"},
+    {"proxy.resources", "proxy.limits.clients", "proxy.limits.calls"},
+)
+"""The fields that decide the memory limit of a broker's pod, and of a proxy's: at most one of each in a batch."""
 
 
 class Batch(NamedTuple):
@@ -66,7 +69,9 @@ def fits(row: Row, batch: Batch) -> bool:
     if any(row.path == other.path and row.path not in SHARED for other in batch.rows):
         return False
     shown = {one[:2] for other in batch.rows for one in other.shown}
-    if shown & {one[:2] for one in row.shown} or (row.path in SUMMED and any(one.path in SUMMED for one in batch.rows)):
+    if shown & {one[:2] for one in row.shown}:
+        return False
+    if any(row.path in summed and any(one.path in summed for one in batch.rows) for summed in SUMMED):
         return False
     joined = Batch((*batch.rows, row))
     before, after = joined.before, joined.after
