@@ -58,6 +58,7 @@ from gantry_broker.server.pop.service import Pops
 from gantry_broker.server.pull import queries
 from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
+from gantry_broker.server.roles.backup_point import BackupPointFile
 from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_host import Host as RolesHost
@@ -295,7 +296,10 @@ def build_replication(
             broker=f"{settings.cluster_name}/{settings.broker_name}",
         ),
     )  # fmt: skip
-    orders = RoleOrders(roles)
+    backup_point = BackupPointFile(
+        disk, settings.store_path, write_tables=core.persistence.write_all, wall_ms=core.clock.wall_ms
+    )
+    orders = RoleOrders(roles, backup_point)
     return ReplicationLayer(
         replication=replication,
         send_path=send_path,

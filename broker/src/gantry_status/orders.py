@@ -150,8 +150,16 @@ class Lease(Order, frozen=True, kw_only=True, tag="lease"):
 
 
 @final
-class Flush(Order, frozen=True, tag="flush"):
-    """Flush everything that is written to the disk, and answer when that is done."""
+class Flush(Order, frozen=True, kw_only=True, tag="flush", omit_defaults=True):
+    """Flush everything that is written to the disk, and answer when that is done.
+
+    With ``backup`` the tables are written, too, and ``backup-point.json`` records the position: a copy of the volume
+    that is made after the answer has everything before ``flushed``. Refused by a broker without a role, and by one that
+    lacks log data. An earlier version of the broker answers ``Failed`` to an order with that field.
+    """
+
+    backup: Name = ""
+    """The name of the backup; empty for none."""
 
 
 @final

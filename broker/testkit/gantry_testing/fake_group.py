@@ -168,8 +168,8 @@ class FakeMember:
         self.received_orders.append(f"lease {renewed_ms} {duration_ms}")
         return await self.status()
 
-    async def flush(self) -> HaStatus:
-        self.received_orders.append("flush")
+    async def flush(self, backup: str = "") -> HaStatus:
+        self.received_orders.append(f"flush {backup}".rstrip())
         return await self.status()
 
     async def accept_loss(self, by: str) -> HaStatus:

@@ -77,6 +77,7 @@ async def test_every_order_reaches_its_method_and_is_answered(client: OrderClien
     promoted = await client.call(Promote(epoch=5, electable=[1, 3]))
     await client.call(Lease(renewed_ms=7, duration_ms=8))
     await client.call(Flush())
+    await client.call(Flush(backup="nightly"))
     drained = await client.call(Drain(timeout_ms=100))
     fenced = await client.call(Fence(epoch=6))
     followed = await client.call(Follow(epoch=7, master="127.0.0.1:20001"))
@@ -87,7 +88,8 @@ async def test_every_order_reaches_its_method_and_is_answered(client: OrderClien
     assert drained.is_draining
     assert fenced.role is HaRole.UNASSIGNED and followed.role is HaRole.SLAVE
     assert member.received_orders == [
-        *("promise 5", "promote 5", "lease 7 8", "flush", "drain", "fence 6", "follow 7 127.0.0.1:20001"),
+        *("promise 5", "promote 5", "lease 7 8", "flush", "flush nightly", "drain", "fence 6"),
+        "follow 7 127.0.0.1:20001",
     ]
 
 
@@ -107,7 +109,7 @@ async def test_failed_order_has_a_reason(
 ) -> None:
     """A broker whose disk fails answers before it exits."""
 
-    async def fails() -> HaStatus:
+    async def fails(backup: str = "") -> HaStatus:
         raise StoreFailed("fdatasync: Input/output error")
 
     monkeypatch.setattr(member, "flush", fails)

@@ -66,6 +66,9 @@ class Capability(StrEnum):
     RESIZE_VOLUMES = "resize_volumes"
     """Act as a storage driver that expands volumes."""
 
+    SNAPSHOT_VOLUMES = "snapshot_volumes"
+    """Make VolumeSnapshots, and claims from them."""
+
 
 OWN_NODES: Final = frozenset(Capability)
 """Nodes in namespaces on this machine have every capability."""

@@ -108,9 +108,9 @@ class ControlPlane:
         return [self.programs["dns"], "-conf", file]
 
     def volumes(self) -> list[str | Path]:
-        """Return the command line of the volume provisioner, which is part of this package."""
+        """Return the command line of the driver of volumes and snapshots, which is part of this package."""
         # `env`, because the hub has no environment of its own and the package is not installed.
-        run_it = (sys.executable, "-m", "gantry_cluster.provisioner", str(self.folder.root))
+        run_it = (sys.executable, "-m", "gantry_cluster.snapshotter", str(self.folder.root))
         return ["env", f"PYTHONPATH={CLUSTER}", *run_it]
 
 
@@ -132,6 +132,7 @@ def start_addons(plane: ControlPlane, hub: Machine, kubectl: list[str | Path]) -
     """Start the programs that need the API: DNS and the volume provisioner."""
     text = (CLUSTER / "addons.yaml").read_text()
     text = text.replace("$(DNS_SERVICE)", DNS_SERVICE).replace("$(HUB_ADDRESS)", HUB_ADDRESS)
+    text += "---\n" + (CLUSTER / "volume-snapshots.yaml").read_text()
     hub.run(*kubectl, "apply", "--server-side", "-f", "-", stdin=text)
     hub.spawn("dns", plane.dns(), plane.folder.logs / "dns.log")
     hub.spawn("volumes", plane.volumes(), plane.folder.logs / "volumes.log")

@@ -109,9 +109,9 @@ class ForwardedSidecars:
         """Return the topics of a sidecar's broker."""
         return await self._http.topics(await self._local_peer(peer))
 
-    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
         """Send an order to a sidecar. An order without an answer may have been executed, as always."""
-        await self._http.order(await self._local_peer(peer), order, expected)
+        return await self._http.order(await self._local_peer(peer), order, expected)
 
     # -- forwards ------------------------------------------------------------------------------------------------------
 

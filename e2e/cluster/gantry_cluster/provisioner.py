@@ -3,7 +3,8 @@
 It is a minimal storage driver. A claim of class `disk` whose pod has been scheduled to a node
 (`volume.kubernetes.io/selected-node`) gets a `local` volume there, bound to that node for ever. A volume that was
 released with `Delete` is deleted with its folder. The provisioner does not expand volumes: a test that needs expansion
-updates the volume itself, or reports a refusal, as a driver would.
+updates the volume itself, or reports a refusal, as a driver would. `snapshotter` runs it, and fills volumes from
+snapshots.
 
 The volume is `local` and not `hostPath`, because only the former gets the pod's `fsGroup`.
 """
@@ -12,14 +13,11 @@ from __future__ import annotations
 
 import http.client
 import shutil
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from gantry_cluster.api import Api, Object
 from gantry_cluster.errors import ApiRefused
-from gantry_cluster.paths import Folder
 
 PROVISIONER = "gantry.dev/disk"
 CLASS = "disk"
@@ -84,8 +82,14 @@ def node_of(volume: Object) -> str:
     return str(term["matchExpressions"][0]["values"][0])
 
 
-def provision(api: Api, disk_of: Callable[[str], Path | None]) -> None:
-    """Create a volume for every waiting claim, and delete released volumes, on nodes that have a disk here."""
+def provision(
+    api: Api, disk_of: Callable[[str], Path | None], fill: Callable[[Object, Path], bool] = lambda claim, path: True
+) -> None:
+    """Create a volume for every waiting claim, and delete released volumes, on nodes that have a disk here.
+
+    ``fill`` fills the folder of a new volume, and returns False to try again later.
+    """
+    made = {volume["metadata"]["name"] for volume in api.items(VOLUMES)}
     for claim in filter(is_wanted, api.items(CLAIMS)):
         metadata = claim["metadata"]
         disk = disk_of(metadata["annotations"][SELECTED_NODE])
@@ -93,6 +97,8 @@ def provision(api: Api, disk_of: Callable[[str], Path | None]) -> None:
             continue
         path = disk / f"pvc-{metadata['uid']}"
         path.mkdir(parents=True, exist_ok=True)
+        if path.name in made or not fill(claim, path):
+            continue  # it exists, but Kubernetes has not bound it yet, or it cannot be filled yet
         try:
             api.create(VOLUMES, volume_for(claim, path))
         except ApiRefused as refusal:
@@ -105,19 +111,3 @@ def provision(api: Api, disk_of: Callable[[str], Path | None]) -> None:
         api.delete(f"{VOLUMES}/{volume['metadata']['name']}")
         if path.is_relative_to(disk):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def main() -> None:
-    """Provision volumes in an endless loop. An API server that is down is no reason to stop, because tests stop it."""
-    folder = Folder(Path(sys.argv[1]))
-    api = Api.of(folder)
-    while True:
-        try:
-            provision(api, folder.disk)
-        except (OSError, http.client.HTTPException, ApiRefused) as error:
-            print(f"failed to provision volumes, will retry: {error}", flush=True)
-        time.sleep(POLL_SECONDS)
-
-
-if __name__ == "__main__":
-    main()

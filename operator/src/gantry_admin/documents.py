@@ -133,6 +133,10 @@ class RoleDocument(Document):
     acks_needed: int | None = Field(description="How many slaves a send waits for; null if it is unknown.")
     acked: int | None
     """The offset up to which enough slaves have the log."""
+    flushed: int | None = None
+    """The end of the bytes of its log that are on the disk."""
+    last_epoch: int = 0
+    """The epoch of the last record in its log."""
     dispatched: int | None
     """The offset up to which the queues are built."""
     master: str | None

@@ -87,6 +87,13 @@ class DrainBody(OrderBody):
     operator of an earlier version names the field `goes_on`."""
 
 
+class FlushBody(OrderBody):
+    """An order to flush, which may mark the point of a backup."""
+
+    backup: Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9._-]*$")] = ""
+    """The name of the backup; empty for none."""
+
+
 class PromisedDocument(Document):
     """The answer to a promise, which is on disk."""
 

@@ -23,6 +23,7 @@ from gantry_cli.group.documents import (
 )
 from gantry_cli.ha.group import MembersDocument
 from gantry_cli.ha.promote import PromotionDocument
+from gantry_cli.kube.backups import BackupDocument
 from gantry_cli.kube.documents import ClusterGroupStatus, KubeExplainDocument
 from gantry_cli.local.group_status import ExplainDocument
 from gantry_cli.messages.documents import MessageDocument, ReceiptDocument
@@ -39,6 +40,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry promote": OrderDocument,
     "gantry fence": OrderDocument,
     "gantry restore": OrderDocument,
+    "gantry backup": BackupDocument,
     "gantry topic list": list[str],
     "gantry topic create": TopicCreatedDocument,
     "gantry topic delete": TopicDeletedDocument,
@@ -79,4 +81,5 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "kubectl gantry promote": OrderDocument,
     "kubectl gantry fence": OrderDocument,
     "kubectl gantry restore": OrderDocument,
+    "kubectl gantry backup": BackupDocument,
 }

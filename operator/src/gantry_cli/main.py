@@ -39,7 +39,12 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
         "fence": CommandEntry(
             "gantry_cli.kube.commands", "fence", "Stop sends to a shard in a cluster, and keep its master."
         ),
-        "restore": CommandEntry("gantry_cli.kube.commands", "restore", "Start a shard with its present volumes."),
+        "restore": CommandEntry(
+            "gantry_cli.kube.commands",
+            "restore",
+            "Start a shard with its volumes, or restore a backup.",
+        ),
+        "backup": CommandEntry("gantry_cli.kube.commands", "backup", "Make a backup of a group in a cluster."),
         "kill": CommandEntry("gantry_cli.local.commands", "kill", "Kill or suspend a process of the local group."),
         "down": CommandEntry("gantry_cli.local.commands", "down", "Stop what `gantry up` started."),
         "nameserver": CommandEntry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from gantry_spec.backups import SNAPSHOT_API
 from gantry_spec.cluster_objects import Kind as Kind
 from gantry_spec.manifest.group import API_VERSION
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS
@@ -42,6 +43,7 @@ STATEFUL_SETS: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENTS: Final = Kind("apps/v1", "Deployment", "deployments")
 LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 BUDGETS: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+SNAPSHOTS: Final = Kind(SNAPSHOT_API, "VolumeSnapshot", "volumesnapshots")
 POLICIES: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 ROLES: Final = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
@@ -52,7 +54,7 @@ PIPELINES: Final = tuple(Kind(API_VERSION, kind.name, kind.plural) for kind in P
 
 KINDS: Final = (
     *(GROUPS, PODS, NODES, CLAIMS, VOLUMES, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, ACCOUNTS, STATEFUL_SETS, LEASES),
-    *(BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES, JOBS, CRON_JOBS, DEPLOYMENTS),
+    *(SNAPSHOTS, BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES, JOBS, CRON_JOBS, DEPLOYMENTS),
     *PIPELINES,
 )
 _BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in KINDS}

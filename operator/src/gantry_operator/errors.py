@@ -1,7 +1,7 @@
 """Errors of the API server and of sidecars. The docstring of each leaf tells its caller what to do.
 
 OperatorError
-    SettingsError
+    SettingsError  NoBackupSource
     ApiError       Conflict  NotFound  Forbidden  NamespaceTerminating  InvalidObject  Unavailable  NotLeader
     SidecarError   SidecarRefused  SidecarUnauthorized  SidecarUnavailable
 """
@@ -19,6 +19,11 @@ class OperatorError(Exception):
 @final
 class SettingsError(OperatorError):
     """An option is invalid, or a file or the Secret with the operator's key cannot be used. The text names it."""
+
+
+@final
+class NoBackupSource(OperatorError):
+    """A shard has no volume now of which a backup can be made. Try again later."""
 
 
 # -- the API server ----------------------------------------------------------------------------------------------------

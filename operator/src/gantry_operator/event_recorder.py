@@ -51,6 +51,13 @@ RESIZED: Final = "BrokerResized"
 """The event reason where CPU or memory of a running broker is changed."""
 
 
+BACKED_UP: Final = "BackupCompleted"
+"""The event reason where the snapshots of a backup are ready."""
+
+BACKUP_FAILED: Final = "BackupFailed"
+"""The event reason where a backup cannot be made now."""
+
+
 class Event(NamedTuple):
     """An event of a resource that is not recorded yet."""
 

@@ -16,12 +16,23 @@ from typing import Any, ClassVar, Final, final
 
 import msgspec
 
-from gantry_operator.api import DEPLOYMENTS, NODES, SERVICES, Object, ObjectRef, annotations_of, manifest_of
+from gantry_operator.api import (
+    DEPLOYMENTS,
+    NODES,
+    SERVICES,
+    Object,
+    ObjectRef,
+    annotations_of,
+    manifest_of,
+    ref_of,
+    uid_of,
+)
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import format_time
 from gantry_operator.errors import ApiError
 from gantry_operator.event_recorder import REQUEST_DROPPED, RESIZED, Event, event_of
 from gantry_operator.execute.applier import Applier
+from gantry_operator.execute.backups import BackupRound, GroupBackups
 from gantry_operator.execute.leases import LeaseWriter
 from gantry_operator.execute.pruner import Pruner
 from gantry_operator.execute.resizer import Resizer
@@ -40,18 +51,20 @@ from gantry_operator.objects import (
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
+from gantry_operator.observe.restored import restored_condition, restored_shards
 from gantry_operator.proxy_report import proxy_condition, proxy_event, proxy_status
 from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import StatusFacts, is_worth_a_write, refusal_condition, status_of
 from gantry_operator.tokens import GroupSecret
 from gantry_spec import actions as act
+from gantry_spec.backups import RESTORED_END
 from gantry_spec.decide import decide
 from gantry_spec.decide.decision import Condition, Decision
 from gantry_spec.explain import explain
 from gantry_spec.lease import DURATION_MS
 from gantry_spec.ledger import Ledger
-from gantry_spec.manifest.annotations import GroupRequests, read_requests, without_disk_replacement
+from gantry_spec.manifest.annotations import GroupRequests, read_requests, without_backup, without_disk_replacement
 from gantry_spec.manifest.group import BrokerGroup, Spec
 from gantry_spec.manifest.parts import Medium
 from gantry_spec.manifest.quantities import quantity_bytes
@@ -111,6 +124,9 @@ class GroupReconciler:
         self._leases: Final = LeaseWriter(context.api, context.clock, context.cache.put)
         self._applier: Final = Applier(key, context.cache, context.api, context.clock)
         self._pruner: Final = Pruner(key, context.cache, context.api, context.clock)
+        self._backups: Final = GroupBackups(
+            self.observer.objects, context.api, context.sidecars, context.clock, lambda: self.observed, wake_now
+        )
         self._secret: Final = GroupSecret(self.observer.objects, context.api, context.clock)
         self._scheduler: Final = ActionScheduler(
             self.observer.objects,
@@ -145,6 +161,7 @@ class GroupReconciler:
         if not requests.is_paused:
             await self._execute(group, token)
             await self._end_disk_requests(document, requests)
+            await self._back_up(document, group, requests, token)
         is_busy = any(not isinstance(action, act.Wait) for action in self.decision.actions) or self._scheduler.is_busy
         pause_s = BUSY_S if is_busy else TICK_S
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
@@ -158,8 +175,10 @@ class GroupReconciler:
     async def settle(self) -> None:
         """Wait until no action is under way."""
         await self._scheduler.settle()
+        await self._backups.settle()
 
     async def close(self) -> None:
+        await self._backups.close()
         await self._scheduler.close()
 
     # -- desired objects -----------------------------------------------------------------------------------------------
@@ -219,6 +238,32 @@ class GroupReconciler:
             text = f"shard {shard}: the request to replace the disk of member {member}, which runs on it, is removed"
             self._events.append(Event(REQUEST_DROPPED, text))
 
+    async def _back_up(self, document: Object, group: BrokerGroup, requests: GroupRequests, token: str) -> None:
+        """Continue the backups, unless no broker runs, and remove a request that is complete."""
+        created_at = str(document["metadata"].get("creationTimestamp", ""))
+        if not requests.is_hibernated:
+            manifest, before = document.get("spec") or {}, document.get("status") or {}
+            self._backups.step(BackupRound(group, token, requests.backup, created_at, manifest, before))
+        await self._record_restored()
+        self._events += self._backups.take_events()
+        if requests.backup and requests.backup == self._backups.done_request:
+            change = without_backup(annotations_of(document), requests.backup)
+            try:
+                await patch_requests(self._context.api, document, change)
+            except ApiError:
+                return  # the next round repeats it
+
+    async def _record_restored(self) -> None:
+        """Record where the logs of copied volumes ended, before the group adds messages."""
+        for one in restored_shards(self.observer.objects, self.observed):
+            if one.end is not None and not one.is_recorded:
+                change = {"metadata": {"annotations": {RESTORED_END: str(one.end)}}}
+                try:
+                    claim = await self._context.api.patch(ref_of(one.claim), change, uid=uid_of(one.claim))
+                except ApiError:
+                    continue  # the next round repeats it
+                self.observer.objects.cache.put(claim)
+
     def _executed(self, action: act.Action, refusal: str) -> None:
         self._context.metrics.record_action(type(action).__name__, is_done=not refusal)
         event = None if refusal else event_of(action)
@@ -238,10 +283,13 @@ class GroupReconciler:
         event = proxy_event(proxies, before)
         if event is not None:
             self._events.append(event)
-        more = [*more, huge_pages_condition(group.spec, objects.cache), proxies, self._resizer.condition()]
+        resized, backed_up = self._resizer.condition(), self._backups.condition(before)
+        restored = restored_condition(objects, self.observed)
+        more = [*more, huge_pages_condition(group.spec, objects.cache), proxies, resized, backed_up, restored]
         conditions = [one for one in more if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
-        facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions, proxy)
+        backup = self._backups.status(before)
+        facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions, proxy, backup)
         now = format_time(self._context.clock.wall())
         status: dict[str, Any] = msgspec.to_builtins(status_of(facts, before, now))
         return status

@@ -79,8 +79,11 @@ class Sidecars(Protocol):
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         """Return the present status of the broker, with the field names of the control socket."""
 
-    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
-        """Send an order; with ``expected`` it is executed only if the broker's state still matches."""
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
+        """Send an order; with ``expected`` it is executed only if the broker's state still matches.
+
+        Return the state of the broker afterwards, as far as the sidecar reports it.
+        """
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         """Return the document of the broker's topics."""
@@ -103,14 +106,14 @@ class HttpSidecars(HttpClient):
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         return await self._ask(peer, "GET", "/v1/topics?limit=1000", None, self._status_timeout_s)
 
-    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
         name, body = request_of(order, expected)
         timeout_s = self._order_timeout_s + (order.timeout_ms / 1000 if isinstance(order, Drain) else 0)
         query: dict[str, object] = {"timeout_ms": int(self._order_timeout_s * 900)}
         if peer.broker_name and peer.member is not None:
             query |= {"broker_name": peer.broker_name, "broker_id": peer.member}
         path = f"/v1/role/{name}?{urlencode(query)}"
-        await self._ask(peer, "POST", path, body, timeout_s)
+        return await self._ask(peer, "POST", path, body, timeout_s)
 
     async def _ask(
         self, peer: Peer, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float

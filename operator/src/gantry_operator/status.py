@@ -1,7 +1,7 @@
 """The status of a group, made from a decision and its observations, and when to write it. Pure.
 
     written at once       changes of conditions, the phase, the generation, the number of ready shards, masters, epochs,
-                          fences, actions and the reasons that block them, and of proxies
+                          fences, actions and the reasons that block them, of proxies, and of backups
     at most every 10 s    all other changes: of byte bands, lags, messages, and the forecast for the loss of a master
 
 Exact byte counts are in `gantry status` and the metrics; as fields of the status they would cause a write in each
@@ -25,7 +25,15 @@ from gantry_spec.explain import Outlook
 from gantry_spec.gate import check_durability
 from gantry_spec.ledger import Fault, Ledger, band_of, worst_band
 from gantry_spec.manifest.group import BrokerGroup, Spec
-from gantry_spec.manifest.status import Condition, DecisionStatus, DurabilityStatus, ProxyStatus, ShardStatus, Status
+from gantry_spec.manifest.status import (
+    BackupStatus,
+    Condition,
+    DecisionStatus,
+    DurabilityStatus,
+    ProxyStatus,
+    ShardStatus,
+    Status,
+)
 from gantry_spec.observed import ObservedGroup, ObservedShard
 
 WRITE_MS: Final = 10_000
@@ -52,6 +60,7 @@ class StatusFacts(NamedTuple):
     """Conditions in addition to those of the decision."""
 
     proxy: ProxyStatus = ProxyStatus()
+    backup: BackupStatus = BackupStatus()
 
 
 def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status:
@@ -78,6 +87,7 @@ def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status
         at_risk=worst_band(one.durability.at_risk for one in wanted),
         each_shard=shards,
         proxy=facts.proxy,
+        backup=facts.backup,
         conditions=conditions,
     )
 
@@ -153,7 +163,7 @@ def urgent_part(status: Mapping[str, Any]) -> Any:
         )
         for one in status.get("eachShard") or []
     ]
-    summary = [status.get(name) for name in ("phase", "observedGeneration", "ready", "proxy")]
+    summary = [status.get(name) for name in ("phase", "observedGeneration", "ready", "proxy", "backup")]
     return conditions, shards, summary
 
 

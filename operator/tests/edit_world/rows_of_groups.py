@@ -128,8 +128,11 @@ LOSS: Final = (
     decision_row("failover.maxDataLossBytes", "0", "1Gi"),
     decision_row("failover.after", "5s", "30s"),
     decision_row("failover.switchback", False, True),
+    decision_row("backup.schedule", "", "*/2 * * * *"),
+    decision_row("backup.keep", 7, 1),
+    decision_row("backup.snapshotClassName", "", "fast"),
 )  # fmt: skip
-"""Rows about limits of loss, which only decisions use."""
+"""Rows about limits of loss and about backups, which only decisions use."""
 
 ACCESS: Final = (
     edit_row(

@@ -11,8 +11,21 @@ from typing import Any, Final
 
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster, ResizeAnswer
 
-from gantry_operator.api import CLAIMS, EVENTS, NODES, STATEFUL_SETS, VOLUMES, Kind, ObjectRef, annotations_of, uid_of
+from gantry_operator.api import (
+    CLAIMS,
+    EVENTS,
+    NODES,
+    SNAPSHOTS,
+    STATEFUL_SETS,
+    VOLUMES,
+    Kind,
+    ObjectRef,
+    annotations_of,
+    uid_of,
+)
 from gantry_operator.objects import names
+from gantry_spec.backups import POINT_ANNOTATION, RESTORED_FROM, backups_of
+from gantry_spec.manifest.annotations import RESTORE
 
 IsDone = Callable[[], bool]
 
@@ -20,7 +33,7 @@ PAIR: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.examp
 """A master and a slave, whose ack is needed."""
 
 THREE: Final = PAIR | {"slaves": 2}
-KEPT_AFTER_DELETION: Final[tuple[Kind, ...]] = (CLAIMS, VOLUMES, NODES, EVENTS)
+KEPT_AFTER_DELETION: Final[tuple[Kind, ...]] = (CLAIMS, VOLUMES, NODES, EVENTS, SNAPSHOTS)
 
 
 @dataclass(frozen=True)
@@ -230,6 +243,45 @@ OPERATIONS["deletion, volumes kept"] = Operation(delete_group, THREE, is_healthy
 OPERATIONS["deletion, volumes deleted"] = Operation(
     delete_group, THREE | {"storage": {"retain": "Never"}}, is_healthy_after=False
 )
+
+
+# -- backups -----------------------------------------------------------------------------------------------------------
+
+
+@operation(spec=PAIR | {"shards": 2}, nodes=4, staying=(1, 2))
+def backup(cluster: ModelCluster) -> IsDone:
+    """Make a backup that a person requests: one snapshot of each shard."""
+    cluster.annotate(backup="nightly")
+    return lambda: (
+        [(one.name, one.is_complete) for one in backups_of(cluster.api.of_kind(SNAPSHOTS))] == [("nightly", True)]
+        and not annotations_of(cluster.group)
+    )
+
+
+def lose_group_with_backup(cluster: ModelCluster) -> IsDone:
+    """Make a backup. Then lose everything but the snapshot, and create the group from it, as the command does."""
+    is_made = backup(cluster)
+
+    def is_created() -> bool:
+        if not is_made():
+            return False
+        cluster.delete(and_all_but=(SNAPSHOTS, NODES))
+        cluster.shards.clear()
+        (snapshot,) = cluster.api.of_kind(SNAPSHOTS)
+        origin = {RESTORED_FROM: f"{GROUP}/nightly", POINT_ANNOTATION: annotations_of(snapshot)[POINT_ANNOTATION]}
+        head = {"name": f"data-{GROUP}-0-master-0", "namespace": NAMESPACE, "annotations": origin}
+        source = {"kind": SNAPSHOTS.name, "name": snapshot["metadata"]["name"]}
+        cluster.api.put({"apiVersion": "v1", "kind": CLAIMS.name, "metadata": head, "spec": {"dataSource": source}})
+        cluster.recreate(PAIR, annotations={RESTORE: "0"})
+        return True
+
+    return is_created
+
+
+@operation(spec=PAIR, is_new=True, before=lose_group_with_backup)
+def restore_of_a_backup(cluster: ModelCluster) -> IsDone:
+    """The claim of the first member is made from a snapshot, and the shard starts with it."""
+    return lambda: cluster.master(0) == 1 and RESTORE not in annotations_of(cluster.group)
 
 
 def electable(cluster: ModelCluster) -> set[int]:

@@ -182,9 +182,9 @@ class Ports:
         self._require_life()
         return await self._cluster.topics(peer)
 
-    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
         what = f"{type(order).__name__} {peer.host}"
-        await self._make(what, lambda: self._cluster.order(peer, order, expected), {
+        return await self._make(what, lambda: self._cluster.order(peer, order, expected), {
             Fault.CONFLICT: SidecarRefused("injected (409)"),
             Fault.INVALID: SidecarRefused("injected (422)"),
             Fault.THROTTLED: SidecarUnavailable("injected (429)"),

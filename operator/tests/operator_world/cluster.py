@@ -8,7 +8,7 @@ promotion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from operator_world.fake_kubernetes import FakeKubernetes, copied
 from operator_world.pod_shard import PodShard
-from spec_world.brokers import Refused
+from spec_world.brokers import Refused, Store
 
 from gantry_operator.api import (
     CLAIMS,
@@ -24,8 +24,10 @@ from gantry_operator.api import (
     LEASES,
     NODES,
     PODS,
+    SNAPSHOTS,
     STATEFUL_SETS,
     VOLUMES,
+    Kind,
     Object,
     ObjectRef,
     annotations_of,
@@ -33,6 +35,7 @@ from gantry_operator.api import (
     ref_of,
     uid_of,
 )
+from gantry_operator.clock import format_time
 from gantry_operator.errors import SidecarRefused, SidecarUnavailable
 from gantry_operator.objects import names
 from gantry_operator.sidecars import Peer
@@ -122,6 +125,15 @@ class ModelCluster:
         self.delayed_messages = 0
         """The delayed messages that every master reports as left."""
 
+        self.has_snapshotter = True
+        """Whether a driver copies the volumes of new snapshots."""
+
+        self.snapshot_ms = 2_000
+        """How long the driver takes for a snapshot."""
+
+        self.snapshots: Final[dict[str, Store]] = {}
+        """The copies of stores, by the uid of the snapshot."""
+
         self._addresses = 0
         self._claims_to_delete: Final[set[tuple[str, str]]] = set()
         """The pods whose claims are deleted after them."""
@@ -157,17 +169,17 @@ class ModelCluster:
         group["metadata"]["annotations"] = annotations
         self.api.put(group)
 
-    def delete(self) -> None:
-        """Delete the group: its objects are deleted, pods gracefully, and volumes stay."""
+    def delete(self, and_all_but: Sequence[Kind] = (CLAIMS, VOLUMES, NODES, SNAPSHOTS)) -> None:
+        """Delete the group: its objects are deleted, pods gracefully, and volumes and snapshots stay."""
         for pod in self.pods():
             shard, member = self.place(pod)
             self.shards[shard].stop_broker(member)
-        for place in [place for place in self.api.objects if place.kind not in (CLAIMS, VOLUMES, NODES)]:
+        for place in [place for place in self.api.objects if place.kind not in and_all_but]:
             self.api.remove(place)
 
-    def recreate(self, spec: Mapping[str, Any]) -> None:
+    def recreate(self, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None) -> None:
         """Create a group of the same name again, which is another one to Kubernetes."""
-        head = {"name": GROUP, "namespace": NAMESPACE}
+        head = {"name": GROUP, "namespace": NAMESPACE} | ({"annotations": dict(annotations)} if annotations else {})
         self.api.put({"apiVersion": GROUPS.api_version, "kind": GROUPS.name, "metadata": head, "spec": dict(spec)})
 
     # -- machines ------------------------------------------------------------------------------------------------------
@@ -291,9 +303,42 @@ class ModelCluster:
                 prefix, _, ordinal_text = pod["metadata"]["name"].rpartition("-")
                 if prefix == name and int(ordinal_text) >= replicas:
                     self._delete_surplus_pod(home, pod)
+        self._run_snapshotter()
         for place in [place for place in self._claims_to_delete if self.api.found(PODS, *place) is None]:
             self._claims_to_delete.discard(place)
             self.api.remove(ObjectRef(CLAIMS, place[0], f"data-{place[1]}"))
+
+    def _restore_volume(self, fleet: PodShard, claim: Object) -> None:
+        """Fill the volume of a claim that is made from a snapshot, as it would be after a power loss."""
+        source = claim["spec"].get("dataSource")
+        if source is None or uid_of(claim) in fleet.stores:
+            return
+        snapshot = self.api.found(SNAPSHOTS, NAMESPACE, source["name"])
+        assert snapshot is not None, f"{source} does not exist"
+        store = fleet.stores[uid_of(claim)] = copied(self.snapshots[uid_of(snapshot)])
+        del store.log[store.flushed :]
+
+    def _run_snapshotter(self) -> None:
+        """Copy the volume of a new snapshot, and report it as ready after a while."""
+        for snapshot in self.api.of_kind(SNAPSHOTS):
+            uid, source = uid_of(snapshot), snapshot["spec"]["source"]["persistentVolumeClaimName"]
+            if "creationTimestamp" not in snapshot["metadata"]:
+                snapshot["metadata"]["creationTimestamp"] = format_time(self.clock.wall())
+                self.api.put(snapshot)
+            elif not self.has_snapshotter:
+                continue
+            elif uid not in self.snapshots:
+                claim = self.api.found(CLAIMS, NAMESPACE, source)
+                assert claim is not None, f"{source} does not exist"
+                stores = next(one.stores for one in self.shards.values() if uid_of(claim) in one.stores)
+                self.snapshots[uid] = copied(stores[uid_of(claim)])
+                created_at = snapshot["metadata"]["creationTimestamp"]
+                snapshot["status"] = {"readyToUse": False, "restoreSize": "20Gi", "creationTime": created_at}
+                snapshot["status"]["begunMs"] = self.clock.ms
+                self.api.put(snapshot)
+            state = snapshot.get("status") or {}
+            if state and not state["readyToUse"] and self.clock.ms - state["begunMs"] >= self.snapshot_ms:
+                self.api.put(snapshot | {"status": state | {"readyToUse": True}})
 
     def _delete_surplus_pod(self, home: Object, pod: Object) -> None:
         """Delete a pod that its StatefulSet no longer creates, and its claim if the present policy says so."""
@@ -348,6 +393,7 @@ class ModelCluster:
         elif not deleted and not pod["status"].get("podIP"):
             claim = self._claim_of(pod)
             self.orphaned_brokers.discard((shard, member))
+            self._restore_volume(fleet, claim)
             fleet.start_broker(member, uid_of(claim))
             self._addresses += 1
             pod["status"] = {"phase": "Running", "podIP": f"10.0.{self._addresses // 250}.{self._addresses % 250}"}
@@ -467,12 +513,13 @@ class ModelCluster:
         system = {SCHEDULE_TOPIC: self.delayed_messages}
         return {"source": "broker", "left_out": 0, "topics": topics, "system_messages": system}
 
-    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
         shard, member = self._reach(peer)
         try:
             self.shards[shard].execute_order(member, order, expected)
         except Refused as error:
             raise SidecarRefused(str(error)) from error
+        return self.shards[shard].status(member)
 
     def _reach(self, peer: Peer) -> names.PodPlace:
         for pod in self.pods():

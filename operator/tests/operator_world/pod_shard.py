@@ -117,6 +117,8 @@ class PodShard(Fleet):
                 broker.fence(epoch)
             case orders.Drain(withdraw=withdraw, clients_only=clients_only):
                 broker.drain(withdraw=withdraw, clients_only=clients_only)
+            case orders.Flush():
+                self.flush(member)
         self.acknowledge()
 
     def _check(self, broker: Broker, epoch: int, expected: Expected) -> None:

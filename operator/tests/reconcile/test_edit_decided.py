@@ -17,7 +17,8 @@ from edit_world.table import ROWS
 from operator_world.cluster import NAMESPACE
 from operator_world.simulation import ASYNC, SYNC, Simulation
 
-from gantry_operator.api import CLAIMS, uid_of
+from gantry_operator.api import CLAIMS, SNAPSHOTS, uid_of
+from gantry_spec.backups import backups_of
 from gantry_spec.manifest.reading import group_of
 
 MODELLED = [row for row in ROWS if any(shown.source is Source.MODEL for shown in row.shown)]
@@ -82,6 +83,21 @@ async def disks_and_copies_stop(simulation: Simulation) -> str:
     return f"DurabilityMet={conditions['DurabilityMet']}"
 
 
+async def minutes_pass(simulation: Simulation) -> str:
+    """Return how many complete backups there are after a few minutes."""
+    await run_rounds(simulation, 250.0)
+    made = [one for one in backups_of(simulation.cluster.api.of_kind(SNAPSHOTS)) if one.is_complete]
+    return "several backups" if len(made) > 1 else f"{len(made)} backups"
+
+
+async def backup_is_requested(simulation: Simulation) -> str:
+    """Return the class of the snapshot."""
+    simulation.cluster.annotate(backup="first")
+    await run_rounds(simulation, SOON_S)
+    (snapshot,) = simulation.cluster.api.of_kind(SNAPSHOTS)
+    return f"class {snapshot['spec'].get('volumeSnapshotClassName', 'of the driver')}"
+
+
 def edit(simulation: Simulation, fields: Fields) -> None:
     """Edit the group; the checker of invariants and the brokers that start from now on use the new spec."""
     simulation.cluster.edit(**fields)
@@ -103,6 +119,9 @@ EVENTS_BY_FIELD: dict[str, tuple[dict[str, Any], Event, str, str]] = {
     "failover.maxDataLossBytes": (ASYNC, master_is_cut_off, "never", "late"),
     "failover.after": (TWO_SLAVES, master_is_cut_off, "soon", "late"),
     "failover.switchback": (TWO_SLAVES, role_is_moved, "member 2", "member 1"),
+    "backup.schedule": (SYNC, minutes_pass, "0 backups", "several backups"),
+    "backup.keep": (SYNC | {"backup": {"schedule": "* * * * *"}}, minutes_pass, "several backups", "1 backups"),
+    "backup.snapshotClassName": (SYNC, backup_is_requested, "class of the driver", "class fast"),
 }  # fmt: skip
 """By leaf: the group, the event, and the results with the value before and the value after."""
 

@@ -508,13 +508,14 @@ class SlowSidecars:
 
     topics = status
 
-    async def order(self, peer: Peer, order: orders.AnyOrder, expected: Expected | None = None) -> None:
+    async def order(self, peer: Peer, order: orders.AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
         member = 1 if isinstance(order, orders.Drain) else 2
         self.given_orders.append(member)
         if self.refuses:
             raise SidecarRefused(self.refuses)
         if member in self.free:
             await self.free[member].wait()
+        return {}
 
 
 async def test_hanging_broker_delays_no_other_and_gets_no_second_order() -> None:
@@ -597,10 +598,11 @@ class MasterOfRemovedShard(SlowSidecars):
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         return {"role": "MASTER", "wrote": self.wrote, "is_draining": self.is_draining}
 
-    async def order(self, peer: Peer, order: orders.AnyOrder, expected: Expected | None = None) -> None:
+    async def order(self, peer: Peer, order: orders.AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
         assert isinstance(order, orders.Drain), f"expected a drain, got {order}"
         self.wrote += self.comes
         self.is_draining = True
+        return {}
 
 
 @pytest.mark.parametrize("comes", [0, 1_000], ids=["nothing came", "a message came at the last"])

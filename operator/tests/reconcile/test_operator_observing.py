@@ -314,7 +314,7 @@ class FakeSidecars:
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         raise SidecarUnavailable("no request is expected")
 
-    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> Mapping[str, Any]:
         raise AssertionError("unexpected order during an observation")
 
 

@@ -56,7 +56,7 @@ class Orders(Protocol):
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus: ...
 
-    async def flush(self) -> HaStatus: ...
+    async def flush(self, backup: str = "") -> HaStatus: ...
 
     async def accept_loss(self, by: str) -> HaStatus: ...
 
@@ -91,7 +91,7 @@ async def _call(orders: Orders, order: AnyOrder) -> AnyAnswer:
         case Lease():
             return await orders.lease(order.renewed_ms, order.duration_ms)
         case Flush():
-            return await orders.flush()
+            return await orders.flush(order.backup)
         case AcceptLoss():
             return await orders.accept_loss(order.by)
 

@@ -21,6 +21,7 @@ from gantry_admin.order_documents import (
     DemoteBody,
     DrainBody,
     FenceBody,
+    FlushBody,
     PromiseBody,
     PromisedDocument,
     PromoteBody,
@@ -46,6 +47,7 @@ from gantry_status.orders import (
 
 ORDER_REFUSALS = refusals(400, 401, 403, 409, 413, 422, 502, 503, 504)
 ORDER_TIMEOUT_MS = 30_000
+NO_BACKUP = FlushBody()
 NOW_TIMEOUT_MS_MAX = 10_000
 """The longest time that a request may give the broker to report its role."""
 
@@ -168,9 +170,14 @@ async def drain(
 
 
 @router.post("/flush", responses=ORDER_REFUSALS)
-async def flush(request: Request, sidecar: TheSidecar, caller: Orderer, options: Options) -> RoleDocument:
-    """Flush all data that has been written so far to the disk."""
-    return _role(await _order(request, sidecar, caller, Flush(), options))
+async def flush(
+    request: Request, sidecar: TheSidecar, caller: Orderer, options: Options, body: FlushBody = NO_BACKUP
+) -> RoleDocument:
+    """Flush all data that has been written so far to the disk; with `backup`, record the point of a backup, too.
+
+    A copy of the volume that is made afterwards has everything up to `flushed` of the answer.
+    """
+    return _role(await _order(request, sidecar, caller, Flush(backup=body.backup), options))
 
 
 def _check(body: PromoteBody) -> Check | None:

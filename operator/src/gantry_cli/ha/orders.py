@@ -236,12 +236,22 @@ def drain(path: Path, timeout_s: float, form: OutputFormat) -> None:
     show_answer(send_order(path, Drain(timeout_ms=int(timeout_s * 1000))), form)
 
 
-@click.command(epilog=examples(("gantry ha flush --socket PATH", "before a snapshot of the volume is taken")))
+@click.command(
+    epilog=examples(
+        ("gantry ha flush --socket PATH", "flush the log"),
+        ("gantry ha flush --socket PATH --backup nightly-7", "before a copy of the volume is made"),
+    )
+)
 @socket_option
+@click.option("--backup", default="", metavar="NAME", help="Also write all tables, and record the point of a backup.")
 @output_option
-def flush(path: Path, form: OutputFormat) -> None:
-    """Flush all that a broker has written to disk."""
-    show_answer(send_order(path, Flush()), form)
+def flush(path: Path, backup: str, form: OutputFormat) -> None:
+    """Flush all that a broker has written to disk.
+
+    With --backup a copy of the volume that is made afterwards has everything up to the position `flushed`, and the
+    file backup-point.json in it names that position.
+    """
+    show_answer(send_order(path, Flush(backup=backup)), form)
 
 
 @click.command(

@@ -86,6 +86,11 @@ class Cluster:
         path, what = kind.path(_part(self.namespace), _part(name)), resource_text(kind, self.namespace)
         return self._document("patch", "PATCH", path, what, {"fieldManager": FIELD_MANAGER}, change)
 
+    def create(self, kind: Kind, document: Mapping[str, Any]) -> Object:
+        """Create an object in the namespace. The API server answers 409 if it exists."""
+        path, what = kind.path(_part(self.namespace)), resource_text(kind, self.namespace)
+        return self._document("create", "POST", path, what, {"fieldManager": FIELD_MANAGER}, document)
+
     def logs(self, namespace: str, pod: str, container: str, *, is_previous: bool, bytes_max: int) -> bytes:
         """Return the last lines of a container's log, at most ``bytes_max`` bytes.
 
@@ -126,7 +131,8 @@ class Cluster:
         from kubernetes.client.exceptions import ApiException
 
         headers = {"Accept": "application/json, */*"}
-        headers |= {} if body is None else {"Content-Type": "application/merge-patch+json"}
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers |= {} if body is None else {"Content-Type": content}
         parts = self.client.param_serialize(
             method,
             path,

@@ -17,7 +17,7 @@ import click
 
 from gantry_cli.errors import InvalidInput
 from gantry_cli.examples import examples
-from gantry_cli.kube import cluster_orders
+from gantry_cli.kube import backups, cluster_orders
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.cluster_bundle import write_cluster_bundle
 from gantry_cli.kube.cluster_orders import OrderOptions
@@ -74,6 +74,9 @@ class EntryPoint(Protocol):
     def shard(self, words: str, *, has_local: bool = True) -> Callable[[F], F]:
         """Add the same and an argument for a shard, which the command gets as ``shard``."""
 
+    def optional_shard(self, words: str) -> Callable[[F], F]:
+        """Add a group in a cluster, which must be named, and an optional shard, which is None without one."""
+
     def exec_option(self, command: F) -> F:
         """Add the option --no-exec to a command."""
 
@@ -91,13 +94,16 @@ class GantryEntryPoint:
     def shard(self, words: str, *, has_local: bool = True) -> Callable[[F], F]:
         return self._options("[bg/GROUP]" if has_local else "bg/GROUP", words, has_local=has_local)
 
+    def optional_shard(self, words: str) -> Callable[[F], F]:
+        return self._options("bg/GROUP", f"[{words}]", has_local=False)
+
     def _options(self, group: str, shard: str, *, has_local: bool) -> Callable[[F], F]:
-        has_shard = bool(shard)
+        has_shard, is_optional = bool(shard), shard.startswith("[")
 
         def decorate(command: F) -> F:
             @functools.wraps(command)
             def with_group(words: tuple[str, ...], target: Target, data: Path | None = None, **others: Any) -> Any:
-                first, rest = _split(words, has_shard)
+                first, rest = _split(words, has_shard, is_optional=is_optional)
                 name = parse_group_argument(first, target)
                 if name is None and data is None:
                     raise InvalidInput("name the group in the cluster: bg/GROUP SHARD", ONLY_CLUSTERS)
@@ -130,11 +136,14 @@ class KubectlEntryPoint:
     def shard(self, words: str, *, has_local: bool = True) -> Callable[[F], F]:
         return self._options(f"[GROUP] {words}", has_shard=True)
 
-    def _options(self, metavar: str, *, has_shard: bool) -> Callable[[F], F]:
+    def optional_shard(self, words: str) -> Callable[[F], F]:
+        return self._options(f"[GROUP] [{words}]", has_shard=True, is_optional=True)
+
+    def _options(self, metavar: str, *, has_shard: bool, is_optional: bool = False) -> Callable[[F], F]:
         def decorate(command: F) -> F:
             @functools.wraps(command)
             def with_group(words: tuple[str, ...], target: Target, **others: Any) -> Any:
-                first, rest = _split(words, has_shard)
+                first, rest = _split(words, has_shard, is_optional=is_optional)
                 return command(group=ClusterGroup(target, plain_name(first)), **rest, **others)
 
             decorated = target_options("-n", "--namespace", context_help="[default: the kubeconfig's]")(with_group)
@@ -154,11 +163,18 @@ def _words_argument(metavar: str, complete: Callable[..., Any], *, is_required: 
     return click.argument("words", nargs=-1, required=is_required, metavar=metavar, shell_complete=complete)
 
 
-def _split(words: tuple[str, ...], has_shard: bool) -> tuple[str | None, dict[str, str]]:
-    """Return the group, if one was given, and the shard. Raises click's UsageError for too many arguments."""
+def _split(
+    words: tuple[str, ...], has_shard: bool, *, is_optional: bool = False
+) -> tuple[str | None, dict[str, str | None]]:
+    """Return the group, if one was given, and the shard. Raises click's UsageError for too many arguments.
+
+    A single word is the shard; where the shard ``is_optional``, it is the group unless it begins with a digit.
+    """
     most = 2 if has_shard else 1
     if len(words) > most:
         raise click.UsageError(f"unexpected arguments: {' '.join(words[most:])}")
+    if is_optional and len(words) == 1 and not words[0][:1].isdigit():
+        return words[0], {"shard": None}
     if has_shard:
         return (words[0] if len(words) == 2 else None), {"shard": words[-1]}
     return (words[0] if words else None), {}
@@ -284,22 +300,67 @@ def restore_command(entry: EntryPoint) -> click.Command:
             (),
             ("restore {orders} 0 {shop}", "show what may be lost if shard 0 starts with its present volumes"),
             ("restore {orders} 0 {shop} --yes", "start it"),
+            ("restore {orders}-again {shop} --from {orders}", "create a group from the last backup of another one"),
+            ("restore {orders}-again {shop} --from {orders}/20261129-0300", "create it from a certain backup"),
         )
     )
-    @entry.shard("SHARD", has_local=False)
+    @entry.optional_shard("SHARD")
+    @click.option("--from", "source", metavar="GROUP[/BACKUP]", help="Create the group from this backup.")
     @click.option("--yes", "is_confirmed", is_flag=True, help="Accept the loss of data that is on no volume.")
     @timeout_option(300.0)
     @output_option
-    def restore(group: ClusterGroup, shard: str, is_confirmed: bool, timeout_s: float, form: OutputFormat) -> None:
-        """Start a shard with its present volumes.
+    def restore(
+        group: ClusterGroup, shard: str | None, source: str | None, is_confirmed: bool, timeout_s: float,
+        form: OutputFormat,
+    ) -> None:  # fmt: skip
+        """Start a shard with its volumes, or restore a backup.
 
-        For a group that was deleted and whose volumes were kept: apply its manifest again, and the operator starts
-        each shard whose volumes prove that no data is missing. A shard without that proof waits for this order.
+        With SHARD, for a group that was deleted and whose volumes were kept: apply its manifest again, and the operator
+        starts each shard whose volumes prove that no data is missing. A shard without that proof waits for this order.
+
+        With --from, the group must not exist. It gets the manifest and the data of the backup: everything that was
+        acknowledged up to the point of each shard. The command creates a claim for the first member of each shard from
+        its snapshot, and the group; slaves copy the log. It can be repeated after an interruption.
         """
         options = OrderOptions(group.target, group.name, form, timeout_s)
-        cluster_orders.restore(options, parse_shard(shard), is_confirmed=is_confirmed)
+        if source is not None:
+            if shard is not None:
+                raise InvalidInput("--from restores all shards of a backup", "leave out SHARD")
+            backups.restore_backup(options, source.removeprefix("bg/"))
+        elif shard is None:
+            raise InvalidInput("name a SHARD to start, or a backup to restore with --from")
+        else:
+            cluster_orders.restore(options, parse_shard(shard), is_confirmed=is_confirmed)
 
     return restore
+
+
+def backup_command(entry: EntryPoint) -> click.Command:
+    """Return the command `backup` of an entry point, which is only for groups in a cluster."""
+
+    @click.command(
+        epilog=entry.examples(
+            (),
+            ("backup {orders} {shop}", "make a backup now, named by the time"),
+            ("backup {orders} {shop} --name before-upgrade", "give it a name"),
+            ("backup {orders} {shop} --timeout 0", "order it, and do not wait"),
+        )
+    )
+    @entry.group(has_local=False)
+    @click.option("--name", default="", metavar="NAME", help="The name of the backup [default: the time].")
+    @timeout_option(600.0)
+    @output_option
+    def backup(group: ClusterGroup, name: str, timeout_s: float, form: OutputFormat) -> None:
+        """Make a backup of a group in a cluster.
+
+        The group runs meanwhile. In each shard a broker writes its tables, flushes its log, and records the position;
+        then the operator orders a VolumeSnapshot of its volume. The backup has everything up to these positions, which
+        the command prints. The cluster needs a CSI driver with snapshots. A backup that you have ordered is kept until
+        you delete its snapshots. `spec.backup` makes backups on a schedule, and deletes old ones of these.
+        """
+        backups.make_backup(OrderOptions(group.target, group.name, form, timeout_s), name)
+
+    return backup
 
 
 def bundle_command(entry: EntryPoint) -> click.Command:
@@ -337,4 +398,5 @@ explain: Final = explain_command(GANTRY)
 promote: Final = promote_command(GANTRY)
 fence: Final = fence_command(GANTRY)
 restore: Final = restore_command(GANTRY)
+backup: Final = backup_command(GANTRY)
 bundle: Final = bundle_command(GANTRY)

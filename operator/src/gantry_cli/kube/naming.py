@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gantry_spec.backups import SNAPSHOT_API
 from gantry_spec.cluster_objects import BROKER, COMPONENT_LABEL, GROUP_LABEL, Kind
 from gantry_spec.manifest.group import API_VERSION
 
@@ -28,6 +29,8 @@ def group_name_in(text: str) -> str | None:
 
 GROUPS: Final = Kind(API_VERSION, "BrokerGroup", "brokergroups")
 PODS: Final = Kind("v1", "Pod", "pods")
+CLAIMS: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+SNAPSHOTS: Final = Kind(SNAPSHOT_API, "VolumeSnapshot", "volumesnapshots")
 EVENTS: Final = Kind("v1", "Event", "events")
 LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 NODES: Final = Kind("v1", "Node", "nodes", is_namespaced=False)
@@ -41,7 +44,8 @@ BUNDLED_KINDS: Final = (
     DEPLOYMENTS,
     Kind("v1", "Service", "services"),
     Kind("v1", "ConfigMap", "configmaps"),
-    Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    CLAIMS,
+    SNAPSHOTS,
     Kind("v1", "ServiceAccount", "serviceaccounts"),
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),

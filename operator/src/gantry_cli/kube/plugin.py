@@ -20,6 +20,7 @@ from gantry_cli.examples import examples
 from gantry_cli.kube.commands import (
     ClusterGroup,
     KubectlEntryPoint,
+    backup_command,
     bundle_command,
     explain_command,
     fence_command,
@@ -74,7 +75,7 @@ def status(group: ClusterGroup, may_exec: bool, is_watching: bool, form: OutputF
     show_status(group.target, group.name, form, is_watching=is_watching, may_exec=may_exec)
 
 
-for build in (explain_command, promote_command, fence_command, restore_command, bundle_command):
+for build in (explain_command, promote_command, fence_command, restore_command, backup_command, bundle_command):
     cli.add_command(build(KUBECTL))
 
 

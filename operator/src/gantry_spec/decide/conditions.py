@@ -22,6 +22,8 @@ GOOD_WHEN_TRUE: Final = (
     "HugePagesReady",
     "ProxiesReady",
     "Resized",
+    "BackedUp",
+    "Restored",
 )
 """Conditions that are true in a healthy group."""
 

@@ -6,6 +6,7 @@
     gantry.dev/accept-loss: "64Mi"            these promotions may lose so many bytes; "any" accepts any loss
     gantry.dev/replace-disk: "0/2"            the lost volume of member 2 of shard 0 is given up
     gantry.dev/restore: "0"                   restore shard 0 without its Lease; data that no volume has is given up
+    gantry.dev/backup: "before-upgrade"       make a backup with this name
     gantry.dev/fence: "0,1"                   while this is set, shards 0 and 1 take no sends and keep their masters
     gantry.dev/hibernate: "true"              while this is set, no pod runs; the volumes are kept
 
@@ -30,8 +31,12 @@ PROMOTE: Final = f"{API_GROUP}/promote"
 ACCEPT_LOSS: Final = f"{API_GROUP}/accept-loss"
 REPLACE_DISK: Final = f"{API_GROUP}/replace-disk"
 RESTORE: Final = f"{API_GROUP}/restore"
+BACKUP: Final = f"{API_GROUP}/backup"
 FENCE: Final = f"{API_GROUP}/fence"
 HIBERNATE: Final = f"{API_GROUP}/hibernate"
+
+BACKUP_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", re.ASCII)
+"""The names of backups, which become part of the names of snapshots."""
 
 RESTORE_ID_PREFIX: Final = "restore "
 """The prefix of the id of a restore request; the number of the shard follows."""
@@ -68,6 +73,8 @@ class GroupRequests(NamedTuple):
     """The shards that must refuse sends and keep their masters."""
 
     is_hibernated: bool = False
+    backup: str = ""
+    """The name of the backup that is requested; empty without one."""
 
     def request(self, shard: int) -> PromotionRequest | None:
         """Return the promotion that is requested for a shard; None if there is none."""
@@ -101,6 +108,7 @@ def parse_requests(annotations: Mapping[str, str]) -> GroupRequests:
         restored_shards=tuple(_shards(annotations, RESTORE)),
         fenced_shards=tuple(_shards(annotations, FENCE)),
         is_hibernated=_switch(annotations, HIBERNATE),
+        backup=_backup(annotations.get(BACKUP, "")),
     )
 
 
@@ -153,6 +161,17 @@ def without_disk_replacement(annotations: Mapping[str, str], shard: int, member:
     text = annotations.get(REPLACE_DISK, "")
     rest = remove_entry(text, f"{shard}/{member}")
     return {} if rest == text else {REPLACE_DISK: rest or None}
+
+
+def without_backup(annotations: Mapping[str, str], name: str) -> dict[str, str | None]:
+    """Return the change that removes the request of a backup."""
+    return {BACKUP: None} if annotations.get(BACKUP) == name else {}
+
+
+def _backup(text: str) -> str:
+    if text and BACKUP_NAME.fullmatch(text) is None:
+        raise _problem(BACKUP, f"{text!r} is not a name: write up to 40 lowercase letters, digits and hyphens")
+    return text
 
 
 def _entries(text: str) -> list[str]:

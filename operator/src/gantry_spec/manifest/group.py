@@ -8,6 +8,7 @@ import msgspec
 
 from gantry_spec.manifest.parts import (
     Access,
+    Backup,
     ConsumerGroup,
     Durability,
     Failover,
@@ -60,6 +61,9 @@ class Spec(Part, frozen=True):
 
     storage: Storage = Storage()
     """The volume of each broker, and how long messages are kept."""
+
+    backup: Backup = Backup()
+    """When backups of the volumes are made, and how many are kept."""
 
     durability: Durability = Durability()
     """How much acknowledged data may be at risk."""

@@ -217,6 +217,20 @@ class Failover(Part, frozen=True):
 
 
 @final
+class Backup(Part, frozen=True):
+    """Backups: VolumeSnapshots of one volume of each shard, which the cluster's CSI driver makes while brokers run."""
+
+    schedule: Annotated[str, msgspec.Meta(max_length=100, pattern=r"^(\S+( \S+){4})?$")] = ""
+    """When backups are made, as in a CronJob (`0 3 * * *`, UTC). Empty: only on request (`gantry backup`)."""
+
+    keep: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 7
+    """How many complete backups are kept. Older ones are deleted, never the last."""
+
+    snapshot_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    """The VolumeSnapshotClass. Empty: the driver's default class."""
+
+
+@final
 class External(Part, frozen=True):
     """Access from outside the cluster."""
 

@@ -121,6 +121,52 @@ class ProxyStatus(StatusPart, frozen=True):
 
 
 @final
+class ShardPoint(StatusPart, frozen=True):
+    """What the backup of a shard has for certain."""
+
+    number: int
+    """The number of the shard."""
+
+    snapshot: str = ""
+    """The name of the VolumeSnapshot."""
+
+    member: int = 0
+    """The member whose volume it is a copy of."""
+
+    epoch: int = 0
+    """The epoch of the last record before the point."""
+
+    flushed: int = 0
+    """The offset in the log up to which it has everything."""
+
+    marked_at: str = ""
+    """The time at which the broker marked the point."""
+
+
+@final
+class BackupStatus(StatusPart, frozen=True):
+    """The status of the backups."""
+
+    last: str = ""
+    """The name of the last complete backup; empty without one."""
+
+    last_at: str = ""
+    """The time at which it was begun."""
+
+    points: list[ShardPoint] = []
+    """What it has of each shard."""
+
+    count: int = 0
+    """The number of complete backups that are kept."""
+
+    running: str = ""
+    """The name of the backup that is being made; empty without one."""
+
+    next_at: str = ""
+    """The time of the next backup of the schedule."""
+
+
+@final
 class Status(StatusPart, frozen=True):
     """The observed state of the group."""
 
@@ -156,6 +202,9 @@ class Status(StatusPart, frozen=True):
 
     proxy: ProxyStatus = ProxyStatus()
     """The status of the gRPC proxies."""
+
+    backup: BackupStatus = BackupStatus()
+    """The status of the backups."""
 
     conditions: list[Condition] = []
     """The conditions of the group."""

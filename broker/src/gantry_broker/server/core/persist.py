@@ -94,6 +94,12 @@ class Persistence:
         """Wait until the table with all changes up to now is on disk."""
         await self._files[name].write_changes()
 
+    async def write_all(self) -> None:
+        """Write every table as it is now. Raises OSError and BrokerError of the first write that fails."""
+        for file in self._files.values():
+            file.mark()
+            await file.write_changes()
+
     async def write_stale(self) -> None:
         """Write every table that has changed."""
         for file in self._files.values():

@@ -12,6 +12,7 @@ import msgspec
 
 from gantry_broker.ha.role_files import PromiseRefused
 from gantry_broker.ha.settings import RoleAtStart
+from gantry_broker.server.roles.backup_point import BackupPointFile
 from gantry_broker.server.roles.role_status import describe_loss, explain_no_regain
 from gantry_broker.server.roles.roles import Roles
 from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
@@ -21,8 +22,9 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
 class RoleOrders:
     """The orders about a broker's role. Owned by the loop. Every method is an order, and may raise ``OrderRefused``."""
 
-    def __init__(self, roles: Roles) -> None:
+    def __init__(self, roles: Roles, backup_point: BackupPointFile) -> None:
         self.roles: Final = roles
+        self._backup_point: Final = backup_point
 
     async def status(self) -> HaStatus:
         """Return this broker's identity, role and positions."""
@@ -202,10 +204,23 @@ class RoleOrders:
         self.roles.replication.policy.grants.record_lease(renewed_ms, duration_ms)
         return self.roles.report()
 
-    async def flush(self) -> HaStatus:
-        """Flush everything that is written now; it is on the disk when this returns."""
-        await asyncio.to_thread(self.roles.store.flush)
-        return self.roles.report()
+    async def flush(self, backup: str = "") -> HaStatus:
+        """Flush everything that is written now; it is on the disk when this returns.
+
+        With ``backup`` write the tables before, and record the point of this backup (``backup_point``).
+        """
+        roles = self.roles
+        if backup:
+            if roles.role not in (HaRole.MASTER, HaRole.SLAVE):
+                raise OrderRefused(f"a copy of this broker is no backup: its role is {roles.role}")
+            if roles.store.losses.record.missing:
+                raise OrderRefused(f"a copy of this broker is no backup: {describe_loss(roles.store.losses.record)}")
+            await self._backup_point.write_tables()
+        await asyncio.to_thread(roles.store.flush)
+        status = roles.report()
+        if backup:
+            await self._backup_point.write(backup, status)
+        return status
 
     # -- records on the disk -------------------------------------------------------------------------------------------
 
