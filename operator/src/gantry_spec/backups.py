@@ -126,6 +126,12 @@ class Backup(NamedTuple):
         return all(one.is_scheduled for one in self.snapshots.values())
 
     @property
+    def points(self) -> list[tuple[int, str, Point]]:
+        """The shards with the name and the point of each snapshot."""
+        found = sorted(self.snapshots.items())
+        return [(shard, one.name, one.point) for shard, one in found if one.point is not None]
+
+    @property
     def is_cut(self) -> bool:
         """Whether it becomes complete without the operator, when its driver has stored everything."""
         found = self.snapshots

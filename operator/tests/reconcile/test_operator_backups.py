@@ -211,8 +211,8 @@ async def test_condition_goes_with_the_request_that_could_not_be_met() -> None:
     await simulation.run_until(lambda: simulation.condition("BackedUp")[0] == "", "the condition goes", 60)
 
 
-async def test_failure_after_a_look_is_tried_again_soon() -> None:
-    """The pause of an idle look, ten minutes, does not hold for a backup that has become due and failed."""
+async def test_failure_after_an_idle_time_is_tried_again_soon() -> None:
+    """The pause while nothing is due, ten minutes, does not hold for a backup that has become due and failed."""
     simulation = await requested()
     await simulation.run_until(lambda: complete(simulation) == ["first"], "the backup is complete")
     await simulation.run_until(lambda: not annotations_of(simulation.cluster.group), "the request is removed")

@@ -1,4 +1,4 @@
-"""Backups of a group in a cluster: order one, list them, and restore one into a new group.
+"""Backups of a group in a cluster: order one, and restore one into a new group.
 
     gantry backup    annotation gantry.dev/backup ---> the operator makes the snapshots, and removes the annotation
     gantry restore --from
@@ -324,11 +324,10 @@ def _condition_of(document: Object, kind: str) -> str:
 def _points(backup: Backup) -> list[ShardPointDocument]:
     return [
         ShardPointDocument(
-            shard=shard, snapshot=one.name, member=one.point.member, epoch=one.point.last_epoch,
-            flushed=one.point.flushed, marked_at=one.point.marked_at,
+            shard=shard, snapshot=name, member=point.member, epoch=point.last_epoch, flushed=point.flushed,
+            marked_at=point.marked_at,
         )
-        for shard, one in sorted(backup.snapshots.items())
-        if one.point is not None
+        for shard, name, point in backup.points
     ]  # fmt: skip
 
 

@@ -48,10 +48,10 @@ from gantry_status.orders import Flush
 log = logging.getLogger(__name__)
 
 POLL_MS: Final = 5_000
-"""The time between two looks at a backup that is being made."""
+"""The time between two lists of the snapshots while a backup is being made."""
 
 IDLE_MS: Final = 600_000
-"""The time between two looks at the snapshots while no backup is due."""
+"""The same while no backup is due."""
 
 RETRY_MS: Final = 30_000
 """The time after a failure before a backup is continued. Nothing shortens it."""
@@ -104,10 +104,10 @@ class BackupRound(NamedTuple):
     created_at: str
     """When the group was created, as a time of Kubernetes."""
 
-    manifest: Mapping[str, Any] = {}
+    manifest: Mapping[str, Any]
     """The spec as it is in the cluster."""
 
-    before: Mapping[str, Any] = {}
+    before: Mapping[str, Any]
     """The status of the group before the round."""
 
 
@@ -232,12 +232,12 @@ class GroupBackups:
             self._next_ms = self._retry_ms = self._clock.now_ms() + RETRY_MS
 
     async def _run(self, about: BackupRound) -> None:
-        """Make one step: look at the snapshots, delete those that have expired, make those that are missing."""
+        """Make one step: list the snapshots, delete those that have expired, make those that are missing."""
         if about.request:
             self._due = self._due._replace(name=about.request, is_scheduled=False)  # what a failure is about
         try:
             was_known, before = self._is_known, {one.name for one in self._backups if one.is_complete}
-            invalid = await self._look(about)
+            invalid = await self._refresh(about)
             due_now = self._due
             steps = self._steps(about, due_now)
             for snapshot in steps.removed:
@@ -245,7 +245,7 @@ class GroupBackups:
             if due_now.name and not steps.removed:  # what was deleted may still be there
                 await self._make(about, due_now, steps)
             if due_now.name or steps.removed:
-                await self._look(about)
+                await self._refresh(about)
             self._report_complete(about, before if was_known else None)
             if invalid is not None:
                 raise invalid
@@ -258,7 +258,7 @@ class GroupBackups:
             self._next_ms = self._clock.now_ms() + (POLL_MS if self._due.name or steps.removed else IDLE_MS)
             self._wake()
 
-    async def _look(self, about: BackupRound) -> CronSimError | None:
+    async def _refresh(self, about: BackupRound) -> CronSimError | None:
         """List the snapshots of this group, and not of an earlier one of its name; find out which backup is due.
 
         Return why the schedule is invalid, which does not keep a request from being due.
@@ -430,11 +430,10 @@ def _condition_in(before: Mapping[str, Any]) -> Condition | None:
 def _points(backup: Backup) -> list[ShardPoint]:
     return [
         ShardPoint(
-            number=shard, snapshot=one.name, member=one.point.member, epoch=one.point.last_epoch,
-            flushed=one.point.flushed, marked_at=one.point.marked_at,
+            number=shard, snapshot=name, member=point.member, epoch=point.last_epoch, flushed=point.flushed,
+            marked_at=point.marked_at,
         )
-        for shard, one in sorted(backup.snapshots.items())
-        if one.point is not None
+        for shard, name, point in backup.points
     ]  # fmt: skip
 
 

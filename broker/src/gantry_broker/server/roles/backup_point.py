@@ -4,7 +4,8 @@
                            `- flushed: the copy has everything before this offset
 
 The copy need not be made at one moment of the broker's time only: it is that of a crash, which a start recovers. So it
-may have later messages, too. Consumer offsets in it are at least as new as the point, and never beyond its log.
+may have later messages, too. Its consumer offsets are those that this broker had at the point, or later ones: a slave
+has them from its master, up to a second late. None is beyond its log.
 """
 
 from __future__ import annotations
