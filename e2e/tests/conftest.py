@@ -105,7 +105,7 @@ class SharedCluster:
             lock = end.enter_context(LOCK.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = machine_state.capture_machine_state()
-            made = lifecycle.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES), print)
+            made = lifecycle.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES, self._chosen.choice.family), print)
             if KEEP_VARIABLE not in os.environ:
                 end.callback(self._end_cluster, before)
             assert made.load_image(image) == ["localhost/gantry:latest"]

@@ -9,7 +9,7 @@ import re
 import socket
 
 import pytest
-from gantry_cluster import network, pods
+from gantry_cluster import pods
 from gantry_cluster.api import Object
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
@@ -258,7 +258,7 @@ def test_client_outside_reaches_node_ports_but_no_pod_addresses(served: Namespac
     assert pod is not None
 
     for number in (1, 2, 3):
-        with socket.create_connection((network.node_address(number), port), 5) as client:
+        with socket.create_connection((served.cluster.plan.network.address(number), port), 5) as client:
             assert re.fullmatch("web-[01]", client.recv(99).decode())
     with pytest.raises(OSError, match="No route to host"):
         socket.create_connection((pod["status"]["podIP"], 8080), 2)

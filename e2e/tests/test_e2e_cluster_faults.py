@@ -79,7 +79,7 @@ def test_node_can_lose_packets_from_one_other_node(cluster: Cluster, pair: Names
     """Packets from pods of node2 are lost at node1, so its pods get no answer from them; both nodes stay ready."""
     assert reaches(pair, "on-1", "on-2")
 
-    with faults.drop_inbound(cluster, "node1", network.pods_of(2)):
+    with faults.drop_inbound(cluster, "node1", cluster.plan.network.pods_of(2)):
         assert not reaches(pair, "on-1", "on-2")
         assert ready_nodes(cluster.api) == set(cluster.nodes)
 
@@ -89,7 +89,7 @@ def test_node_can_lose_packets_from_one_other_node(cluster: Cluster, pair: Names
 def test_packets_can_be_lost_at_random(cluster: Cluster, pair: Namespace) -> None:
     """With a third of the packets lost, connections still succeed by retransmission; the rule counts dropped
     packets."""
-    with faults.drop_inbound(cluster, "node1", network.pods_of(2), share=0.33):
+    with faults.drop_inbound(cluster, "node1", cluster.plan.network.pods_of(2), share=0.33):
         assert all(reaches(pair, "on-1", "on-2", seconds=30) for _ in range(3))
         listed = cluster.machines["node1"].run("iptables", "-t", "raw", "-nvL", "PREROUTING")
     [rule] = [line for line in listed.splitlines() if "statistic" in line]

@@ -66,6 +66,7 @@ ELSEWHERE = "elsewhere"
 """The name of a name server that is not of the group, for the row of `nameServers.addresses`."""
 
 ELSEWHERE_CONF = """\
+bindAddress=::
 listenPort=9876
 tlsMode=permissive
 tlsServerCertPath=/certificates/tls.crt

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from gantry_cluster import faults, lifecycle, network
+from gantry_cluster import faults, lifecycle
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
@@ -49,7 +49,7 @@ def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
     [master] = group.masters()
     [slave] = [pod for pod in group.brokers() if pod != master]
     number = int(group.node_of(master).removeprefix("node"))
-    with faults.drop_inbound(cluster, group.node_of(slave), network.pods_of(number)):
+    with faults.drop_inbound(cluster, group.node_of(slave), cluster.plan.network.pods_of(number)):
         time.sleep(ALONE_S)
         crash_node(group, master)
 

@@ -6,7 +6,7 @@ import shutil
 import time
 
 import pytest
-from gantry_cluster import faults, lifecycle, network
+from gantry_cluster import faults, lifecycle
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster, ready_nodes
 from gantry_cluster.commands import wait_until
@@ -82,7 +82,7 @@ def test_machine_with_inbound_loss_loses_nothing(namespaces: NamespaceFactory, o
     epoch = group.lease_record()["epoch"]
 
     def drop_packets() -> None:
-        with faults.drop_inbound(operator_cluster, group.node_of(master), network.PODS):
+        with faults.drop_inbound(operator_cluster, group.node_of(master), operator_cluster.plan.network.pods):
             print(f"a new master after {wait_for_epoch(group, epoch):.1f} s")
             time.sleep(CUT_S)
 

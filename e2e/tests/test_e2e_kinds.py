@@ -18,6 +18,7 @@ from gantry_cluster.capability_needs import MARKER
 from gantry_cluster.choice import VARIABLE, Choice, Kind, choose, read_choice
 from gantry_cluster.errors import BadChoice, ClusterError
 from gantry_cluster.image_names import IMAGE, Images
+from gantry_cluster.network import Family
 
 from gantry_testing import requirements_plugin
 from gantry_testing.requirements_plugin import NEEDS, Need
@@ -43,13 +44,14 @@ FILE = Path("/somewhere/kubeconfig")
     ("options", "expected"),
     [
         ({}, Choice()),
+        ({"family": Family.IPV6}, Choice(family=Family.IPV6)),
         ({"is_kind": True}, Choice(Kind.IN_CONTAINERS)),
         ({"is_kind": True, **NAMED}, Choice(Kind.IN_CONTAINERS, images=IMAGES)),
         ({"is_kind": True, "node_image": "nodes:1"}, Choice(Kind.IN_CONTAINERS, node_image="nodes:1")),
         ({"kubeconfig": FILE, **NAMED}, Choice(Kind.FOREIGN, str(FILE), "", IMAGES)),
         ({"kubeconfig": FILE, "context": "east", **NAMED}, Choice(Kind.FOREIGN, str(FILE), "east", IMAGES)),
     ],
-    ids=["nodes", "kind", "kind-images", "kind-nodes", "kubeconfig", "context"],
+    ids=["nodes", "ipv6", "kind", "kind-images", "kind-nodes", "kubeconfig", "context"],
 )
 def test_options_choose_the_cluster_that_tests_read(options: dict[str, Any], expected: Choice) -> None:
     """The choice of the command line equals the one that the tests read from their environment."""
@@ -69,10 +71,15 @@ def test_options_choose_the_cluster_that_tests_read(options: dict[str, Any], exp
         (NAMED, "leave --image out"),
         ({"node_image": "nodes:1"}, "--node-image needs --kind"),
         ({"kubeconfig": FILE, **NAMED, "node_image": "nodes:1"}, "--node-image needs --kind"),
+        ({"is_kind": True, "family": Family.IPV6}, "for nodes that are made here"),
+        ({"kubeconfig": FILE, **NAMED, "family": Family.IPV6}, "for nodes that are made here"),
         ({"is_kind": True, "broker": "gantry:latest", "operator": IMAGES.operator}, "not latest"),
         ({"is_kind": True, "broker": "registry.example:5000/gantry", "operator": IMAGES.operator}, "REPOSITORY:TAG"),
     ],
-    ids=["both", "context", "no-images", "one-image", "own-images", "own-nodes", "their-nodes", "latest", "no-tag"],
+    ids=[
+        *("both", "context", "no-images", "one-image", "own-images", "own-nodes", "their-nodes"),
+        *("kind-family", "their-family", "latest", "no-tag"),
+    ],
 )
 def test_contradictory_options_are_refused_with_the_remedy(options: dict[str, Any], expected_text: str) -> None:
     """A missing or contradictory option is not guessed."""

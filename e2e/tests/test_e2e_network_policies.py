@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gantry_cluster.cluster import Plan
 from gantry_cluster.network_policies import policy_rules
 
 PODS: dict[str, list[tuple[dict[str, str], str]]] = {
@@ -22,6 +23,7 @@ class FakeNamespace:
     def __init__(self) -> None:
         self.cluster = self
         self.api = self
+        self.plan = Plan()
 
     def path(self, kind: str) -> str:
         return f"/api/v1/namespaces/shop/{kind}"

@@ -17,6 +17,7 @@ from typing import Any, Final
 from gantry_cluster.capabilities import FOREIGN_NODES, KIND_NODES, OWN_NODES, Capability
 from gantry_cluster.errors import BadChoice
 from gantry_cluster.image_names import Images
+from gantry_cluster.network import Family
 
 VARIABLE: Final = "GANTRY_E2E_CLUSTER"
 """The environment variable that passes the choice to the tests."""
@@ -53,6 +54,9 @@ class Choice:
     node_image: str = ""
     """The image of the nodes that kind makes; empty for a choice by what is available."""
 
+    family: Family = Family.IPV4
+    """The family of the addresses of pods on nodes that are made here."""
+
     def can_have(self, capability: Capability) -> bool:
         """Return whether a cluster of this kind can have the capability."""
         return capability in CAPABILITIES_MAX[self.kind]
@@ -67,7 +71,14 @@ class Choice:
 
 
 def choose(
-    *, is_kind: bool, kubeconfig: Path | None, context: str, broker: str, operator: str, node_image: str
+    *,
+    is_kind: bool,
+    kubeconfig: Path | None,
+    context: str,
+    broker: str,
+    operator: str,
+    node_image: str,
+    family: Family = Family.IPV4,
 ) -> Choice:
     """Read the choice from the options of the command line. Raises ``BadChoice``."""
     if is_kind and kubeconfig is not None:
@@ -78,6 +89,8 @@ def choose(
         raise BadChoice("two images are needed; give both: --image REPO:TAG --operator-image REPO:TAG")
     if node_image and not is_kind:
         raise BadChoice("--node-image needs --kind")
+    if family is not Family.IPV4 and (is_kind or kubeconfig is not None):
+        raise BadChoice("--ip-family is for nodes that are made here; leave --kind and --kubeconfig out")
     images = Images(broker, operator) if broker else None
     if is_kind:
         return Choice(Kind.IN_CONTAINERS, images=images, node_image=node_image)
@@ -90,7 +103,7 @@ def choose(
         return Choice(Kind.FOREIGN, str(kubeconfig.resolve()), context, images)
     if images is not None:
         raise BadChoice("nodes that are made here use images that are built here; leave --image out")
-    return Choice()
+    return Choice(family=family)
 
 
 def read_choice(environment: Mapping[str, str]) -> Choice:
@@ -101,6 +114,7 @@ def read_choice(environment: Mapping[str, str]) -> Choice:
     try:
         values: dict[str, Any] = json.loads(text)
         images = values.pop("images")
-        return Choice(**values | {"kind": Kind(values["kind"]), "images": Images(**images) if images else None})
+        kinds = {"kind": Kind(values["kind"]), "family": Family(values["family"])}
+        return Choice(**values | kinds | {"images": Images(**images) if images else None})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadChoice(f"{VARIABLE} has an invalid value ({error}); run scripts/e2e, which sets it") from None

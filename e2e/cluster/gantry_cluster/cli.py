@@ -16,7 +16,7 @@ import click
 from gantry_cluster import cluster as clusters
 from gantry_cluster import group_tests, kind, lifecycle, own_docker
 from gantry_cluster.errors import ClusterError
-from gantry_cluster.network import NODES_MAX
+from gantry_cluster.network import NODES_MAX, Family
 from gantry_cluster.paths import Folder, default_folder
 from gantry_cluster.programs import ALONE, NODES, PACKAGES, programs
 
@@ -52,10 +52,18 @@ def build(names: tuple[str, ...], alone: bool) -> None:
 @click.option(
     "--huge-pages", type=click.IntRange(0), default=0, show_default=True, help="Number of 2 MiB pages for each node."
 )
-def up(nodes: int, folder: Path | None, huge_pages: int) -> None:
+@click.option(
+    "--ip-family",
+    "family",
+    type=click.Choice([one.value for one in Family]),
+    default=Family.IPV4.value,
+    show_default=True,
+    help="Family of all addresses of pods and Services.",
+)
+def up(nodes: int, folder: Path | None, huge_pages: int, family: str) -> None:
     """Make a cluster and return when its nodes are ready."""
     place = Folder.at(folder or default_folder())
-    lifecycle.up(place, clusters.Plan(nodes, huge_pages), _report_progress)
+    lifecycle.up(place, clusters.Plan(nodes, huge_pages, Family(family)), _report_progress)
     click.echo(f"export KUBECONFIG={place.kubeconfig}")
 
 

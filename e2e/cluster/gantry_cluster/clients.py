@@ -19,6 +19,7 @@ from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.paths import ROOT
 from gantry_cluster.pods import Namespace
+from gantry_remoting import join_address
 
 HISTORIES_FOLDER: Final = ROOT / ".gantry" / "histories"
 """The folder for histories about which the judges disagree."""
@@ -107,4 +108,4 @@ def external_address(namespace: Namespace, service: str) -> str:
     [port] = found["spec"]["ports"]
     node = namespace.cluster.api.items("/api/v1/nodes")[0]
     [address] = [one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP"]
-    return f"{address}:{port['nodePort']}"
+    return join_address(address, port["nodePort"])

@@ -18,6 +18,7 @@ from gantry_cluster.errors import NoCluster
 from gantry_cluster.image_names import BUILT, IMAGE, Images
 from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine, Program
+from gantry_cluster.network import NETWORKS, Family, Network
 from gantry_cluster.node import load_image, tag_image
 from gantry_cluster.paths import MACHINE_CLAIM, Folder
 from gantry_cluster.processes import Process
@@ -37,6 +38,14 @@ class Plan:
     nodes: int = 3
     huge_pages: int = 0
     """The number of 2 MiB pages for each node."""
+
+    family: Family = Family.IPV4
+    """The family of the addresses of pods and Services."""
+
+    @property
+    def network(self) -> Network:
+        """The addresses of this family."""
+        return NETWORKS[self.family]
 
 
 @dataclass
@@ -149,7 +158,12 @@ def find() -> Cluster:
         )
         for name, kept in content["machines"].items()
     }
-    return Cluster(folder, Programs(Path(content["programs"])), Plan(**content["plan"]), machines)
+    return Cluster(
+        folder,
+        Programs(Path(content["programs"])),
+        Plan(**content["plan"] | {"family": Family(content["plan"]["family"])}),
+        machines,
+    )
 
 
 def condition_status(thing: Object, kind: str) -> str:

@@ -15,7 +15,7 @@ from gantry_cluster.certificates import Authority, Pair
 from gantry_cluster.commands import wait_until
 from gantry_cluster.kubeconfig import API_PORT, write_kubeconfig
 from gantry_cluster.machine import Machine
-from gantry_cluster.network import API_SERVICE, DNS_SERVICE, HUB_ADDRESS, PODS, SERVICES
+from gantry_cluster.network import HUB_ADDRESS, Network
 from gantry_cluster.paths import CLUSTER, Folder
 from gantry_cluster.programs import Programs
 
@@ -42,6 +42,14 @@ class ControlPlane:
     accounts: Pair
     """The key pair that signs tokens of service accounts."""
 
+    network: Network
+    """The addresses of pods and Services."""
+
+    @property
+    def _hub(self) -> list[str]:
+        """The addresses of the hub: the one for machines, and the one for pods if that is another."""
+        return [*dict.fromkeys((HUB_ADDRESS, self.network.hub))]
+
     def make_kubeconfig(self, program: str, user: str, *groups: str) -> Path:
         """Create the kubeconfig of a program."""
         pair = self.authority.issue(program, user, groups)
@@ -58,11 +66,13 @@ class ControlPlane:
     def api_server(self) -> list[str | Path]:
         """Return the command line of the API server, with the admission plugins of an ordinary cluster."""
         names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
-        server = self.authority.issue("api-server", "kube-apiserver", (), [HUB_ADDRESS, API_SERVICE, *names])
+        server = self.authority.issue(
+            "api-server", "kube-apiserver", (), [*self._hub, self.network.api_service, *names]
+        )
         kubelet = self.authority.issue("api-server-kubelet", "kube-apiserver-kubelet-client", ["system:masters"])
         return [
             *(self.programs["kube-apiserver"], f"--etcd-servers={ETCD_URL}"),
-            *(f"--bind-address={HUB_ADDRESS}", f"--advertise-address={HUB_ADDRESS}", f"--secure-port={API_PORT}"),
+            *("--bind-address=::", f"--advertise-address={self.network.hub}", f"--secure-port={API_PORT}"),
             *(f"--tls-cert-file={server.certificate}", f"--tls-private-key-file={server.key}"),
             f"--client-ca-file={self.authority.pair.certificate}",
             *(f"--kubelet-client-certificate={kubelet.certificate}", f"--kubelet-client-key={kubelet.key}"),
@@ -72,7 +82,7 @@ class ControlPlane:
             f"--service-account-key-file={self.accounts.certificate}",
             f"--service-account-signing-key-file={self.accounts.key}",
             *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
-            *("--allow-privileged=true", f"--service-cluster-ip-range={SERVICES}"),
+            *("--allow-privileged=true", f"--service-cluster-ip-range={self.network.services}"),
             "--enable-aggregator-routing=true",
             f"--default-not-ready-toleration-seconds={EVICT_AFTER_S}",
             f"--default-unreachable-toleration-seconds={EVICT_AFTER_S}",
@@ -86,7 +96,7 @@ class ControlPlane:
             *("--bind-address=127.0.0.1", "--use-service-account-credentials=true"),
             f"--service-account-private-key-file={self.accounts.key}",
             f"--root-ca-file={self.authority.pair.certificate}",
-            *("--allocate-node-cidrs=false", f"--cluster-cidr={PODS}"),
+            *("--allocate-node-cidrs=false", f"--cluster-cidr={self.network.pods}"),
             *(f"--node-monitor-grace-period={NOT_READY_AFTER_S}s", "--node-monitor-period=2s"),
         ]
 
@@ -103,8 +113,9 @@ class ControlPlane:
         rights."""
         kubeconfig = self.make_kubeconfig("dns", "system:coredns")
         file = self.folder.root / "Corefile"
-        kubernetes = f"kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {kubeconfig}\n  ttl 1\n }}"
-        file.write_text(f".:53 {{\n bind {HUB_ADDRESS}\n errors\n ready {HUB_ADDRESS}:8181\n {kubernetes}\n}}\n")
+        kubernetes = f"kubernetes cluster.local in-addr.arpa ip6.arpa {{\n  kubeconfig {kubeconfig}\n  ttl 1\n }}"
+        bind = f"bind {' '.join(self._hub)}"
+        file.write_text(f".:53 {{\n {bind}\n errors\n ready {HUB_ADDRESS}:8181\n {kubernetes}\n}}\n")
         return [self.programs["dns"], "-conf", file]
 
     def volumes(self) -> list[str | Path]:
@@ -131,7 +142,10 @@ def start(plane: ControlPlane, hub: Machine) -> None:
 def start_addons(plane: ControlPlane, hub: Machine, kubectl: list[str | Path]) -> None:
     """Start the programs that need the API: DNS and the volume provisioner."""
     text = (CLUSTER / "addons.yaml").read_text()
-    text = text.replace("$(DNS_SERVICE)", DNS_SERVICE).replace("$(HUB_ADDRESS)", HUB_ADDRESS)
+    network = plane.network
+    values = {"DNS_SERVICE": network.dns_service, "HUB_ADDRESS": network.hub, "FAMILY": str(network.family)}
+    for name, value in values.items():
+        text = text.replace(f"$({name})", value)
     text += "---\n" + (CLUSTER / "volume-snapshots.yaml").read_text()
     hub.run(*kubectl, "apply", "--server-side", "-f", "-", stdin=text)
     hub.spawn("dns", plane.dns(), plane.folder.logs / "dns.log")

@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.machine import Machine
+from gantry_cluster.network import IPV4, IPV6
 from gantry_cluster.node_files import SOCKET
 from gantry_cluster.pods import Namespace
 
 CRASH_SECONDS_MAX = 30.0
 """The limit for a killed process to end."""
 
-RAW_TABLE = ("iptables", "--wait", "-t", "raw")
-"""The command that edits the table whose rules come before connection tracking."""
+RAW_TABLE = ("--wait", "-t", "raw")
+"""The options for the table whose rules come before connection tracking."""
 
 TASKS = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
 """The command for the processes of containers in containerd."""
@@ -42,12 +43,12 @@ def drop_inbound(cluster: Cluster, node: str, source: str, share: float = 1.0) -
     """Drop a share of the packets that a node receives from an address or range; the other direction stays open."""
     chance = () if share >= 1 else ("-m", "statistic", "--mode", "random", "--probability", str(share))
     rule = ("PREROUTING", "-i", "eth0", "-s", source, *chance, "-j", "DROP")
-    machine = cluster.machines[node]
-    machine.run(*RAW_TABLE, "-I", *rule)
+    machine, program = cluster.machines[node], (IPV6 if ":" in source else IPV4).iptables
+    machine.run(program, *RAW_TABLE, "-I", *rule)
     try:
         yield
     finally:
-        machine.run(*RAW_TABLE, "-D", *rule)
+        machine.run(program, *RAW_TABLE, "-D", *rule)
 
 
 @contextmanager

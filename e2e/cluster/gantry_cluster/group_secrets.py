@@ -12,6 +12,7 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
 from gantry_cluster.groups import CLIENT, Group
 from gantry_cluster.pods import Namespace
+from gantry_remoting import join_address
 
 POLL_SECONDS: Final = 3.0
 CONFLICT: Final = 409
@@ -112,7 +113,7 @@ def probe_answers(group: Group, account: tuple[str, str] | None, authority: str)
         for pod in pods:
             found = group.namespace.read_pod(pod)
             assert found is not None, f"{pod} was deleted meanwhile"
-            endpoints[pod] = (f"{found['status']['podIP']}:{port}", code)
+            endpoints[pod] = (join_address(found["status"]["podIP"], port), code)
     wanted = {"endpoints": endpoints, "account": account, "authority": authority}
     place = (
         "exec",

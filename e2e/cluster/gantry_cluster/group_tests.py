@@ -21,6 +21,7 @@ from gantry_cluster.capabilities import Capability
 from gantry_cluster.choice import Choice, Kind, choose
 from gantry_cluster.errors import BadChoice, ClusterError, MissingTool
 from gantry_cluster.foreign import link_clients, open_cluster
+from gantry_cluster.network import Family
 from gantry_cluster.paths import ROOT
 from gantry_cluster.programs import ProgressReporter, programs
 
@@ -55,6 +56,14 @@ BUILDERS: Final = ("buildah", "debootstrap")
     metavar="REPO:TAG",
     help="The nodes' image, with --kind; default: that of `make kind-node` where no registry answers, else kind's own.",
 )
+@click.option(
+    "--ip-family",
+    "family",
+    type=click.Choice([one.value for one in Family]),
+    default=Family.IPV4.value,
+    show_default=True,
+    help="Family of all addresses of pods and Services, on nodes that are made here.",
+)
 @click.option("--image", default="", metavar="REPO:TAG", help="The broker's image, which the nodes can pull.")
 @click.option(
     "--operator-image", default="", metavar="REPO:TAG", help="The operator's image, which the nodes can pull."
@@ -65,6 +74,7 @@ def command(
     context: str,
     is_kind: bool,
     node_image: str,
+    family: str,
     image: str,
     operator_image: str,
     words: tuple[str, ...],
@@ -75,6 +85,7 @@ def command(
       scripts/e2e                          three nodes in namespaces of this machine. Every test runs. Needs root, Go,
                                            control groups of version 1, containerd, runc, iptables, buildah and
                                            debootstrap; builds Kubernetes (8 minutes) and Gantry's images, once.
+      scripts/e2e --ip-family IPv6         the same, and pods have no IPv4 address but that of loopback
       scripts/e2e --kind                   nodes in containers, made by kind and deleted after. Needs kind 0.30 or
                                            newer, docker (or podman), kubectl, helm; and buildah for Gantry's images,
                                            or --image and --operator-image for two that docker has. Where no docker
@@ -104,6 +115,7 @@ def command(
         broker=image,
         operator=operator_image,
         node_image=node_image,
+        family=Family(family),
     )
     sys.exit(run_on(choice, words, click.echo))
 

@@ -140,7 +140,8 @@ def _undo_link(name: str, value: str) -> None:
 
 
 def _undo_route(name: str, value: str) -> None:
-    if name in run("ip", "route", "show", "type", "unreachable").split():
+    family = "-6" if ":" in name else "-4"
+    if name in run("ip", family, "route", "show", "type", "unreachable").split():
         run("ip", "route", "delete", "unreachable", name)
 
 

@@ -60,7 +60,7 @@ def up(folder: Folder, plan: Plan, report: ProgressReporter) -> Cluster:
     except BaseException:
         release_machine(journal)
         raise
-    report(f"up in {time.monotonic() - started:.0f} s: {plan.nodes} nodes, {folder.root}")
+    report(f"up in {time.monotonic() - started:.0f} s: {plan.nodes} nodes, pods with {plan.family}, {folder.root}")
     return cluster
 
 
@@ -97,12 +97,14 @@ def _start_cluster(folder: Folder, plan: Plan, found: Programs, journal: Journal
     network.wire_hub(hub, journal)
     cluster = Cluster(folder, found, plan, {HUB: hub})
     authority = Authority(folder.keys)
-    plane = control_plane.ControlPlane(folder, found, authority, authority.make_signing_key("service-accounts"))
+    plane = control_plane.ControlPlane(
+        folder, found, authority, authority.make_signing_key("service-accounts"), plan.network
+    )
     control_plane.start(plane, hub)
     report("the control plane is ready")
     control_plane.start_addons(plane, hub, [found["kubectl"], f"--kubeconfig={folder.kubeconfig}"])
     for number in range(1, plan.nodes + 1):
-        files = NodeFiles(number, folder.node(network.node_name(number)))
+        files = NodeFiles(number, folder.node(network.node_name(number)), plan.network)
         make_group(files.group, journal)
         machine = _machine_of_node(cluster, number, journal)
         start_node(machine, files, folder, found, authority)
@@ -117,8 +119,10 @@ def _machine_of_node(cluster: Cluster, number: int, journal: Journal) -> Machine
     name = network.node_name(number)
     machine = Machine.start(name, cluster.programs["pause"], journal, cluster.folder.logs / f"{name}.log")
     cluster.machines[name] = machine
-    mount_private_folders(machine, cluster.folder.node(name), known_names(cluster.plan.nodes), cluster.plan.huge_pages)
-    network.wire_node(cluster.hub, machine, number, cluster.plan.nodes)
+    plan = cluster.plan
+    names = known_names(plan.network, plan.nodes)
+    mount_private_folders(machine, cluster.folder.node(name), names, plan.network.hub, plan.huge_pages)
+    network.wire_node(cluster.hub, machine, number, plan.nodes, plan.family)
     return machine
 
 

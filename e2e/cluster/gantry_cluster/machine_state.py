@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gantry_cluster.commands import run
 from gantry_cluster.lifecycle import HUGE_PAGES, KUBELET_SETTINGS
+from gantry_cluster.network import NETWORKS
 from gantry_cluster.node import GROUPS
 from gantry_cluster.paths import HIDDEN, MACHINE_CLAIM, cache_folder
 from gantry_cluster.programs import PACKAGES
@@ -19,7 +20,10 @@ from gantry_cluster.requirements import PACKAGES as OTHER_PROGRAMS
 WATCHED_FOLDERS = (*HIDDEN, Path("/etc"))
 """The folders in which a cluster mounts file systems."""
 
-NETWORK_SETTINGS = ("net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables", "net/netfilter/nf_conntrack_max")
+NETWORK_SETTINGS = (
+    *(setting for network in NETWORKS.values() for setting in (network.forwarding, network.bridge_filter)),
+    "net/netfilter/nf_conntrack_max",
+)
 
 
 def _mounts() -> Iterator[str]:
@@ -69,9 +73,10 @@ def _processes() -> Iterator[str]:
 
 
 def _filters() -> Iterator[str]:
-    for line in run("iptables-save").splitlines():
-        if line.startswith(("-", "*")):
-            yield line
+    for program in ("iptables-save", "ip6tables-save"):
+        for line in run(program).splitlines():
+            if line.startswith(("-", "*")):
+                yield f"{program}: {line}"
 
 
 def capture_machine_state() -> dict[str, list[str]]:
@@ -82,7 +87,11 @@ def capture_machine_state() -> dict[str, list[str]]:
         "mounts": sorted(_mounts()),
         "devices": sorted(links),
         "addresses": sorted(run("ip", "-brief", "address").splitlines()),
-        "routes": sorted(run("ip", "route", "show", "table", "all").splitlines()),
+        "routes": sorted(
+            line
+            for words in (("-4", "route", "show", "table", "all"), ("-6", "route", "show"))
+            for line in run("ip", *words).splitlines()
+        ),
         "filters": sorted(_filters()),
         "groups": sorted(_groups()),
         "settings": sorted(_settings()),

@@ -17,8 +17,6 @@ from gantry_cluster.pods import Namespace
 from gantry_cluster.reports import find_object
 
 CHAIN: Final = "GANTRY-POLICY"
-ANYWHERE: Final = "0.0.0.0/0"
-IPTABLES: Final = ("iptables", "--wait")
 Rule = tuple[str, ...]
 """The words of a rule after the name of its chain."""
 
@@ -38,16 +36,17 @@ def enforce(group: Group, name: str) -> Iterator[None]:
 
 @contextmanager
 def _enforce_on(cluster: Cluster, node: str, rules: list[Rule]) -> Iterator[None]:
-    machine = cluster.machines[node]
-    machine.run(*IPTABLES, "-N", CHAIN)
+    machine, iptables = cluster.machines[node], (cluster.plan.network.iptables, "--wait")
+    machine.run(*iptables, "-N", CHAIN)
     try:
         for rule in rules:
-            machine.run(*IPTABLES, "-A", CHAIN, *rule)
-        machine.run(*IPTABLES, "-I", "FORWARD", "-j", CHAIN)
+            machine.run(*iptables, "-A", CHAIN, *rule)
+        machine.run(*iptables, "-I", "FORWARD", "-j", CHAIN)
         yield
     finally:
-        machine.run("sh", "-c", f"iptables --wait -D FORWARD -j {CHAIN}; iptables --wait -F {CHAIN}")
-        machine.run(*IPTABLES, "-X", CHAIN)
+        program = " ".join(iptables)
+        machine.run("sh", "-c", f"{program} -D FORWARD -j {CHAIN}; {program} -F {CHAIN}")
+        machine.run(*iptables, "-X", CHAIN)
 
 
 def policy_rules(namespace: Namespace, spec: Mapping[str, Any]) -> list[Rule]:
@@ -84,7 +83,7 @@ def policy_rules(namespace: Namespace, spec: Mapping[str, Any]) -> list[Rule]:
 def _peers(namespace: Namespace, peers: list[Mapping[str, Any]] | None) -> list[str]:
     """Return the addresses that a rule admits; any without peers."""
     if peers is None:
-        return [ANYWHERE]
+        return [namespace.cluster.plan.network.default_route]
     found: list[str] = []
     for peer in peers:
         is_any_namespace = "namespaceSelector" in peer  # here only an empty one, for pods of all namespaces

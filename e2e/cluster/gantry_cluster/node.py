@@ -11,7 +11,7 @@ from gantry_cluster.errors import ClusterError, CommandFailed
 from gantry_cluster.journal import Journal
 from gantry_cluster.kubeconfig import write_kubeconfig
 from gantry_cluster.machine import Machine
-from gantry_cluster.network import HUB_ADDRESS, mount_name_files, node_address, node_name
+from gantry_cluster.network import Network, mount_name_files, node_name
 from gantry_cluster.node_files import SOCKET, NodeFiles
 from gantry_cluster.paths import Folder
 from gantry_cluster.programs import Programs
@@ -64,7 +64,9 @@ def make_group(name: str, journal: Journal, controllers: Iterable[str] = CONTROL
         (cpuset / name / file).write_text((cpuset / file).read_text())
 
 
-def mount_private_folders(machine: Machine, folder: Path, names: dict[str, str], huge_pages: int) -> None:
+def mount_private_folders(
+    machine: Machine, folder: Path, names: dict[str, str], resolver_address: str, huge_pages: int
+) -> None:
     """Give the machine its own folders for what must not be shared: sockets, locks, state, logs and huge pages.
 
     The host has one pool of huge pages. A node sees its share as the size of the pool, so it offers no more than that.
@@ -72,7 +74,7 @@ def mount_private_folders(machine: Machine, folder: Path, names: dict[str, str],
     for own, hidden in (("lib", "/var/lib"), ("log", "/var/log")):
         (folder / own).mkdir(parents=True, exist_ok=True)
         machine.mount("--bind", folder / own, hidden)
-    mount_name_files(machine, folder, names)
+    mount_name_files(machine, folder, names, resolver_address)
     share = folder / "huge_pages"
     share.write_text(f"{huge_pages}\n")
     if HUGE_PAGES_FILE.exists():
@@ -94,7 +96,7 @@ def start_node(machine: Machine, files: NodeFiles, folder: Folder, programs: Pro
     labels = f"topology.kubernetes.io/zone=zone{files.number}"
     kubelet: list[str | Path] = [
         *(programs["kubelet"], f"--config={files.kubelet(authority)}", f"--kubeconfig={kubeconfig}"),
-        *(f"--hostname-override={name}", f"--node-ip={node_address(files.number)}", f"--node-labels={labels}"),
+        *(f"--hostname-override={name}", f"--node-ip={files.address}", f"--node-labels={labels}"),
     ]
     proxy_user = authority.issue(f"{name}-proxy", "system:kube-proxy", ["system:node-proxier"])
     proxy_kubeconfig = write_kubeconfig(folder.keys / f"{name}-proxy.kubeconfig", authority, proxy_user)
@@ -131,6 +133,6 @@ def tag_image(machine: Machine, known: str, name: str) -> None:
     machine.run("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "tag", "--force", known, name)
 
 
-def known_names(nodes: int) -> dict[str, str]:
+def known_names(network: Network, nodes: int) -> dict[str, str]:
     """Return the addresses and names of all machines of a cluster."""
-    return {HUB_ADDRESS: "hub", **{node_address(number): node_name(number) for number in range(1, nodes + 1)}}
+    return {network.hub: "hub", **{network.address(number): node_name(number) for number in range(1, nodes + 1)}}

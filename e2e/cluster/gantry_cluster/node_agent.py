@@ -18,7 +18,7 @@ from typing import Final
 from gantry_cluster.api import Api, Object
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ApiRefused, ClusterError, CommandFailed
-from gantry_cluster.network import PODS, pod_network
+from gantry_cluster.network import IPV4, pod_network
 from gantry_cluster.provisioner import provision
 
 KUBECONFIG: Final = Path("/etc/kubernetes/kubelet.conf")
@@ -33,7 +33,7 @@ DISK: Final = Path("/var/lib/gantry-disk")
 POLL_SECONDS: Final = 1.0
 SERVER: Final = re.compile(r"^\s*server: https://(?P<host>[^\s:]+):(?P<port>\d+)\s*$", re.MULTILINE)
 MASQUERADE: Final = (
-    *("POSTROUTING", "--source", PODS, "!", "--destination", PODS),
+    *("POSTROUTING", "--source", IPV4.pods, "!", "--destination", IPV4.pods),
     *("--match", "addrtype", "!", "--dst-type", "LOCAL", "--jump", "MASQUERADE"),
 )
 """Pods keep their address towards other pods and this node; only what leaves takes the node's."""

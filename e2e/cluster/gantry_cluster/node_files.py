@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gantry_cluster.api import Object
 from gantry_cluster.certificates import Authority, Pair
-from gantry_cluster.network import DNS_SERVICE, PODS, node_address, node_name, pod_network, pods_of
+from gantry_cluster.network import Network, node_name, pod_network
 
 PAUSE_IMAGE = "gantry.dev/pause:1"
 """The image of the container that holds the namespaces of a pod."""
@@ -64,11 +64,17 @@ class NodeFiles:
 
     number: int
     folder: Path
+    network: Network
 
     @property
     def name(self) -> str:
         """The name of the node."""
         return node_name(self.number)
+
+    @property
+    def address(self) -> str:
+        """The address of the node, of the family that its pods have."""
+        return self.network.address(self.number)
 
     @property
     def group(self) -> str:
@@ -82,11 +88,13 @@ class NodeFiles:
     def pod_network(self) -> Path:
         """Write the pods' network: a bridge per node, addresses from its own range, and host ports on request."""
         (self.folder / "cni").mkdir(exist_ok=True)
-        return self._json("cni/10-pods.conflist", pod_network(pods_of(self.number)))
+        return self._json(
+            "cni/10-pods.conflist", pod_network(self.network.pods_of(self.number), self.network.default_route)
+        )
 
     def kubelet(self, authority: Authority) -> Path:
         """Write the kubelet's configuration: its control group, its certificate and short status intervals."""
-        server = authority.issue(f"{self.name}-server", self.name, (), [self.name, node_address(self.number)])
+        server = authority.issue(f"{self.name}-server", self.name, (), [self.name, self.address])
         return self._json("kubelet.json", self._kubelet_settings(authority.pair, server))
 
     def _kubelet_settings(self, authority: Pair, server: Pair) -> Object:
@@ -99,7 +107,7 @@ class NodeFiles:
             "oomScoreAdj": 0,
             "maxOpenFiles": OPEN_FILES,
             "failSwapOn": False,
-            "clusterDNS": [DNS_SERVICE],
+            "clusterDNS": [self.network.dns_service],
             "clusterDomain": "cluster.local",
             "resolvConf": str(self.folder / "resolv.conf"),
             "nodeLeaseDurationSeconds": LEASE_S,
@@ -129,8 +137,8 @@ class NodeFiles:
                 "mode": "iptables",
                 "hostnameOverride": self.name,
                 "clientConnection": {"kubeconfig": str(kubeconfig)},
-                "clusterCIDR": PODS,
-                "bindAddress": node_address(self.number),
+                "clusterCIDR": self.network.pods,
+                "bindAddress": self.address,
                 "oomScoreAdj": 0,
                 "conntrack": {
                     "maxPerCore": 0,
