@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_remoting.addresses import split_address
+from gantry_remoting.addresses import open_listening_socket, split_address
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,9 @@ CONNECTIONS_MAX: Final = 64
 
 Answer = tuple[int, str, str]
 """Status, content type, and body."""
+BACKLOG: Final = 100
+"""The kernel's queue of connections."""
+
 TEXT: Final = "text/plain; charset=utf-8"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REASONS: Final = {
@@ -60,7 +63,8 @@ class HttpEndpoint:
     async def start(self) -> None:
         """Listen on the address. Raises OSError if that is not possible."""
         host, port = split_address(self._address, port_min=0)
-        self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        bound = await open_listening_socket(host, port, backlog=BACKLOG)
+        self._server = await asyncio.start_server(self._serve, sock=bound, limit=REQUEST_BYTES_MAX)
 
     async def close(self) -> None:
         """Stop listening; answers in progress are completed."""

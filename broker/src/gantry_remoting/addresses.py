@@ -3,9 +3,10 @@
 An IPv6 host is written in brackets when a port follows: `[fd00::7]:10911`. RocketMQ's brokers may also write it without
 brackets (`fd00::7:10911`), and both forms are read. Gantry writes brackets only, because some clients require them.
 
-`::` means all addresses of both families, as in Java and Go; asyncio alone would take it for IPv6 only. The kernel
-reports a peer that connects to such a socket over IPv4 as `::ffff:10.0.0.7`, which is converted to `10.0.0.7`: limits
-per address, permissions and the hosts in records must not depend on the socket that a peer chose.
+`::` means all addresses of both families, as in Java and Go; asyncio alone would take it for IPv6 only. Where the
+kernel has no IPv6, it means all addresses of IPv4. The kernel reports a peer that connects to such a socket over IPv4
+as `::ffff:10.0.0.7`, which is converted to `10.0.0.7`: limits per address, permissions and the hosts in records must
+not depend on the socket that a peer chose.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from typing import Final, final
 
 ANYWHERE: Final = "::"
 """The host that stands for all addresses of both families."""
+ANYWHERE_IPV4: Final = "0.0.0.0"
+"""The host that stands for all addresses of IPv4."""
 _MAPPED: Final = "::ffff:"
 """How the kernel writes an IPv4 peer of an IPv6 socket."""
 
@@ -80,7 +83,7 @@ async def listen(
     loop = asyncio.get_running_loop()
     with _naming_taken_port(host, port):
         if host == ANYWHERE:
-            listening = _open_socket(socket.AF_INET6, (host, port), backlog)
+            listening = listening_socket(host, port, backlog=backlog)
             return await loop.create_server(factory, sock=listening, backlog=backlog)
         return await loop.create_server(factory, host, port, backlog=backlog)
 
@@ -99,6 +102,15 @@ async def open_listening_socket(host: str, port: int, *, backlog: int) -> socket
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         return _open_socket(found[0][0], found[0][4], backlog)
+
+
+def listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
+    """Return a socket that listens on the first address of `host`. It blocks while a name is looked up.
+
+    Raises OSError; for a name that does not exist its subclass ``socket.gaierror``.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return _open_socket(found[0][0], found[0][4], backlog)
 
 
 @contextlib.contextmanager
@@ -127,7 +139,13 @@ async def stop_listening(server: asyncio.Server) -> None:
 
 def _open_socket(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
     """Return a listening socket. An IPv6 socket on all addresses accepts both families."""
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT or address[0] != ANYWHERE:
+            raise
+        family, address = socket.AF_INET, (ANYWHERE_IPV4, address[1])
+        listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

@@ -117,6 +117,21 @@ async def test_each_path_has_its_answer(method: str, path: str, code: int, words
     assert (found[0], words in found[2]) == (code, True)
 
 
+async def test_probes_are_answered_on_both_families() -> None:
+    """In a pod the address is `[::]`, and a kubelet connects to the pod's address, of IPv4 or of IPv6."""
+    endpoint = HttpEndpoint("[::]:0", lambda: "", metrics_here)
+    await endpoint.start()
+    try:
+        for host in ("127.0.0.1", "::1"):
+            reader, writer = await asyncio.open_connection(host, endpoint.port)
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+            await writer.wait_closed()
+    finally:
+        await endpoint.close()
+
+
 @pytest.mark.parametrize(
     ("sent", "code"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 
 import pytest
@@ -19,6 +20,7 @@ from gantry_remoting import (
     peer_address,
     split_address,
 )
+from gantry_remoting.addresses import listening_socket
 from gantry_remoting.setting_kinds import SettingsError
 from gantry_testing.local import on_both_loops, wait_until
 from gantry_testing.ports import free_port
@@ -150,3 +152,31 @@ async def test_port_in_use_is_an_error_at_the_start() -> None:
                 await Listener(service, ListenerSettings(host=host, port=first.port)).start()
     finally:
         await first.close()
+
+
+@pytest.fixture
+def kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse sockets of IPv6 as a kernel does that was started with `ipv6.disable=1`."""
+    opened = socket.socket
+
+    def open_socket(family: int, kind: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return opened(family, kind)
+
+    monkeypatch.setattr(socket, "socket", open_socket)
+
+
+@pytest.mark.usefixtures("kernel_without_ipv6")
+def test_all_addresses_are_those_of_ipv4_where_the_kernel_has_no_other() -> None:
+    """Pods listen on `::` everywhere, also on machines without IPv6."""
+    with listening_socket("::", 0, backlog=1) as listening:
+        assert (listening.family, listening.getsockname()[0]) == (socket.AF_INET, "0.0.0.0")
+        assert not listening.getblocking()
+
+
+@pytest.mark.usefixtures("kernel_without_ipv6")
+def test_one_ipv6_address_is_not_replaced_where_the_kernel_has_no_ipv6() -> None:
+    """The twin: a certain address that does not exist is an error."""
+    with pytest.raises(OSError, match="not supported"):
+        listening_socket("::1", 0, backlog=1)

@@ -123,7 +123,7 @@ NETWORKS: Final = {one.family: one for one in (IPV4, IPV6)}
 """The networks by their family."""
 
 HUB_ADDRESS: Final = IPV4.hub
-"""The address under which all machines reach the API server, whatever the family of pods is."""
+"""The address under which machines reach the API server, for pods of both families."""
 
 
 def node_name(number: int) -> str:

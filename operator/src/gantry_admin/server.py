@@ -26,6 +26,7 @@ from gantry_admin.http_protocol import LimitedHttp
 from gantry_admin.log_listener import LogListener
 from gantry_admin.settings import Address, SidecarSettings
 from gantry_admin.sidecar import Sidecar
+from gantry_remoting.addresses import listening_socket
 from gantry_remoting.http_admission import ConnectionSlot, HttpListener
 
 log = logging.getLogger(__name__)
@@ -42,19 +43,9 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def bind(address: Address, option: str) -> socket.socket:
     """Return a bound and listening socket. Raises ``SettingsError`` that names the option."""
     try:
-        family, kind, protocol, _, name = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
+        return listening_socket(address.host, address.port, backlog=BACKLOG)
     except OSError as error:
         raise SettingsError(f"{option} {address}: {error.strerror}") from error
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(name)
-        bound.listen(BACKLOG)
-    except OSError as error:
-        bound.close()
-        raise SettingsError(f"{option} {address}: {error.strerror}") from error
-    bound.setblocking(False)
-    return bound
 
 
 async def serve(settings: SidecarSettings, recent: RecentLines | None = None) -> None:

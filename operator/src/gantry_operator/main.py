@@ -48,10 +48,10 @@ from gantry_operator.settings import OperatorSettings, own_namespace, parse_name
 @click.option("--prometheus-labels", envvar="GANTRY_PROMETHEUS_LABELS", default="app.kubernetes.io/name=prometheus",
               help="Labels of the Prometheus pods that may scrape the sidecars of groups.")  # fmt: skip
 @click.option(
-    "--listen", default=None, help="Address on which to serve /livez, /readyz and /metrics.  [default: 0.0.0.0:8090]"
+    "--listen", default=None, help="Address on which to serve /livez, /readyz and /metrics.  [default: [::]:8090]"
 )
 @click.option("--port", envvar="GANTRY_HTTP_PORT", type=click.IntRange(0, 65_535), default=8090,
-              help="Port on which to serve them, on all addresses, if --listen is not set.")  # fmt: skip
+              help="Port on which to serve them, on all IPv4 and IPv6 addresses, if --listen is not set.")  # fmt: skip
 @click.option("--stale-after", envvar="GANTRY_STALE_AFTER", type=click.FloatRange(1, 3600), default=60.0,
               help="Seconds after which a resource that was not reconciled fails the liveness probe.")  # fmt: skip
 @click.option("--log-level", envvar="GANTRY_LOG_LEVEL", default="info",
@@ -95,7 +95,7 @@ def settings_of(options: dict[str, object]) -> OperatorSettings:
         namespace=text["namespace"] or own_namespace(),
         operator_labels=parse_pairs(text["labels"], "--labels"),
         prometheus_labels=parse_pairs(text["prometheus_labels"], "--prometheus-labels"),
-        listen=text["listen"] or f"0.0.0.0:{text['port']}",
+        listen=text["listen"] or f"[::]:{text['port']}",
         stale_s=float(text["stale_after"]),
         log_level=text["log_level"],
         kubeconfig=text["kubeconfig"] or None,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from typing import Final, final
 from aiohttp import web
 
 from gantry_operator.metrics import Metrics
+from gantry_remoting.addresses import listening_socket
 from gantry_remoting.close_log import LimitedLog
 from gantry_remoting.http_admission import ConnectionSlot, HttpAdmission, HttpLimitSettings, HttpListener
 
@@ -97,9 +97,7 @@ async def probes(address: tuple[str, int], metrics: Metrics, health_check: Healt
     admission = HttpAdmission("operator", LIMITS, clock=time.monotonic)
     metrics.export_closed_connections(admission)
     try:
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        with socket.create_server(address, family=family, backlog=BACKLOG) as bound:
-            bound.setblocking(False)
+        with listening_socket(*address, backlog=BACKLOG) as bound:
             listener = HttpListener(bound, admission, lambda slot: _Handler(slot, server), None)
             listener.start()
             try:

@@ -72,7 +72,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     prometheus_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "prometheus"),)
     """The labels of the Prometheus pods, which may scrape the sidecars of groups."""
 
-    listen: str = "0.0.0.0:8090"
+    listen: str = "[::]:8090"
     """The address, as host:port, on which /livez, /readyz and /metrics are served."""
 
     stale_s: Seconds = 60.0

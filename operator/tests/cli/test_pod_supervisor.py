@@ -40,7 +40,7 @@ def is_changed():
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.001)
     return True
-server = PodServer(name="server", command=command, alive=("127.0.0.1", alive) if alive else None, is_changed=is_changed)
+server = PodServer(name="server", command=command, alive=("", alive) if alive else None, is_changed=is_changed)
 sys.exit(PodSupervisor(server).run())
 """
 SERVER = """
@@ -251,10 +251,20 @@ def test_alive_port_answers_while_the_server_is_down(container: Container) -> No
     container.end()
 
 
-def is_open(port: int) -> bool:
+def test_alive_port_answers_on_both_families(container: Container) -> None:
+    """A kubelet connects to the address of the pod, which may be of IPv4 or of IPv6."""
+    [alive] = free_ports(1)
+    container.start("", alive)
+    container.wait_ready()
+
+    assert [is_open(alive, host) for host in ("127.0.0.1", "::1")] == [True, True]
+    container.end()
+
+
+def is_open(port: int, host: str = "127.0.0.1") -> bool:
     """Return whether a connection is accepted and closed."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        with socket.create_connection((host, port), timeout=60) as connection:
             return connection.recv(1) == b""
     except ConnectionRefusedError:
         return False

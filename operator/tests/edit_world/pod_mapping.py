@@ -74,6 +74,6 @@ class PodMapping:
             if value == path or value.startswith(f"{path}/"):
                 return f"{place}{value.removeprefix(path)}"
         host, separator, port = value.rpartition(":")
-        if separator and host in ("0.0.0.0", HOST) and port.isdigit() and int(port) in self._ports:
+        if separator and host in ("[::]", HOST) and port.isdigit() and int(port) in self._ports:
             return f"{HOST}:{self._ports[int(port)]}"
         return value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from objects_scene import facts, group, is_selected, of_kind, pods_of, rendered
+from objects_scene import broker_sets, containers, facts, group, is_selected, of_kind, pods_of, rendered
 
 from gantry_operator.objects import names
 
@@ -42,6 +43,20 @@ def _is(source: Source, peer: dict[str, Any]) -> bool:
     elif namespace != "shop":
         return False
     return is_selected(labels, peer.get("podSelector", {}))
+
+
+def test_all_servers_in_pods_listen_on_both_families() -> None:
+    """Pods may have addresses of IPv4, of IPv6 or of both; no manifest says which."""
+    objects = rendered(group(proxy={"replicas": 1}))
+    master = containers(broker_sets(objects)["orders-0-master"]["spec"]["template"])
+    name_server = containers(of_kind(objects, "StatefulSet")["orders-nameserver"]["spec"]["template"])["nameserver"]
+    proxy = json.loads(of_kind(objects, "ConfigMap")["orders-proxy"]["data"]["proxy.yaml"])
+    variables = [one["value"] for pod in (master["broker"], name_server) for one in pod["env"] if "CONF" in one["name"]]
+    words = master["sidecar"]["args"]
+
+    assert ["bindAddress=::" in text.splitlines() for text in variables] == [True, True]
+    assert [words[words.index(option) + 1] for option in ("--listen", "--log-listen")] == ["[::]:8080", "[::]:8081"]
+    assert [proxy["listen"][key] for key in ("address", "httpAddress")] == ["[::]:8081", "[::]:9081"]
 
 
 @pytest.mark.parametrize(

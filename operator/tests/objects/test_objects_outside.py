@@ -107,6 +107,24 @@ def test_external_address_comes_from_the_cluster(one: Any, nodes: Any, address: 
     assert external_address(one, nodes) == address
 
 
+@pytest.mark.parametrize(
+    ("families", "addresses", "host"),
+    [
+        (["IPv4"], ["10.0.0.1", "fd00::1"], "10.0.0.1"),
+        (["IPv6"], ["10.0.0.1", "fd00::1"], "[fd00::1]"),
+        (["IPv6", "IPv4"], ["10.0.0.1", "fd00::1"], "[fd00::1]"),
+        (["IPv6"], ["10.0.0.1"], None),
+    ],
+)
+def test_node_port_is_at_an_address_of_the_services_family(families: Any, addresses: Any, host: str | None) -> None:
+    """A Node of a cluster with both families has two addresses, and a Service with one family has node ports of it."""
+    one, machine = service("NodePort"), node("a")
+    one["spec"]["ipFamilies"] = families
+    machine["status"]["addresses"] = [{"type": "InternalIP", "address": address} for address in addresses]
+
+    assert external_address(one, [machine]) == (f"{host}:31000" if host else None)
+
+
 OTHER_PORTS = ({"name": "metrics", "port": 9090, "nodePort": 31001}, {"port": 80, "nodePort": 31002})
 BROKER = {"name": "broker", "port": 10911, "nodePort": 31000}
 NAME_SERVER = {"name": "nameserver", "port": 9876, "nodePort": 31003}

@@ -86,7 +86,7 @@ def test_options_become_settings() -> None:
 
     assert settings.namespaces == ("a", "b")
     assert settings.operator_labels == (("x", "1"), ("y", "2"))
-    assert (settings.can_read_nodes, settings.listen) == (False, "0.0.0.0:0")
+    assert (settings.can_read_nodes, settings.listen) == (False, "[::]:0")
 
 
 @pytest.mark.parametrize("text", ["8080", "host:", ":1", "host:http", "host:99999", "host:\u00b2", "[::1:80"])
@@ -191,6 +191,15 @@ async def test_process_with_stale_groups_is_not_live() -> None:
         async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
             text = await answer.text()
     assert 'gantry_operator_actions_total{outcome="done",type="Promote"} 1.0' in text
+
+
+async def test_probes_are_answered_on_both_families() -> None:
+    """The operator's pod may have an address of IPv4 or of IPv6, and kubelet probes that."""
+    listen = parse_address(OperatorSettings(image="x").listen, "--listen")
+    async with probes((listen[0], 0), Metrics(), lambda: "") as port, aiohttp.ClientSession() as session:
+        for host in ("127.0.0.1", "[::1]"):
+            async with session.get(f"http://{host}:{port}/livez") as answer:
+                assert answer.status == 200
 
 
 @pytest.mark.parametrize("callback", ["connection_made", "data_received", "connection_lost"])

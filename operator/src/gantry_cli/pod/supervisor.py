@@ -76,7 +76,7 @@ class PodServer:
     """Whether the process lives but is stalled. Called often."""
 
     alive: tuple[str, int] | None = None
-    """The address of the alive port, None for none."""
+    """The address of the alive port, None for none; an empty host is all addresses of both families."""
 
 
 @final
@@ -104,8 +104,7 @@ class PodSupervisor:
                 stack.callback(one.close)
             selector.register(wakeup_reader, selectors.EVENT_READ, self._drain_wakeups)
             if self._server.alive is not None:
-                listener = stack.enter_context(socket.create_server(self._server.alive, backlog=16))
-                listener.setblocking(False)
+                listener = stack.enter_context(_probe_socket(self._server.alive))
                 selector.register(listener, selectors.EVENT_READ, self._accept_probe)
             self._life.request_start(time.monotonic())
             while True:
@@ -210,3 +209,12 @@ class PodSupervisor:
 
     def _print(self, text: str) -> None:
         print(f"gantry pod: {text}", file=sys.stderr, flush=True)
+
+
+def _probe_socket(address: tuple[str, int]) -> socket.socket:
+    """Return the socket of the alive port: a kubelet connects to the pod's address, which may be of either family."""
+    is_dual = not address[0] and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
+    listener = socket.create_server(address, family=family, dualstack_ipv6=is_dual, backlog=16)
+    listener.setblocking(False)
+    return listener

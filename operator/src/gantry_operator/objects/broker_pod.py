@@ -113,7 +113,7 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     arguments = [
         *("pod", "sidecar", "--", "--page", configuration.STATUS_PAGE, "--control", configuration.CONTROL),
         *("--store", configuration.STORE, "--broker", f"127.0.0.1:{names.BROKER_PORT}"),
-        *("--listen", f"0.0.0.0:{names.SIDECAR_PORT}", "--log-listen", f"0.0.0.0:{names.LOG_PORT}"),
+        *("--listen", f"[::]:{names.SIDECAR_PORT}", "--log-listen", f"[::]:{names.LOG_PORT}"),
         *("--token-file", f"{configuration.SIDECAR_SECRET}/tokens"),
         *("--read-token-file", f"{configuration.SIDECAR_SECRET}/read-tokens"),
         *("--max-lag", str(int(group.spec.replication.max_lag))),

@@ -155,6 +155,7 @@ def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
         shard=shard,
         number=1,
         address="",
+        listen="::",
         port=names.BROKER_PORT,
         ha_port=names.REPLICATION_PORT,
         name_servers=name_servers(group),

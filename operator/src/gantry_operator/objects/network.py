@@ -196,7 +196,7 @@ def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, An
     """Return host:port of a Service for external clients; None while the cluster has assigned none.
 
         LoadBalancer   the first address or name of the load balancer, and the Service's port
-        NodePort       an address of a Node, the external one if it has one, and the node port
+        NodePort       an address of a Node of the Service's family, the external one if it has one, and the node port
 
     Every Node accepts connections to a node port for all pods. The first ready Node by name is used, so that the
     address changes seldom. The port is the one that the operator has rendered: others may have added more. A Service
@@ -210,20 +210,24 @@ def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, An
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}]
         host, number = ingress[0].get("ip") or ingress[0].get("hostname"), port.get("port")
     else:
-        host, number = _node_address(nodes), port.get("nodePort")
+        families = spec.get("ipFamilies") or ()
+        host, number = _node_address(nodes, str(families[0]) if families else ""), port.get("nodePort")
     if not host or not number:
         return None
     return join_address(host, number)
 
 
-def _node_address(nodes: Iterable[Mapping[str, Any]]) -> str | None:
+def _node_address(nodes: Iterable[Mapping[str, Any]], family: str) -> str | None:
+    """Return an address of a Node of a family, or of any if that is unknown."""
     for node in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
         if node.get("metadata", {}).get("deletionTimestamp") or not _is_ready(node):
             continue
-        addresses = {one["type"]: str(one["address"]) for one in node.get("status", {}).get("addresses", [])}
-        for kind in ADDRESS_KINDS:
-            if kind in addresses:
-                return addresses[kind]
+        addresses = [(one["type"], str(one["address"])) for one in node.get("status", {}).get("addresses", [])]
+        for wanted in ADDRESS_KINDS:
+            for kind, address in addresses:
+                is_usable = not family or kind == "ExternalDNS" or family == ("IPv6" if ":" in address else "IPv4")
+                if kind == wanted and is_usable:
+                    return address
     return None
 
 

@@ -90,8 +90,8 @@ def settings_text(group: BrokerGroup) -> str:
     """Return the settings file of a proxy. It is JSON, which is YAML, too."""
     placement = ProxyPlacement(
         name_servers=configuration.name_servers(group),
-        address=f"0.0.0.0:{names.PROXY_PORT}",
-        http_address=f"0.0.0.0:{names.PROXY_HTTP_PORT}",
+        address=f"[::]:{names.PROXY_PORT}",
+        http_address=f"[::]:{names.PROXY_HTTP_PORT}",
         drain_delay_ms=DRAIN_DELAY_MS,
         grace_ms=group.spec.proxy.template.calls_grace_ms,
         accounts=configuration.ACCOUNTS,

@@ -119,7 +119,7 @@ def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
 
 def _name_server(group: BrokerGroup, facts: Facts) -> Object:
     access = group.spec.access
-    lines = [f"listenPort={names.NAME_SERVER_PORT}"]
+    lines = [f"listenPort={names.NAME_SERVER_PORT}", "bindAddress=::"]
     mounts = [pod_parts.mount("data", NAME_SERVER_DATA), pod_parts.tmp_mount()]
     if access.external.type is not ExternalType.NONE:
         lines.append(f"externalListenPort={names.EXTERNAL_NAME_SERVER_PORT}")
