@@ -31,6 +31,9 @@ SCALE_SECONDS_MAX = 240.0
 """The limit for the removal of an empty shard."""
 
 NEW_IMAGE = "localhost/gantry:next"
+LARGER_CPU = "350m"
+LARGER: Object = {"requests": {"cpu": LARGER_CPU}, "limits": {"memory": "768Mi"}}
+"""More CPU and memory than the brokers of `SMALL` have."""
 
 
 def images(group: Group) -> set[str]:
@@ -55,13 +58,17 @@ def test_new_image_is_rolled_out_without_loss(namespaces: NamespaceFactory, oper
 
 
 @pytest.mark.cluster_can(Capability.RESIZE_VOLUMES)
-def test_volumes_grow_under_load(namespaces: NamespaceFactory) -> None:
-    """The existing claims ask for more, and so will new ones; the test acts as the storage driver that expands them."""
+def test_brokers_and_volumes_grow_under_load_without_a_restart(namespaces: NamespaceFactory) -> None:
+    """CPU, memory and volumes grow in one edit: no pod is replaced, no container restarts, and no send fails.
+
+    The existing claims ask for more, and so will new ones; the test acts as the storage driver that expands them.
+    """
     group = namespaces.create_group("grown", SMALL)
-    before = {pod: group.namespace.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
+    before = starts(group)
 
     def grow() -> None:
-        group.apply(SMALL | {"storage": {"size": "2Gi"}})
+        group.apply(SMALL | {"storage": {"size": "2Gi"}, "resources": LARGER})
+        wait_until("brokers with more CPU", lambda: set(cpu_requests(group)) == {LARGER_CPU}, NOTICED_SECONDS_MAX)
         wait_until(
             "claims that ask for 2Gi",
             lambda: all(requested_bytes(claim) == 2 << 30 for claim in group.claims().values()),
@@ -71,9 +78,32 @@ def test_volumes_grow_under_load(namespaces: NamespaceFactory) -> None:
             path = f"{group.namespace.path('persistentvolumeclaims')}/{name}/status"
             group.namespace.cluster.api.merge(path, {"status": {"capacity": {"storage": "2Gi"}}})
 
-    run_fault_under_load(group, "volumes grown", grow).check_limits(EDIT_SECONDS_MAX)
-    after = {pod: group.namespace.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
-    assert after == before, "a pod was replaced for it"
+    outcome = run_fault_under_load(group, "grown", grow)
+    outcome.check_limits(EDIT_SECONDS_MAX)
+    assert outcome.verdict["failures"] == 0, "a send failed"
+    assert starts(group) == before, "a pod was replaced, or a container was started again"
+
+
+def starts(group: Group) -> dict[str, tuple[str, set[int]]]:
+    """Return the UID of each broker's pod, and how often its containers were started again."""
+    pods = {name: group.namespace.read_pod(name) for name in group.brokers()}
+    return {
+        name: (pod["metadata"]["uid"], {one["restartCount"] for one in pod["status"]["containerStatuses"]})
+        for name, pod in pods.items()
+        if pod is not None
+    }
+
+
+def cpu_requests(group: Group) -> list[str]:
+    """Return the CPU that each broker's container has now, as its kubelet reports it."""
+    pods = [group.namespace.read_pod(name) for name in group.brokers()]
+    return [
+        str(one.get("resources", {}).get("requests", {}).get("cpu"))
+        for pod in pods
+        if pod is not None
+        for one in pod["status"]["containerStatuses"]
+        if one["name"] == "broker"
+    ]
 
 
 def requested_bytes(claim: Object) -> int:
