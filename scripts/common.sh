@@ -1,7 +1,7 @@
 # Sourced by the other scripts: paths, checks of requirements, and one-line errors with a remedy.
 # The scripts write only inside of the clone, except temporary files if its path is long, caches of package managers,
-# what scripts/object-store, scripts/porcupine, scripts/kubernetes, scripts/kind-node and the e2e scripts build, in
-# ~/.cache/gantry (or XDG_CACHE_HOME), and /run/gantry-cluster, in which a cluster of the e2e scripts claims the machine.
+# what build_go_program, scripts/kubernetes, scripts/kind-node and the e2e scripts build, in ~/.cache/gantry (or
+# XDG_CACHE_HOME), and /run/gantry-cluster, in which a cluster of the e2e scripts claims the machine.
 set -eu
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$ROOT"
@@ -52,6 +52,28 @@ need_go() {
         go1.2[2-9]* | go1.[3-9][0-9]* | go[2-9]*) ;;
         *) refuse "Go 1.22 or newer is missing" "$remedy" ;;
     esac
+}
+
+build_go_program() { # build_go_program NAME MODULE PACKAGE [BUILD OPTION...]: builds it once, and prints its path
+    name=$1 module=$2 package=$3
+    shift 3
+    sources=$(cd "$module" && cat go.mod go.sum $(ls *.go 2>/dev/null | grep -v _test) | sha256sum | cut -c1-16)
+    folder=${XDG_CACHE_HOME:-$HOME/.cache}/gantry/$name/$sources
+    case $package in .) program=$folder/$name ;; *) program=$folder/${package##*/} ;; esac
+    if [ ! -x "$program" ]; then
+        need_go
+        mkdir -p "$folder"
+        draft=$(mktemp "$folder/building.XXXXXX")
+        trap 'rm -f "$draft"' EXIT
+        for attempt in 1 2 3; do # a download may fail temporarily
+            CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -mod=readonly -trimpath" nice -n 19 \
+                go -C "$module" build "$@" -o "$draft" "$package" >&2 && break
+            [ "$attempt" != 3 ] || refuse "the program $name could not be built" "see the error above"
+        done
+        chmod 755 "$draft"
+        mv "$draft" "$program"
+    fi
+    printf '%s\n' "$program"
 }
 
 find_python() { # prints the path of a Python 3.11 or newer; PYTHON replaces the list of candidates
