@@ -4,6 +4,7 @@
                                     charts/broker-group/values.schema.json
     gantry_spec.pipelines.crds   -> charts/gantry-operator/templates/crd-pipelines.yaml, manifests/crd-pipelines.yaml
     Chart.yaml and values.yaml   -> README.md of the same chart
+    scripts/artifact_hub.py      -> the annotations in Chart.yaml, from the CRDs, the samples and values.yaml
     scripts/dashboard.py         -> charts/gantry-operator/dashboards/gantry.json
     the chart, by helm template  -> manifests/operator.yaml, for installation with kubectl
 
@@ -25,7 +26,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from dashboard import dashboard_text  # noqa: E402 - a script in the same folder, not a package
+from artifact_hub import chart_text  # noqa: E402 - scripts in the same folder, not a package
+from dashboard import dashboard_text  # noqa: E402
 
 from gantry_spec.manifest.crd import NAME_CHARACTERS_MAX, crd, group_schema  # noqa: E402
 from gantry_spec.pipelines.crds import pipeline_crds  # noqa: E402
@@ -51,6 +53,7 @@ def plain_pages(root: Path) -> dict[Path, str]:
         root / "manifests/crd.yaml": NOTE + _yaml(crd()),
         root / "manifests/crd-pipelines.yaml": NOTE + "".join(_yaml(one) for one in pipeline_crds()),
     }
+    found |= {charts / name / "Chart.yaml": chart_text(root, charts / name) for name in CHARTS}
     return found | {charts / name / "README.md": readme(charts / name) for name in CHARTS}
 
 

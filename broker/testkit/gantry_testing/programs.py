@@ -30,6 +30,11 @@ def porcupine_program() -> Path | None:
     return next(filter(_is_program, _newest(_home() / "porcupine", "*/porcupine")), None)
 
 
+def bundle_validator_program() -> Path | None:
+    """Return the newest program of `scripts/bundle-validator`, the validator of OLM bundles; None if there is none."""
+    return next(filter(_is_program, _newest(_home() / "bundle-validator", "*/bundle-validator")), None)
+
+
 def write_program(path: Path, source: str) -> None:
     """Write an executable Python program for this interpreter. A `#!` line would not support a long path or one with
     spaces.

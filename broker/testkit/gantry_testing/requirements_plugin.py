@@ -29,7 +29,13 @@ import pytest
 from xdist.workermanage import WorkerController
 
 from gantry_speedups import load_native
-from gantry_testing.programs import helm_program, kubernetes_program, object_store_program, porcupine_program
+from gantry_testing.programs import (
+    bundle_validator_program,
+    helm_program,
+    kubernetes_program,
+    object_store_program,
+    porcupine_program,
+)
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
@@ -260,6 +266,11 @@ def probe_porcupine() -> str | None:
     return None if porcupine_program() is not None else "it was not built"
 
 
+def probe_bundle_validator() -> str | None:
+    """Check for the validator of OLM bundles."""
+    return None if bundle_validator_program() is not None else "it was not built"
+
+
 def probe_speedups() -> str | None:
     """Check for a compiled hot path, also if GANTRY_SPEEDUPS=off: tests compare both paths in one process."""
     return load_native()[1] or None
@@ -292,6 +303,7 @@ NEEDS: dict[str, Need] = {
         Need("api_server", probe_api_server, "scripts/kubernetes, which needs Go"),
         Need("object_store", probe_object_store, "scripts/object-store, which needs Go"),
         Need("porcupine", probe_porcupine, "scripts/porcupine, which needs Go"),
+        Need("bundle_validator", probe_bundle_validator, "scripts/bundle-validator, which needs Go"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }
