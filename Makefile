@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle charts interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ manifests: ## Generate the CRDs, the schema of broker-group, the READMEs of char
 
 olm-bundle: ## Write an OLM bundle of the operator to .gantry/olm-bundle (OLM_BUNDLE="--version 0.2.0 --image IMAGE").
 	@scripts/olm-bundle $(OLM_BUNDLE)
+
+charts: ## Package both charts in .gantry/charts, as files that `helm push` takes (CHARTS="--version 0.2.0").
+	@scripts/charts $(CHARTS)
 
 lock: ## Update requirements/*.txt, with hashes.
 	@scripts/lock

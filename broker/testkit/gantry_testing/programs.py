@@ -35,6 +35,11 @@ def bundle_validator_program() -> Path | None:
     return next(filter(_is_program, _newest(_home() / "bundle-validator", "*/bundle-validator")), None)
 
 
+def chart_registry_program() -> Path | None:
+    """Return the newest OCI registry of `scripts/chart-registry`; None if there is none."""
+    return next(filter(_is_program, _newest(_home() / "chart-registry", "*/registry")), None)
+
+
 def write_program(path: Path, source: str) -> None:
     """Write an executable Python program for this interpreter. A `#!` line would not support a long path or one with
     spaces.

@@ -31,6 +31,7 @@ from xdist.workermanage import WorkerController
 from gantry_speedups import load_native
 from gantry_testing.programs import (
     bundle_validator_program,
+    chart_registry_program,
     helm_program,
     kubernetes_program,
     object_store_program,
@@ -271,6 +272,11 @@ def probe_bundle_validator() -> str | None:
     return None if bundle_validator_program() is not None else "it was not built"
 
 
+def probe_chart_registry() -> str | None:
+    """Check for an OCI registry to push charts to."""
+    return None if chart_registry_program() is not None else "none was built"
+
+
 def probe_speedups() -> str | None:
     """Check for a compiled hot path, also if GANTRY_SPEEDUPS=off: tests compare both paths in one process."""
     return load_native()[1] or None
@@ -304,6 +310,7 @@ NEEDS: dict[str, Need] = {
         Need("object_store", probe_object_store, "scripts/object-store, which needs Go"),
         Need("porcupine", probe_porcupine, "scripts/porcupine, which needs Go"),
         Need("bundle_validator", probe_bundle_validator, "scripts/bundle-validator, which needs Go"),
+        Need("chart_registry", probe_chart_registry, "scripts/chart-registry, which needs Go"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }
