@@ -24,6 +24,7 @@ from gantry_cli.group.documents import (
 from gantry_cli.ha.group import MembersDocument
 from gantry_cli.ha.promote import PromotionDocument
 from gantry_cli.kube.backups import BackupDocument
+from gantry_cli.kube.capacity_documents import CapacityDocument
 from gantry_cli.kube.documents import ClusterGroupStatus, KubeExplainDocument
 from gantry_cli.local.group_status import ExplainDocument
 from gantry_cli.messages.documents import MessageDocument, ReceiptDocument
@@ -37,6 +38,7 @@ from gantry_status.orders import HaStatus, Promised
 DOCUMENTS: Final[dict[str, Any]] = {
     "gantry status": ClusterDocument,
     "gantry explain": ExplainDocument,
+    "gantry explain --capacity": CapacityDocument,
     "gantry promote": OrderDocument,
     "gantry fence": OrderDocument,
     "gantry restore": OrderDocument,
@@ -78,6 +80,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry migrate": MigrationResult,
     "kubectl gantry status": ClusterGroupStatus,
     "kubectl gantry explain": KubeExplainDocument,
+    "kubectl gantry explain --capacity": CapacityDocument,
     "kubectl gantry promote": OrderDocument,
     "kubectl gantry fence": OrderDocument,
     "kubectl gantry restore": OrderDocument,

@@ -7,6 +7,7 @@
     documents                  the types of these documents
     cluster_orders             orders, given as annotations, and the wait for their result
     cluster_bundle             everything needed to diagnose a group, in one file
+    capacity, cluster_capacity what a group needs, and what the nodes of a cluster can take
     options                    the options that name a group, and their shell completion
     commands                   explain, promote, fence, restore and bundle, for `gantry` and for `kubectl gantry`
     plugin                     the same and `status`, as a plugin of kubectl

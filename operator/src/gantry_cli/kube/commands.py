@@ -18,6 +18,7 @@ import click
 from gantry_cli.errors import InvalidInput
 from gantry_cli.examples import examples
 from gantry_cli.kube import backups, cluster_orders
+from gantry_cli.kube.capacity import show_cluster_capacity, show_manifest_capacity
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.cluster_bundle import write_cluster_bundle
 from gantry_cli.kube.cluster_orders import OrderOptions
@@ -34,7 +35,7 @@ from gantry_cli.kube.screen import show_explanation
 from gantry_cli.local.bundle import write_local_bundle
 from gantry_cli.local.group_status import show_local_explanation
 from gantry_cli.local.promote import promote_in_folder
-from gantry_cli.options import data_option
+from gantry_cli.options import data_option, refuse_ignored
 from gantry_cli.orders import parse_shard
 from gantry_cli.output import OutputFormat, output_option
 
@@ -206,22 +207,40 @@ def explain_command(entry: EntryPoint) -> click.Command:
 
     @click.command(
         epilog=entry.examples(
-            (("explain", "show which member would take over in each shard, and what would be lost"),),
+            (
+                ("explain", "show which member would take over in each shard, and what would be lost"),
+                ("explain --capacity -f group.yaml", "show what the pods of a manifest need"),
+            ),
             ("explain {orders} {shop}", "show it for a group in a Kubernetes cluster"),
             ("explain {orders} {shop} -O json | jq '.outlook[0].winner'", "for programs"),
+            ("explain {orders} {shop} --capacity", "show what its pods need, and what each node can take"),
+            ("explain {orders} {shop} --capacity -f group.yaml", "the same for a manifest before it is applied"),
         )
     )
     @entry.group()
     @entry.exec_option
+    @click.option("--capacity", "is_capacity", is_flag=True,
+                  help="Show the resources that the group needs, and the room on the nodes.")  # fmt: skip
+    @click.option("-f", "--file", "manifest", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                  help="With --capacity, the manifest [default: that of the group in the cluster].")  # fmt: skip
     @output_option
-    def explain(group: AnyGroup, may_exec: bool, form: OutputFormat) -> None:
+    def explain(group: AnyGroup, may_exec: bool, is_capacity: bool, manifest: Path | None, form: OutputFormat) -> None:
         """Explain what would happen if a master of the group died now.
 
         Shows the candidates, what blocks each, and the loss in bytes. The result comes from the functions that decide a
         failover. It is exact if the master is known to have acknowledged nothing after this moment. For a group in a
         cluster it is calculated from the present answers of its sidecars, or, if there are none, taken from the
         operator's latest status.
+
+        With --capacity, shows instead what the pods of the group need in a cluster: the figures are those of the
+        objects that the operator applies. For a group in a cluster it also shows the room on each node, and whether
+        all pods fit; the exit code is 1 if they do not. This is an estimate: the scheduler decides.
         """
+        if is_capacity:
+            refuse_ignored("with --capacity", ignored={"may_exec", "data"})
+            _show_capacity(group, manifest, form)
+            return
+        refuse_ignored("without --capacity", ignored={"manifest"})
         match group:
             case LocalGroup(data):
                 show_local_explanation(data, form)
@@ -229,6 +248,16 @@ def explain_command(entry: EntryPoint) -> click.Command:
                 show_explanation(target, name, form, may_exec=may_exec)
 
     return explain
+
+
+def _show_capacity(group: AnyGroup, manifest: Path | None, form: OutputFormat) -> None:
+    match group:
+        case ClusterGroup(target, name):
+            show_cluster_capacity(target, name, manifest, form)
+        case LocalGroup() if manifest is not None:
+            show_manifest_capacity(manifest, form)
+        case LocalGroup():
+            raise InvalidInput("--capacity needs a group", "name a manifest with -f FILE, or a cluster's with bg/GROUP")
 
 
 def promote_command(entry: EntryPoint) -> click.Command:

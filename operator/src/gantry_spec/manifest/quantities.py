@@ -79,11 +79,22 @@ def quantity_bytes(text: str) -> int | None:
 
     Manifests of Gantry accept fewer forms (``parse_size``). None stands for a text that is not a quantity.
     """
+    exact = _quantity(text)
+    return None if exact is None else math.ceil(exact)
+
+
+def quantity_millis(text: str) -> int | None:
+    """Return such a quantity in thousandths, rounded up: the unit in which Kubernetes counts CPU. None as above."""
+    exact = _quantity(text)
+    return None if exact is None else math.ceil(exact * 1000)
+
+
+def _quantity(text: str) -> Decimal | None:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         return None
     factor = Decimal(f"1{match[2]}") if match[2] else _QUANTITY_FACTORS[match[3] or ""]
-    return math.ceil(Decimal(match[1]) * factor)
+    return Decimal(match[1]) * factor
 
 
 def parse_duration(value: object) -> Duration:
