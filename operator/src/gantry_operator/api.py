@@ -14,8 +14,8 @@ the object as it is afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from gantry_spec.backups import SNAPSHOT_API
 from gantry_spec.cluster_objects import Kind as Kind
@@ -23,6 +23,9 @@ from gantry_spec.manifest.group import API_VERSION
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS
 
 Object = dict[str, Any]
+T = TypeVar("T")
+Kept = list[T]
+"""A list, by a name that the method ``list`` of a class does not hide."""
 
 FIELD_MANAGER: Final = "gantry-operator"
 STATUS_MANAGER: Final = "gantry-operator-status"
@@ -81,6 +84,12 @@ class Kubernetes(Protocol):
 
     async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> list[Object]:
         """List the objects of a kind, in one namespace or all of them, that match a label selector."""
+
+    async def scan(self, kind: Kind, keep: Callable[[Object], T | None]) -> Kept[T]:
+        """Read the objects of a kind in all namespaces page by page. Return what ``keep`` makes of each, except None.
+
+        It is for kinds with many large objects, of which little is needed.
+        """
 
     async def apply(self, document: Object) -> Object:
         """Create or change an object by server-side apply."""

@@ -52,6 +52,7 @@ from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
 from gantry_operator.observe.restored import restored_condition, restored_shards
+from gantry_operator.observe.unschedulable import ClusterPods, UnschedulablePods
 from gantry_operator.proxy_report import proxy_condition, proxy_event, proxy_status
 from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_operator.sidecars import Sidecars
@@ -101,6 +102,9 @@ class GroupContext(LoopContext["GroupReconciler"]):
     render: Callable[[BrokerGroup, Facts], Sequence[Object]]
     """Returns the desired objects of a group for these facts."""
 
+    cluster_pods: ClusterPods
+    """What the pods of all namespaces reserve, which is read only while a pod is not scheduled."""
+
     lease_duration_ms: int = DURATION_MS
     """The duration of Leases that are created from now on."""
 
@@ -126,6 +130,9 @@ class GroupReconciler:
         self._pruner: Final = Pruner(key, context.cache, context.api, context.clock)
         self._backups: Final = GroupBackups(
             self.observer.objects, context.api, context.sidecars, context.clock, lambda: self.observed, wake_now
+        )
+        self._unschedulable: Final = UnschedulablePods(
+            self.observer.objects, context.api, context.clock, context.cluster_pods
         )
         self._secret: Final = GroupSecret(self.observer.objects, context.api, context.clock)
         self._scheduler: Final = ActionScheduler(
@@ -176,9 +183,11 @@ class GroupReconciler:
         """Wait until no action is under way."""
         await self._scheduler.settle()
         await self._backups.settle()
+        await self._unschedulable.settle()
 
     async def close(self) -> None:
         await self._backups.close()
+        await self._unschedulable.close()
         await self._scheduler.close()
 
     # -- desired objects -----------------------------------------------------------------------------------------------
@@ -280,12 +289,21 @@ class GroupReconciler:
         deployment = objects.cache.get(ObjectRef(DEPLOYMENTS, group.metadata.namespace, name))
         proxy = proxy_status(group, deployment, external_addresses_of(objects).get(name, ""))
         proxies = proxy_condition(proxy, deployment)
-        event = proxy_event(proxies, before)
-        if event is not None:
-            self._events.append(event)
+        self._unschedulable.update(before)
+        events = (proxy_event(proxies, before), self._unschedulable.event(before))
+        self._events += [event for event in events if event is not None]
         resized, backed_up = self._resizer.condition(), self._backups.condition(before)
         restored = restored_condition(objects, self.observed)
-        more = [*more, huge_pages_condition(group.spec, objects.cache), proxies, resized, backed_up, restored]
+        scheduled = self._unschedulable.condition(before)
+        more = [
+            *more,
+            huge_pages_condition(group.spec, objects.cache),
+            proxies,
+            scheduled,
+            resized,
+            backed_up,
+            restored,
+        ]
         conditions = [one for one in more if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
         backup = self._backups.status(before)

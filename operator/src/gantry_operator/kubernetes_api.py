@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 from urllib.parse import quote
 
 import urllib3
@@ -22,7 +22,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
-from gantry_operator.api import CRON_JOBS, FIELD_MANAGER, JOBS, STATUS_MANAGER, Kind, Object, ObjectRef, ref_of
+from gantry_operator.api import CRON_JOBS, FIELD_MANAGER, JOBS, STATUS_MANAGER, Kept, Kind, Object, ObjectRef, ref_of
 from gantry_operator.errors import (
     ApiError,
     Cause,
@@ -53,6 +53,7 @@ MESSAGE_MAX: Final = 500
 TERMINATING: Final = "NamespaceTerminating"
 """The cause in a 403 answer that comes from the deletion of the namespace, and not from missing rights."""
 
+T = TypeVar("T")
 CallObserver = Callable[[str, str, int, float], None]
 """Called after every call with its verb, plural, status (0 for no answer) and seconds."""
 
@@ -126,17 +127,29 @@ class KubernetesApi:
 
     async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> list[Object]:
         found: list[Object] = []
+        async for page in self._pages(kind, namespace, labels):
+            found += page
+        return found
+
+    async def scan(self, kind: Kind, keep: Callable[[Object], T | None]) -> Kept[T]:
+        found: list[T] = []
+        async for page in self._pages(kind):
+            kept = map(keep, page)
+            found += [one for one in kept if one is not None]
+        return found
+
+    async def _pages(self, kind: Kind, namespace: str = "", labels: str = "") -> AsyncIterator[Kept[Object]]:
+        """Yield the objects of a list, in pages of ``LIST_LIMIT``."""
         continue_token = ""
         while True:
             query = [("limit", str(LIST_LIMIT))]
             query += [("labelSelector", labels)] if labels else []
             query += [("continue", continue_token)] if continue_token else []
             answer = await self._call(Request("list", "GET", kind.path(namespace), kind, tuple(query)))
-            for item in answer.get("items") or []:
-                found.append({"apiVersion": kind.api_version, "kind": kind.name} | item)
+            yield [{"apiVersion": kind.api_version, "kind": kind.name} | item for item in answer.get("items") or []]
             continue_token = (answer.get("metadata") or {}).get("continue") or ""
             if not continue_token:
-                return found
+                return
 
     async def apply(self, document: Object) -> Object:
         ref = ref_of(document)

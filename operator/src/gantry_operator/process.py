@@ -47,6 +47,7 @@ from gantry_operator.kubernetes_api import KubernetesApi, client_of, configurati
 from gantry_operator.leader_election import Candidate, Leadership, end_process
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
+from gantry_operator.observe.unschedulable import ClusterPods
 from gantry_operator.pipelines.facts import EngineFacts
 from gantry_operator.pipelines.pages import HttpDriverPages
 from gantry_operator.pipelines.reconciler import (
@@ -159,6 +160,7 @@ class Operator:
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
                 base=await self._base_facts(kinds), render=render,
                 key=await operator_key(api, settings.namespace, settings.name),
+                cluster_pods=ClusterPods(api, self.clock),
                 lease_duration_ms=settings.lease_duration_ms,
             )  # fmt: skip
             pipelines = await self._pipelines(api, kinds, stack)

@@ -11,7 +11,7 @@ from interruptions.faults import Fault, Interruption
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
 from operator_world.fake_kubernetes import copied
 
-from gantry_operator.api import Kind, Object, ObjectRef, ref_of, revision_of, uid_of
+from gantry_operator.api import Kept, Kind, Object, ObjectRef, ref_of, revision_of, uid_of
 from gantry_operator.cache import Cache
 from gantry_operator.errors import (
     ApiError,
@@ -25,6 +25,7 @@ from gantry_operator.errors import (
 from gantry_operator.group_reconciler import GroupContext, GroupReconciler
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
+from gantry_operator.observe.unschedulable import ClusterPods
 from gantry_operator.resource_loop import ResourceLoop
 from gantry_operator.sidecars import Peer
 from gantry_spec.executor import Expected
@@ -151,6 +152,10 @@ class Ports:
         self._require_life()
         return await self._api.list(kind, namespace, labels)
 
+    async def scan(self, kind: Kind, keep: Callable[[Object], T | None]) -> Kept[T]:
+        self._require_life()
+        return await self._api.scan(kind, keep)
+
     async def apply(self, document: Object) -> Object:
         return await self._write("apply", ref_of(document), lambda: self._api.apply(document))
 
@@ -214,6 +219,7 @@ class OperatorProcess:
         context = GroupContext(
             cache=self.cache, api=self._ports, sidecars=self._ports, clock=cluster.clock, metrics=Metrics(),
             base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
+            cluster_pods=ClusterPods(self._ports, cluster.clock),
         )  # fmt: skip
         self.loop: Final[ResourceLoop[GroupReconciler]] = ResourceLoop((NAMESPACE, GROUP), context)
 

@@ -108,6 +108,9 @@ class ModelCluster:
         self.is_scheduling = True
         """Whether new pods are scheduled."""
 
+        self.full_nodes: Final[set[str]] = set()
+        """The machines that have no room for a new broker."""
+
         self.local_disks = True
         """Whether a volume can be mounted only on the machine on which it was created."""
 
@@ -187,9 +190,9 @@ class ModelCluster:
     def _node(self, name: str, *, is_ready: str = "True", **spec: Any) -> None:
         status = {
             "conditions": [{"type": "Ready", "status": is_ready}],
-            "allocatable": {"memory": "16Gi", "hugepages-2Mi": "4Gi"},
+            "allocatable": {"cpu": "4", "memory": "16Gi", "hugepages-2Mi": "4Gi", "pods": "110"},
         }
-        head = {"name": name, "namespace": ""}
+        head = {"name": name, "namespace": "", "labels": {"kubernetes.io/hostname": name}}
         self.api.put({"apiVersion": "v1", "kind": "Node", "metadata": head, "spec": spec, "status": status})
 
     def disconnect_node(self, node: str) -> None:
@@ -363,7 +366,8 @@ class ModelCluster:
         template = home["spec"]["template"]
         head = {"name": name, "namespace": NAMESPACE}
         head |= {key: dict(template["metadata"].get(key) or {}) for key in ("labels", "annotations")}
-        spec = {"containers": copied(template["spec"]["containers"])}
+        parts = ("containers", "initContainers", "affinity", "nodeSelector", "tolerations")
+        spec = {name: copied(template["spec"][name]) for name in parts if name in template["spec"]}
         self.add_default(spec)
         status = {"phase": "Pending"}
         self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec, "status": status})
@@ -377,10 +381,11 @@ class ModelCluster:
             fresh.now_ms = self.clock.ms
             self.shards[shard] = fresh
         node = pod["spec"].get("nodeName")
-        if node is None and self.is_scheduling:
-            self._schedule(pod, shard, member)
+        if node is None:
+            if not (self.is_scheduling and self._schedule(pod, shard, member)):
+                self._report_unschedulable(pod)
             return
-        if node is None or node in self.unreachable:
+        if node in self.unreachable:
             return
         fleet = self.shards[shard]
         deleted = pod["metadata"].get("deletionTimestamp")
@@ -431,8 +436,15 @@ class ModelCluster:
         status["conditions"] = others + more
         self.api.put(pod)
 
-    def _schedule(self, pod: Object, shard: int, member: int) -> None:
-        """Schedule a pod on a machine of its own, or on that of its local disk."""
+    def _report_unschedulable(self, pod: Object) -> None:
+        """Report that no machine can take a pod, as the scheduler does."""
+        count = len(self.api.of_kind(NODES))
+        message = f"0/{count} nodes are available: {count} Insufficient hugepages-2Mi."
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self.api.put(pod | {"status": pod["status"] | {"conditions": [unscheduled]}})
+
+    def _schedule(self, pod: Object, shard: int, member: int) -> bool:
+        """Schedule a pod on a machine of its own, or on that of its local disk; return whether one takes it."""
         claim = self._claim_of(pod)
         volume = claim["spec"].get("volumeName")
         known = None if not volume or not self.local_disks else self.api.found(VOLUMES, "", volume)
@@ -446,11 +458,12 @@ class ModelCluster:
         able = {node["metadata"]["name"] for node in nodes if not node["spec"].get("unschedulable")} - self.unreachable
         off = {node["metadata"]["name"] for node in nodes if node["spec"].get("taints")}
         for home in sorted(homes):
-            if home in able - taken - off:
+            if home in able - taken - off - self.full_nodes:
                 pod["spec"]["nodeName"] = home
                 self.api.put(pod)
                 self._bind(claim, home)
-                return
+                return True
+        return False
 
     def _bind(self, claim: Object, node: str) -> None:
         if claim["spec"].get("volumeName"):

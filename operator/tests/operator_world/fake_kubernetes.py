@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, final
 
-from gantry_operator.api import FIELD_MANAGER, PODS, STATUS_MANAGER, Kind, Object, ObjectRef, kind_of, ref_of
+from gantry_operator.api import FIELD_MANAGER, PODS, STATUS_MANAGER, Kept, Kind, Object, ObjectRef, kind_of, ref_of
 from gantry_operator.errors import ApiError, Conflict, NotFound
 
 T = TypeVar("T")
@@ -68,6 +68,10 @@ class FakeKubernetes:
             for ref, one in sorted(self.objects.items(), key=lambda pair: (pair[0].namespace, pair[0].name))
             if ref.kind == kind and namespace in ("", ref.namespace) and matches(one, labels)
         ]
+
+    async def scan(self, kind: Kind, keep: Callable[[Object], T | None]) -> Kept[T]:
+        kept = map(keep, await self.list(kind))
+        return [one for one in kept if one is not None]
 
     async def apply(self, document: Object) -> Object:
         return self._apply(ref_of(document), document, FIELD_MANAGER)

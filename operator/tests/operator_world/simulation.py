@@ -11,6 +11,7 @@ from gantry_operator.cache import Cache
 from gantry_operator.group_reconciler import GroupContext, GroupReconciler
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
+from gantry_operator.observe.unschedulable import ClusterPods
 from gantry_operator.resource_loop import ResourceLoop
 
 SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
@@ -29,6 +30,7 @@ def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
     context = GroupContext(
         cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
         base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
+        cluster_pods=ClusterPods(cluster.api, cluster.clock),
     )  # fmt: skip
     return ResourceLoop((NAMESPACE, GROUP), context)
 

@@ -30,6 +30,7 @@ from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.kubernetes_api import KubernetesApi
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import render
+from gantry_operator.observe.unschedulable import ClusterPods
 from gantry_operator.resource_loop import LoopManager, ResourceLoop
 from gantry_operator.sidecars import HttpSidecars
 from gantry_operator.watched_resources import WatchedResources
@@ -74,6 +75,7 @@ class OperatedGroup:
         context = GroupContext(
             cache=Cache(), api=self.api, sidecars=HttpSidecars(), clock=self.clock, metrics=Metrics(),
             base=facts(), render=render, key=bytes(32),
+            cluster_pods=ClusterPods(self.api, self.clock),
         )  # fmt: skip
         self.resources = WatchedResources(LoopManager(context, (NAMESPACE,)))
         self.loop = ResourceLoop((NAMESPACE, GROUP), context)

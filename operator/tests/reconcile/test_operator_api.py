@@ -129,7 +129,9 @@ async def test_list_follows_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
         found = await api.list(PODS, labels="gantry.dev/group=g")
         some = await api.list(PODS, "n1")
+        scanned = await api.scan(PODS, lambda one: None if one["metadata"]["name"] == "p7" else one["metadata"]["name"])
 
+    assert sorted(scanned) == [f"p{number}" for number in range(7)], "pages of all namespaces, and only what is kept"
     assert len(found) == 7
     assert {one["kind"] for one in found} == {"Pod"}
     assert {one["metadata"]["namespace"] for one in some} == {"n1"}

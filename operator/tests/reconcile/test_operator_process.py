@@ -38,6 +38,7 @@ from gantry_operator.main import JsonFormatter, main
 from gantry_operator.main import settings_of as options_of
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
+from gantry_operator.observe.unschedulable import ClusterPods
 from gantry_operator.probes import probes
 from gantry_operator.process import KindDiscovery, Operator
 from gantry_operator.resource_loop import LoopManager
@@ -276,6 +277,7 @@ def context_of(api: FakeKubernetes) -> GroupContext:
     return GroupContext(
         cache=Cache(), api=api, sidecars=HttpSidecars(), clock=ModelClock(), metrics=Metrics(),
         base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
+        cluster_pods=ClusterPods(api, ModelClock()),
     )  # fmt: skip
 
 

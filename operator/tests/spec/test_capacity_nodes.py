@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 from capacity_scene import GIB, ZONE, anti_affinity, node, pod
 
-from gantry_spec.capacity.nodes import Candidate, Nodes, VolumeNeed, best_node, copies, shortage_text
+from gantry_spec.capacity.nodes import Candidate, Nodes, VolumeNeed, best_node, copies, reservations, shortage_text
 from gantry_spec.capacity.resources import requests_of
 
 Object = dict[str, Any]
 OURS = {"app": "orders"}
+
+
+def nodes_with(nodes: list[Object], pods: list[Object], **more: Any) -> Nodes:
+    """Return nodes with the reservations of these pods."""
+    return Nodes(nodes, reservations(pods), **more)
 
 
 def candidate(*, requests: Object | None = None, labels: Object | None = None, **spec: Any) -> Candidate:
@@ -44,7 +49,7 @@ def obstacles(nodes: Nodes, one: Candidate) -> dict[str, str]:
 def test_taint_excludes_a_pod_without_a_toleration(tolerations: list[Object], is_tolerated: bool) -> None:
     """Key, value and effect are compared as in Kubernetes."""
     taint = {"key": "dedicated", "value": "brokers", "effect": "NoSchedule"}
-    found = obstacles(Nodes([node("n", taints=[taint])], []), candidate(tolerations=tolerations))
+    found = obstacles(nodes_with([node("n", taints=[taint])], []), candidate(tolerations=tolerations))
 
     assert found == {"n": "" if is_tolerated else "taint dedicated=brokers:NoSchedule is not tolerated"}
 
@@ -53,12 +58,12 @@ def test_soft_taint_excludes_no_pod() -> None:
     """The effect `PreferNoSchedule` is only a preference."""
     taint = {"key": "busy", "effect": "PreferNoSchedule"}
 
-    assert obstacles(Nodes([node("n", taints=[taint])], []), candidate()) == {"n": ""}
+    assert obstacles(nodes_with([node("n", taints=[taint])], []), candidate()) == {"n": ""}
 
 
 def test_cordoned_node_takes_no_pod() -> None:
     """Unless the pod tolerates the taint that the cordon stands for."""
-    nodes = Nodes([node("n", unschedulable=True)], [])
+    nodes = nodes_with([node("n", unschedulable=True)], [])
     tolerant = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
 
     assert obstacles(nodes, candidate()) == {"n": "cordoned (unschedulable)"}
@@ -92,7 +97,7 @@ def test_node_selection_is_compared_with_labels(spec: Object, able: list[str]) -
     second = node("n2", zone="b")
     second["metadata"]["labels"]["cores"] = "8"
 
-    found = obstacles(Nodes([node("n1"), second], []), candidate(**spec))
+    found = obstacles(nodes_with([node("n1"), second], []), candidate(**spec))
 
     assert [name for name, text in found.items() if not text] == able
 
@@ -102,7 +107,7 @@ def test_existing_volume_binds_its_pod_to_its_node() -> None:
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}]}
     one = candidate()._replace(volume_affinities=[{"nodeSelectorTerms": [term]}])
 
-    found = obstacles(Nodes([node("n1"), node("n2")], []), one)
+    found = obstacles(nodes_with([node("n1"), node("n2")], []), one)
 
     assert found == {"n1": "the pod's volume is bound to another node", "n2": ""}
 
@@ -113,7 +118,7 @@ def test_existing_volume_binds_its_pod_to_its_node() -> None:
 def test_anti_affinity_excludes_the_nodes_of_the_selected_pods() -> None:
     """Pods of another namespace, and such with other labels, do not matter."""
     pods = [pod("mine", "n1", labels=OURS), pod("theirs", "n2", labels=OURS, namespace="bank"), pod("other", "n3")]
-    nodes = Nodes([node("n1"), node("n2"), node("n3")], pods)
+    nodes = nodes_with([node("n1"), node("n2"), node("n3")], pods)
 
     assert obstacles(nodes, candidate(affinity=anti_affinity(OURS))) == {
         "n1": "anti-affinity to pod mine", "n2": "", "n3": ""
@@ -125,7 +130,7 @@ def test_anti_affinity_excludes_the_nodes_of_the_selected_pods() -> None:
 def test_anti_affinity_of_a_placed_pod_counts_as_well() -> None:
     """It excludes the new pod, although the new pod has none."""
     pods = [pod("guard", "n1", labels={"app": "guard"}, affinity=anti_affinity(OURS, ZONE))]
-    nodes = Nodes([node("n1"), node("n2"), node("n3", zone="b")], pods)
+    nodes = nodes_with([node("n1"), node("n2"), node("n3", zone="b")], pods)
 
     text = "anti-affinity to pod guard in topology.kubernetes.io/zone=a"
     assert obstacles(nodes, candidate()) == {"n1": text, "n2": text, "n3": ""}
@@ -135,7 +140,7 @@ def test_anti_affinity_of_a_placed_pod_counts_as_well() -> None:
 def test_anti_affinity_matches_keys_of_the_own_labels() -> None:
     """With `matchLabelKeys`, only pods with the same value of a label are meant."""
     term = anti_affinity({}, matchLabelKeys=["app"])
-    nodes = Nodes([node("n1"), node("n2")], [pod("a", "n1", labels=OURS), pod("b", "n2", labels={"app": "bills"})])
+    nodes = nodes_with([node("n1"), node("n2")], [pod("a", "n1", labels=OURS), pod("b", "n2", labels={"app": "bills"})])
 
     assert obstacles(nodes, candidate(affinity=term)) == {"n1": "anti-affinity to pod a", "n2": ""}
 
@@ -146,7 +151,7 @@ def test_pod_affinity_needs_a_selected_pod_in_the_domain() -> None:
     def near(labels: Object) -> Object:
         return {"podAffinity": anti_affinity(labels, ZONE)["podAntiAffinity"]}
 
-    nodes = Nodes([node("n1"), node("n2", zone="b")], [pod("cache", "n2", labels={"app": "cache"})])
+    nodes = nodes_with([node("n1"), node("n2", zone="b")], [pod("cache", "n2", labels={"app": "cache"})])
 
     missing = "no pod that the pod affinity requires is there"
     assert obstacles(nodes, candidate(affinity=near({"app": "cache"}))) == {"n1": missing, "n2": ""}
@@ -175,7 +180,7 @@ def test_hard_topology_spread_limits_the_skew(constraint: Object, able: list[str
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     third = node("n3")
     del third["metadata"]["labels"][ZONE]
-    nodes = Nodes([node("n1"), node("n2", zone="b"), third],
+    nodes = nodes_with([node("n1"), node("n2", zone="b"), third],
                   [pod("a", "n1", labels=OURS), leaving])  # fmt: skip
 
     found = obstacles(nodes, candidate(topologySpreadConstraints=[constraint]))
@@ -187,7 +192,7 @@ def test_hard_topology_spread_limits_the_skew(constraint: Object, able: list[str
 def test_topology_spread_over_too_few_domains_counts_from_zero(least: int, able: list[str]) -> None:
     """With `minDomains`, every domain that is missing counts as an empty one."""
     pods = [pod("a", "n1", labels=OURS), pod("b", "n2", labels=OURS)]
-    nodes = Nodes([node("n1"), node("n2", zone="b")], pods)
+    nodes = nodes_with([node("n1"), node("n2", zone="b")], pods)
 
     found = obstacles(nodes, candidate(topologySpreadConstraints=[spread(minDomains=least)]))
 
@@ -196,7 +201,7 @@ def test_topology_spread_over_too_few_domains_counts_from_zero(least: int, able:
 
 def test_topology_spread_counts_only_the_nodes_that_the_pod_may_use() -> None:
     """A zone whose nodes the node selector excludes does not hold up the others."""
-    nodes = Nodes([node("n1"), node("n2", zone="b")], [pod("a", "n1", labels=OURS)])
+    nodes = nodes_with([node("n1"), node("n2", zone="b")], [pod("a", "n1", labels=OURS)])
     chosen = {"nodeSelector": {ZONE: "a"}}
 
     assert obstacles(nodes, candidate(topologySpreadConstraints=[spread()], **chosen))["n1"] == ""
@@ -226,7 +231,7 @@ def test_each_resource_can_bind(requests: Object, missing: Object) -> None:
     """A node has what is allocatable, less the requests of pods that have not ended."""
     used = {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "512Mi"}
     pods = [pod("a", "n", requests=used), pod("b", "n", phase="Succeeded", requests=used), pod("c", requests=used)]
-    nodes = Nodes([node("n", pages="1Gi")], pods)
+    nodes = nodes_with([node("n", pages="1Gi")], pods)
 
     [verdict] = nodes.verdicts(candidate(requests=requests))
 
@@ -238,7 +243,7 @@ def test_number_of_pods_of_a_node_can_bind() -> None:
     """A node takes a limited number of pods, also of pods without requests."""
     full = node("n")
     full["status"]["allocatable"]["pods"] = "1"
-    nodes = Nodes([full], [pod("a", "n")])
+    nodes = nodes_with([full], [pod("a", "n")])
     one = candidate()
 
     assert "lacks pods 1 (0 of 1 are free)" in shortage_text(nodes, one, nodes.verdicts(one))
@@ -246,7 +251,7 @@ def test_number_of_pods_of_a_node_can_bind() -> None:
 
 def test_removed_pod_frees_its_requests() -> None:
     """The successor of a pod gets its place."""
-    nodes = Nodes([node("n", cpu="1")], [pod("a", "n", requests={"cpu": "1"})])
+    nodes = nodes_with([node("n", cpu="1")], [pod("a", "n", requests={"cpu": "1"})])
     one = candidate(requests={"cpu": "1"})
     assert not nodes.verdicts(one)[0].is_possible
 
@@ -262,7 +267,7 @@ def test_published_storage_capacity_excludes_a_node() -> None:
         return {"storageClassName": "fast", "nodeTopology": {"matchLabels": {ZONE: zone}}} | sizes
 
     published = [capacity("a", capacity="10Gi"), capacity("b", capacity="90Gi", maximumVolumeSize="20Gi")]
-    nodes = Nodes([node("n1"), node("n2", zone="b"), node("n3", zone="c")], [], storage_capacities=published)
+    nodes = nodes_with([node("n1"), node("n2", zone="b"), node("n3", zone="c")], [], storage_capacities=published)
     one = candidate()._replace(new_volumes=[VolumeNeed("fast", 20 * GIB)])
 
     assert obstacles(nodes, one) == {
@@ -277,7 +282,7 @@ def test_published_storage_capacity_excludes_a_node() -> None:
 
 def test_nearest_node_is_named_with_what_it_lacks() -> None:
     """A node that no rule excludes is nearer than one that is large enough, but excluded."""
-    nodes = Nodes([node("a", pages="0"), node("b", pages="512Mi"), node("c", pages="4Gi", unschedulable=True)], [])
+    nodes = nodes_with([node("a", pages="0"), node("b", pages="512Mi"), node("c", pages="4Gi", unschedulable=True)], [])
     one = candidate(requests={"hugepages-2Mi": "768Mi"})
 
     text = shortage_text(nodes, one, nodes.verdicts(one))
@@ -287,18 +292,18 @@ def test_nearest_node_is_named_with_what_it_lacks() -> None:
 
 def test_excluded_nodes_are_named_with_the_rule() -> None:
     """Where rules exclude all nodes, the text has the rule of the nearest one, and what it lacks besides."""
-    nodes = Nodes([node("a", unschedulable=True, cpu="1"), node("b", unschedulable=True, cpu="2")], [])
+    nodes = nodes_with([node("a", unschedulable=True, cpu="1"), node("b", unschedulable=True, cpu="2")], [])
     one = candidate(requests={"cpu": "3"})
 
     text = shortage_text(nodes, one, nodes.verdicts(one))
 
     assert text == "none of 2 nodes may take it; the nearest, b: cordoned (unschedulable), and it lacks cpu 1"
-    assert shortage_text(Nodes([], []), one, []) == "the cluster has no nodes"
+    assert shortage_text(nodes_with([], []), one, []) == "the cluster has no nodes"
 
 
 def test_pod_gets_the_node_with_the_most_left() -> None:
     """As the scheduler prefers by default; among equals, the first by name."""
-    nodes = Nodes([node("a", cpu="2", memory="4Gi"), node("b"), node("c")], [])
+    nodes = nodes_with([node("a", cpu="2", memory="4Gi"), node("b"), node("c")], [])
     one = candidate(requests={"cpu": "1", "memory": "1Gi"})
 
     assert best_node(nodes.verdicts(one), nodes, one.requests) == "b"

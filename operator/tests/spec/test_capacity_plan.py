@@ -13,7 +13,7 @@ from objects_scene import EVERYTHING, containers, facts, group, of_kind, rendere
 
 from gantry_operator.objects import memory
 from gantry_spec.capacity.needs import Workload, totals_of, workloads_of
-from gantry_spec.capacity.nodes import Nodes
+from gantry_spec.capacity.nodes import Nodes, reservations
 from gantry_spec.capacity.plan import ANTI_AFFINITY, Plan, Volumes, make_plan
 from gantry_spec.capacity.resources import amounts_of
 
@@ -30,7 +30,7 @@ def workloads(**spec: Any) -> list[Workload]:
 def planned(nodes: list[Object], pods: list[Object] | None = None, volumes: Volumes | None = None, **spec: Any) -> Plan:
     """Return the plan for a group that has only brokers."""
     found = workloads(**(ONLY_BROKERS | spec))
-    return make_plan("orders", found, Nodes(nodes, pods or []), pods or [], volumes)
+    return make_plan("orders", found, Nodes(nodes, reservations(pods or [])), pods or [], volumes)
 
 
 def places(plan: Plan) -> dict[str, str]:

@@ -41,7 +41,7 @@ from gantry_cli.progress import spinner
 from gantry_cli.text import plural
 from gantry_operator.objects import Facts, ImpossibleResources, render
 from gantry_spec.capacity.needs import Totals, Workload, totals_of, workloads_of
-from gantry_spec.capacity.nodes import Nodes
+from gantry_spec.capacity.nodes import Nodes, reservations
 from gantry_spec.capacity.plan import Plan, make_plan
 from gantry_spec.capacity.resources import (
     CPU,
@@ -234,7 +234,7 @@ def _judge(group: BrokerGroup, workloads: Sequence[Workload], objects: ClusterOb
     if objects.nodes is None:
         return _Judgement(CapacityVerdict.DOES_NOT_FIT if reasons else CapacityVerdict.UNKNOWN, reasons)
     pods = objects.own_pods if objects.pods is None else objects.pods
-    nodes = Nodes(objects.nodes, pods, storage_capacities=objects.storage_capacities)
+    nodes = Nodes(objects.nodes, reservations(pods), storage_capacities=objects.storage_capacities)
     plan = make_plan(group.metadata.name, workloads, nodes, pods, volumes_of(objects))
     reasons = [*reasons, *plan.reasons]
     if reasons:
@@ -243,7 +243,7 @@ def _judge(group: BrokerGroup, workloads: Sequence[Workload], objects: ClusterOb
 
 
 def _node_rows(objects: ClusterObjects, plan: Plan) -> list[NodeCapacity]:
-    present = Nodes(objects.nodes or [], objects.pods or [])
+    present = Nodes(objects.nodes or [], reservations(objects.pods or []))
     return [
         NodeCapacity(
             node=one.node,

@@ -43,6 +43,14 @@ class VolumeNeed(NamedTuple):
 
 
 @final
+class Reservation(NamedTuple):
+    """What a pod reserves on its node, and what the rules among pods need to know about it."""
+
+    pod: PlacedPod
+    requests: Amounts
+
+
+@final
 class Candidate(NamedTuple):
     """A pod that is to be placed."""
 
@@ -82,18 +90,17 @@ class Nodes:
     """The nodes and their pods. ``place`` and ``remove`` change it; it is owned by one calculation."""
 
     def __init__(
-        self, nodes: Iterable[Object], pods: Iterable[Object], *, storage_capacities: Iterable[Object] = ()
+        self, nodes: Iterable[Object], reserved: Iterable[Reservation], *, storage_capacities: Iterable[Object] = ()
     ) -> None:
-        """Take the objects of the API; pods without a node, and those that have ended, reserve nothing."""
+        """``nodes`` and ``storage_capacities`` are objects of the API."""
         self.documents: Final = {str(one["metadata"]["name"]): one for one in nodes}
         self.allocatable: Final = {name: _allocatable(one) for name, one in self.documents.items()}
         self.placed: Final[dict[PodKey, PlacedPod]] = {}
         self._reserved: Final[dict[str, Amounts]] = {name: {} for name in self.documents}
         self._requests: Final[dict[PodKey, Amounts]] = {}
         self._storage: Final = list(storage_capacities)
-        for pod in pods:
-            if is_reserving(pod):
-                self._add(placed_pod(pod), requests_of(pod))
+        for one in reserved:
+            self._add(one.pod, one.requests)
 
     def __repr__(self) -> str:
         return f"<Nodes nodes={len(self.documents)} pods={len(self.placed)}>"
@@ -170,17 +177,27 @@ def is_reserving(pod: Object) -> bool:
     return has_node and (pod.get("status") or {}).get("phase") not in ENDED
 
 
-def placed_pod(pod: Object) -> PlacedPod:
-    """Return a pod that has a node."""
-    metadata, spec = pod["metadata"], pod.get("spec") or {}
-    return PlacedPod(
+def reservation_of(pod: Object) -> Reservation | None:
+    """Return what a pod reserves; None for one that has no node or has ended. It keeps little of the object."""
+    if not is_reserving(pod):
+        return None
+    metadata, spec = pod["metadata"], pod["spec"]
+    affinity = (spec.get("affinity") or {}).get("podAntiAffinity")
+    placed = PlacedPod(
         name=str(metadata["name"]),
         namespace=str(metadata.get("namespace", "")),
         labels=metadata.get("labels") or {},
-        node=str(spec.get("nodeName", "")),
-        spec=spec,
+        node=str(spec["nodeName"]),
+        spec={"affinity": {"podAntiAffinity": affinity}} if affinity else {},
         is_leaving=bool(metadata.get("deletionTimestamp")),
     )
+    return Reservation(placed, requests_of(pod))
+
+
+def reservations(pods: Iterable[Object]) -> list[Reservation]:
+    """Return what these pods reserve."""
+    found = map(reservation_of, pods)
+    return [one for one in found if one is not None]
 
 
 def missing_amounts(requests: Mapping[str, int], free: Mapping[str, int]) -> Amounts:

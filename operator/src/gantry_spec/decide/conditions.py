@@ -21,6 +21,7 @@ GOOD_WHEN_TRUE: Final = (
     "DurabilityMet",
     "HugePagesReady",
     "ProxiesReady",
+    "PodsScheduled",
     "Resized",
     "BackedUp",
     "Restored",
