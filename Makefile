@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle charts interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle charts interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test sbom e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -160,6 +160,9 @@ image-pipelines: ## Build the pipelines image, with Spark and Java, with buildah
 
 image-test: ## Build the images on a local base, and run their programs (needs root and buildah).
 	@scripts/image-test
+
+sbom: ## Write the SBOMs (CycloneDX) of the wheel and of the built images, and validate them (needs root and buildah).
+	@scripts/sbom $(SBOM)
 
 image-archive: ## Write the image to a file that docker, containerd and kind import (needs root and buildah).
 	@scripts/image-archive

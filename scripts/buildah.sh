@@ -16,11 +16,21 @@ base_arguments() { # base_arguments [BASE [BUILD_BASE]]: print the options of a 
         "there is no image $build_base, in which the hot path is compiled" "run scripts/local-base, or name an image with a C compiler"
     printf -- '--build-arg BASE=%s --build-arg BUILD_BASE=%s' "$1" "$build_base"
 }
-write_archive() { # write_archive IMAGE FILE: write the image, and the checksum of its sources next to it
+write_archive() { # write_archive IMAGE FILE: write the image, with its SBOM and the checksum of its sources next to it
     rm -f "$2.sources" "$2.draft"
+    copy_sbom "$1" "$2.cdx.json"
     buildah push --quiet "$1" "docker-archive:$2.draft:localhost/$1:latest"
     mv "$2.draft" "$2"
     printf '%s\n' "$(sources_checksum_of "$1")" >"$2.sources"
+}
+copy_sbom() { # copy_sbom IMAGE FILE: write the SBOM that the image contains
+    container=$(buildah from --pull-never "$1")
+    mounted=$(buildah mount "$container")
+    cp "$mounted/usr/share/gantry/sbom.cdx.json" "$2" || {
+        buildah rm "$container" >/dev/null
+        refuse "the image $1 contains no SBOM" "build it again"
+    }
+    buildah rm "$container" >/dev/null
 }
 sources_checksum_of() { # sources_checksum_of IMAGE: print the checksum of its sources
     buildah inspect --type image --format "{{index .OCIv1.Config.Labels \"$SOURCES_LABEL\"}}" "$1"

@@ -112,10 +112,18 @@ def tree(tmp_path: Path) -> Path:
         "LICENSE",
         "pipelines/Dockerfile",
         "pipelines/Dockerfile.dockerignore",
+        "requirements/gantry-mq.cdx.json",
+        "scripts/sbom.py",
+        "scripts/sbom_contents.py",
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("requirements/spark.txt", "requirements/build.txt", "broker/src/gantry_wire/__init__.py"):
+    for name in (
+        "requirements/spark.txt",
+        "requirements/build.txt",
+        "requirements/sbom.txt",
+        "broker/src/gantry_wire/__init__.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     for name, text in (("operator/src/gantry_spec", ""), ("pipelines/src/gantry_pipelines", "import gantry_spec\n")):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 
 import pytest
+from sbom import find_faults
 
 from gantry_testing.tree import ROOT
 
 SCRIPT_TIMEOUT_S = 900
+SBOM = "/usr/share/gantry/sbom.cdx.json"
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_root, pytest.mark.needs_buildah]
 
@@ -70,14 +73,33 @@ def test_archive_names_its_sources(in_container: InContainer) -> None:
     try:
         run("scripts/image-archive", str(archive))
         assert made_of.read_text() == run("scripts/image-sources", "broker")
+        assert archive.with_name("tested.tar.cdx.json").read_text() == in_container("cat", SBOM)
         probe.write_text("# newer than the image\n")
         refused = subprocess.run(
             ["scripts/image-archive", archive], cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert (refused.returncode, "older than its sources" in refused.stderr) == (2, True)
     finally:
-        for path in (archive, made_of, probe):
+        for path in (archive, made_of, archive.with_name("tested.tar.cdx.json"), probe):
             path.unlink(missing_ok=True)
+
+
+def test_the_sbom_lists_what_the_image_contains(in_container: InContainer) -> None:
+    """The SBOM is valid, and has every Python package and every package of Debian in its version."""
+    text = in_container("cat", SBOM)
+    packages = {one["purl"].partition("?")[0] for one in json.loads(text)["components"] if "purl" in one}
+    program = (
+        "import importlib.metadata as m, re;"
+        "[print(re.sub('[-_.]+', '-', d.name).lower() + '@' + d.version) for d in m.distributions()]"
+    )
+    python = {f"pkg:pypi/{one}" for one in in_container("python", "-I", "-c", program).split()}
+    debian = (
+        in_container("dpkg-query", "--show", "--showformat", "${Package}@${Version}\\n").replace("+", "%2B").split()
+    )
+
+    assert list(find_faults(text)) == []
+    assert python <= packages and {"pkg:pypi/gantry-mq", "pkg:pypi/pyyaml"} <= {one.partition("@")[0] for one in python}
+    assert {f"pkg:deb/debian/{one}" for one in debian} <= packages and len(debian) > 50
 
 
 def test_the_sidecar_runs_in_the_image(in_container: InContainer) -> None:

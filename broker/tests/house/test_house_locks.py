@@ -10,7 +10,7 @@ import pytest
 
 from gantry_testing.tree import ROOT
 
-LOCKS = ("runtime", "build", "dev", "operator", "kubernetes", "admin", "codecs", "proxy", "spark")
+LOCKS = ("runtime", "build", "dev", "operator", "kubernetes", "admin", "codecs", "proxy", "spark", "sbom")
 PIN = re.compile(r"^(?P<name>[a-z0-9.-]+)==(?P<version>\S+)( ; [^\\]+)? \\$")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 ADDRESS = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ |\b[\w-]+\.(org|com|io|net|cn|dev)\b")
@@ -72,7 +72,7 @@ def test_a_loose_line_is_caught(line: str) -> None:
     assert faults(f"{good}\n{line}\n") != []
 
 
-@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in {"runtime", "build"}])
+@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in {"runtime", "build", "sbom"}])
 def test_every_lock_contains_the_runtime_at_the_same_versions(lock: str) -> None:
     """Locks are installed over each other, so they agree."""
     assert pins("runtime").items() <= pins(lock).items()
@@ -105,3 +105,13 @@ def test_the_build_lock_follows_the_build_system() -> None:
     lines = (ROOT / "requirements/build.in").read_text().splitlines()
 
     assert [line for line in lines if not line.startswith("#")] == project()["build-system"]["requires"]
+
+
+def test_the_sbom_lock_agrees_with_the_development_lock() -> None:
+    """An image's build writes its SBOM with the library with which the tests validate it."""
+    lines = (ROOT / "requirements/sbom.in").read_text().splitlines()
+
+    assert {line for line in lines if not line.startswith("#")} <= set(
+        project()["project"]["optional-dependencies"]["dev"]
+    )
+    assert pins("sbom").items() <= pins("dev").items()

@@ -167,7 +167,7 @@ def test_without_java_interop_names_the_packages(bare_path: Path, script: str) -
     )
 
 
-@pytest.mark.parametrize("script", ["image", "local-base"])
+@pytest.mark.parametrize("script", ["image", "local-base", "sbom"])
 def test_without_root_image_says_so(bare_path: Path, script: str) -> None:
     """An ordinary user: one line that says sudo."""
     write_command(bare_path, "id", "echo 1000")

@@ -18,6 +18,9 @@ PACKAGE = Path("broker/src/gantry_speedups")
 SHIPPED = ("__init__.py", "build_record.py", "module_list.py", "modules.py", "py.typed", "_native.pyi")
 """The files of the package that a wheel has, besides those that are built."""
 MODULE_FILE = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+SBOM = "requirements/gantry-mq.cdx.json"
+"""The SBOM that is part of each wheel."""
+
 SOURCE = '"""A module for tests."""\n\ndef one():\n    return 1\n'
 NO_COMPILER = {"CC": "/nonexistent/compiler"}
 SHOW = "import gantry_speedups as s; print(s.hot_path, s.is_degraded, s.reason)"
@@ -28,6 +31,8 @@ def tree(tmp_path: Path) -> Path:
     """A repository with the build hook and the package of the hot path only."""
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "requirements").mkdir()
+    shutil.copy(ROOT / SBOM, tmp_path / SBOM)
     (tmp_path / PACKAGE).mkdir(parents=True)
     for name in SHIPPED:
         shutil.copy(ROOT / PACKAGE / name, tmp_path / PACKAGE)

@@ -48,7 +48,6 @@ def load_hook(tree: Path) -> ModuleType:
 def prepare_setup(tree: Path) -> None:
     """Add `scripts/setup` to the tree, with an environment in which every call of pip succeeds and does nothing."""
     (tree / "scripts").mkdir()
-    (tree / "requirements").mkdir()
     for name in ("requirements/build.txt", "requirements/runtime.txt", "scripts/setup"):
         shutil.copy(ROOT / name, tree / name)
     (tree / "scripts/common.sh").write_text(

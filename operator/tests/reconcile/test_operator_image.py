@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
 from charts_scene import ROOT
+from sbom import find_faults
 
 SCRIPT_TIMEOUT_S = 900
 ARCHIVE_BYTES_MAX = 300 << 20
@@ -64,3 +66,13 @@ def test_image_archive_is_written(in_container: InContainer) -> None:
     assert 0 < (ROOT / ".image/gantry-operator.tar").stat().st_size < ARCHIVE_BYTES_MAX
     made_of = (ROOT / ".image/gantry-operator.tar.sources").read_text()
     assert made_of == run("scripts/image-sources", "operator")
+
+
+def test_image_contains_its_sbom(in_container: InContainer) -> None:
+    """It is valid, lists what this image alone contains, and is also beside the archive."""
+    text = (ROOT / ".image/gantry-operator.tar.cdx.json").read_text()
+    refs = {one["bom-ref"].partition("@")[0] for one in json.loads(text)["components"]}
+
+    assert list(find_faults(text)) == []
+    assert text == in_container("cat", "/usr/share/gantry/sbom.cdx.json")
+    assert {"pkg:pypi/kopf", "pkg:pypi/kubernetes", "pkg:deb/debian/libc6"} <= refs

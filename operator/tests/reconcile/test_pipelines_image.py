@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from charts_scene import ROOT
+from sbom import find_faults
 from test_operator_image import InContainer, buildah, run
 
 ARCHIVE_BYTES_MAX = 1400 << 20
@@ -50,3 +52,17 @@ def test_image_archive_is_written(in_container: InContainer) -> None:
     assert 0 < (ROOT / ".image/gantry-pipelines.tar").stat().st_size < ARCHIVE_BYTES_MAX
     made_of = (ROOT / ".image/gantry-pipelines.tar.sources").read_text()
     assert made_of == run("scripts/image-sources", "pipelines")
+
+
+def test_image_contains_its_sbom(in_container: InContainer) -> None:
+    """It is valid, lists what this image alone contains, and is also beside the archive."""
+    text = (ROOT / ".image/gantry-pipelines.tar.cdx.json").read_text()
+    refs = {one["bom-ref"].partition("@")[0] for one in json.loads(text)["components"]}
+
+    assert list(find_faults(text)) == []
+    assert text == in_container("cat", "/usr/share/gantry/sbom.cdx.json")
+    assert {
+        "pkg:pypi/pyspark",
+        "pkg:maven/org.apache.spark/spark-core_2.13",
+        "pkg:deb/debian/openjdk-17-jre-headless",
+    } <= refs
