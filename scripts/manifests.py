@@ -2,6 +2,7 @@
 
     gantry_spec.manifest.crd     -> charts/gantry-operator/templates/crd.yaml, manifests/crd.yaml,
                                     charts/broker-group/values.schema.json
+    gantry_spec.admission        -> charts/gantry-operator/templates/admission.yaml
     gantry_spec.pipelines.crds   -> charts/gantry-operator/templates/crd-pipelines.yaml, manifests/crd-pipelines.yaml
     Chart.yaml and values.yaml   -> README.md of the same chart
     scripts/artifact_hub.py      -> the annotations in Chart.yaml, from the CRDs, the samples and values.yaml
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from artifact_hub import chart_text  # noqa: E402 - scripts in the same folder, not a package
 from dashboard import dashboard_text  # noqa: E402
 
+from gantry_spec.admission import GUARDS, Guard, binding_spec, policy_spec  # noqa: E402
 from gantry_spec.manifest.crd import NAME_CHARACTERS_MAX, crd, group_schema  # noqa: E402
 from gantry_spec.pipelines.crds import pipeline_crds  # noqa: E402
 
@@ -37,6 +39,12 @@ NAMESPACE = "gantry-system"
 NOTE = "# Written by scripts/manifests.py (`make manifests`); edit its source there.\n"
 KUBERNETES_VERSION = "1.34.0"
 """The version for which Helm renders the templates."""
+
+USERS = "EXEMPT_USERS"
+"""The place of the users whom the admission policies refuse nothing."""
+
+GUARD_VALUES = {"definition": ".Values.crds.keep"}
+"""The values on which an admission policy depends: a definition that need not be kept may be deleted."""
 
 VALUE = re.compile(r"^(?P<indent> *)(?P<name>[A-Za-z]+):")
 """A line of values.yaml with the name of a value."""
@@ -48,6 +56,7 @@ def plain_pages(root: Path) -> dict[Path, str]:
     found = {
         charts / "gantry-operator/templates/crd.yaml": crd_template(crd()),
         charts / "gantry-operator/templates/crd-pipelines.yaml": crd_template(*pipeline_crds()),
+        charts / "gantry-operator/templates/admission.yaml": admission_template(),
         charts / "gantry-operator/dashboards/gantry.json": dashboard_text(),
         charts / "broker-group/values.schema.json": json.dumps(group_values_schema(), indent=2) + "\n",
         root / "manifests/crd.yaml": NOTE + _yaml(crd()),
@@ -92,6 +101,52 @@ def crd_template(*crds: dict[str, Any]) -> str:
             text.rstrip("\n"),
         ]
     return "\n".join([*lines, "{{- end }}", ""])
+
+
+def admission_template() -> str:
+    """Return the admission policies and their bindings as a template, with the names of the release and its users."""
+    lines = [
+        NOTE.rstrip("\n"),
+        "{{- if .Values.admission.enabled }}",
+        '{{- $name := include "gantry-operator.name" . }}',
+        '{{- $labels := include "gantry-operator.labels" . }}',
+        '{{- $users := concat (list (include "gantry-operator.user" .)) .Values.admission.exemptUsers | toJson }}',
+    ]
+    for guard in GUARDS:
+        condition = GUARD_VALUES.get(guard.name)
+        lines += [f"{{{{- if {condition} }}}}"] if condition else []
+        lines += _guard_lines(guard)
+        lines += ["{{- end }}"] if condition else []
+    return "\n".join([*lines, "{{- end }}", ""])
+
+
+def _guard_lines(guard: Guard) -> list[str]:
+    """Return the template of a policy and of its binding."""
+    lines = []
+    name = f"{{{{ $name }}}}-{guard.name}"
+    for kind, spec in (("", policy_spec(guard, USERS)), ("Binding", binding_spec(name, ()))):
+        text = _yaml({"spec": spec})
+        assert "{{" not in text.replace(name, ""), "a message must not contain template syntax"
+        lines += [
+            "---",
+            "apiVersion: admissionregistration.k8s.io/v1",
+            f"kind: ValidatingAdmissionPolicy{kind}",
+            "metadata:",
+            f"  name: {name}",
+            "  labels: {{- $labels | nindent 4 }}",
+            text.replace(USERS, "{{ $users }}").rstrip("\n"),
+        ]
+    return [
+        *lines,
+        "  {{- with .Values.namespaces }}",
+        "  matchResources:",
+        "    namespaceSelector:",
+        "      matchExpressions:",
+        "        - key: kubernetes.io/metadata.name",
+        "          operator: In",
+        "          values: {{- toYaml . | nindent 12 }}",
+        "  {{- end }}",
+    ]
 
 
 def group_values_schema() -> dict[str, Any]:

@@ -13,8 +13,9 @@ import pytest
 from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import CommandFailed
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
-from gantry_cluster.group_life import claim_ids, delete, delete_completely, objects_by_owner
+from gantry_cluster.group_life import ALLOW_DELETION, claim_ids, delete, delete_completely, objects_by_owner
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import GROUP, NamespaceFactory
 from gantry_cluster.specs import SMALL, TOPIC, TWO_SLAVES
@@ -144,6 +145,8 @@ def test_group_that_retains_no_volumes_deletes_them(namespaces: NamespaceFactory
     group.apply(SMALL | {"storage": {"size": "1Gi", "retain": "Never"}})
     group.wait_healthy()
     assert len(group.claims()) == 2
+    with pytest.raises(CommandFailed, match="volumes of the group would be deleted"):
+        group.namespace.cluster.kubectl("delete", "brokergroup", group.name, f"--namespace={group.namespace.name}")
 
     started = time.monotonic()
     delete_completely(group)
@@ -153,9 +156,12 @@ def test_group_that_retains_no_volumes_deletes_them(namespaces: NamespaceFactory
 
 
 def lose(group: Group, *claims: str) -> None:
-    """Delete claims. Their volumes are deleted too, unless they have the policy Retain."""
-    words = ("delete", "persistentvolumeclaims", *claims, f"--namespace={group.namespace.name}", "--timeout=60s")
-    group.namespace.cluster.kubectl(*words)
+    """Delete claims, which a person allows first. Volumes are deleted too, unless they have the policy Retain."""
+    kubectl, place = group.namespace.cluster.kubectl, f"--namespace={group.namespace.name}"
+    with pytest.raises(CommandFailed, match="the only copy"):
+        kubectl("delete", "persistentvolumeclaims", *claims, place, "--timeout=60s")
+    kubectl("annotate", "persistentvolumeclaims", *claims, place, f"{ALLOW_DELETION}=true")
+    kubectl("delete", "persistentvolumeclaims", *claims, place, "--timeout=60s")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.forwards import ForwardedSidecars
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
-from gantry_cluster.groups import SYSTEM, Group
+from gantry_cluster.groups import OPERATOR, SYSTEM, Group
 from gantry_cluster.local_operator import chart_environment, chart_kubeconfig, lease_holder, scale_down_operators
 from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.pods import Namespace
@@ -85,13 +85,16 @@ def refuse_bad_manifests(namespace: Namespace) -> None:
 
 
 def refuse_invalid_request(group: Group) -> None:
-    """An invalid request is reported, and changes nothing."""
-    group.annotate("gantry.dev/fence", "everything")
+    """The API server refuses an invalid request. If a user whom the policies exempt makes it, the operator reports it,
+    and changes nothing."""
+    words = ("annotate", "brokergroup", group.name, f"--namespace={group.namespace.name}")
+    with pytest.raises(CommandFailed, match="is not a shard"):
+        group.namespace.cluster.kubectl(*words, "gantry.dev/fence=everything")
+    exempt = f"--as=system:serviceaccount:{SYSTEM}:{OPERATOR}"
+    group.namespace.cluster.kubectl(*words, "gantry.dev/fence=everything", exempt)
     wait_until("the event InvalidRequest", lambda: "InvalidRequest" in reasons(group), NOTICED_SECONDS_MAX)
     assert condition_of(group, "Fenced") == "False"
-    group.namespace.cluster.kubectl(
-        "annotate", "brokergroup", group.name, f"--namespace={group.namespace.name}", "gantry.dev/fence-"
-    )
+    group.namespace.cluster.kubectl(*words, "gantry.dev/fence-")
 
 
 def apply_edit(group: Group, spec: Object, what: str, is_so: Callable[[], bool]) -> None:

@@ -32,7 +32,10 @@ DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergrou
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 """The API paths of the CRD of groups, and of the groups in `shop`."""
 
-_PLURALS = {"NetworkPolicy": "networkpolicies"}
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+}
 
 
 class ApiServer:

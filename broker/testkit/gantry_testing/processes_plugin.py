@@ -42,6 +42,7 @@ SPARK: Final = ("pipelines/tests/test_spark_",)
 """Files that share a Spark session."""
 
 API: Final = (
+    "operator/tests/objects/test_admission_api_server",
     "operator/tests/objects/test_crd_api_server",
     "operator/tests/reconcile/test_applier_api_server",
     "operator/tests/reconcile/test_edit_api_server",

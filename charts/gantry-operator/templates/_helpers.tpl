@@ -33,6 +33,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The name of the operator as a user of the API server. */}}
+{{- define "gantry-operator.user" -}}
+{{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "gantry-operator.serviceAccount" .) -}}
+{{- end -}}
+
 {{/* The reference of an image, by digest if one is given. Takes the image's values and the chart's version. */}}
 {{- define "gantry-operator.image" -}}
 {{- if .image.digest -}}

@@ -68,8 +68,17 @@ def has_lease(group: Group, shard: int = 0) -> bool:
     return True
 
 
+ALLOW_DELETION: Final = "gantry.dev/allow-deletion"
+"""The annotation without which the API server refuses to delete what a group's messages are in."""
+
+
 def delete(group: Group) -> None:
-    """Delete a group as `kubectl delete` does; the garbage collector deletes its objects later."""
+    """Delete a group as `kubectl delete` does; the garbage collector deletes its objects later.
+
+    If its volumes are deleted, too, the annotation that allows it is set first.
+    """
+    if group.read()["spec"]["storage"].get("retain") == "Never":
+        group.annotate(ALLOW_DELETION, "true")
     group.namespace.cluster.kubectl("delete", "brokergroup", group.name, f"--namespace={group.namespace.name}")
 
 

@@ -98,7 +98,12 @@ def has_operator(cluster: Cluster) -> bool:
 
 
 def remove_operator(cluster: Cluster) -> None:
-    """Remove everything that installing has made, and the definitions, which the chart leaves."""
+    """Remove everything that installing has made, and the definitions, which the chart leaves.
+
+    The API server may apply the removed admission policies a moment longer, so the deletion is allowed by annotation.
+    """
+    allowed = ("--selector=app.kubernetes.io/part-of=gantry", "gantry.dev/allow-deletion=true", "--overwrite")
+    cluster.kubectl("annotate", "customresourcedefinition", *allowed)
     cluster.helm("uninstall", OPERATOR, "--namespace", SYSTEM, "--ignore-not-found", "--wait", "--timeout", "110s")
     cluster.kubectl("delete", "customresourcedefinition", *DEFINITIONS, "--ignore-not-found")
     cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")

@@ -10,8 +10,11 @@ import yaml
 from charts_scene import GROUP, MONITORING, OPERATOR, documents, helm, refusal, template
 from pod_security import broken_rules
 
+from gantry_spec.admission import admission_objects
+
 pytestmark = pytest.mark.needs_helm
 
+POLICY = "ValidatingAdmissionPolicy"
 DIGEST = f"sha256:{'ab' * 32}"
 PIPELINES = {"topicarchives", "logaudits", "topicanalytics"}
 CLUSTER_WIDE = {"nodes", "persistentvolumes", "brokergroups", "brokergroups/status", "brokergroups/scale"}
@@ -124,6 +127,33 @@ def test_crd_is_kept_and_optional() -> None:
     assert not named(documents(OPERATOR, "--set", "crds.create=false"), "CustomResourceDefinition")
 
 
+def policies(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the admission policies and their bindings, without their labels, by kind and name."""
+    kinds = (POLICY, f"{POLICY}Binding")
+    bare = [one | {"metadata": {"name": one["metadata"]["name"]}} for one in found if one["kind"] in kinds]
+    return sorted(bare, key=lambda one: (one["kind"], one["metadata"]["name"]))
+
+
+def test_admission_policies_exempt_the_operator_of_the_release() -> None:
+    """They are the generated ones, with the account that the operator has, and hold in the operator's namespaces."""
+    release = "gantry-operator"
+    named_user = f"system:serviceaccount:gantry-system:{release}"
+    assert policies(documents(OPERATOR)) == policies(admission_objects(release, [named_user]))
+
+    settings = "serviceAccount.name=own,namespaces={shop,bank},admission.exemptUsers={velero,https://id.example#a}"
+    users = ["system:serviceaccount:gantry-system:own", "velero", "https://id.example#a"]
+    made = admission_objects(release, users, ["shop", "bank"])
+    assert policies(documents(OPERATOR, "--set", settings)) == policies(made)
+
+
+def test_admission_policies_are_optional() -> None:
+    """Without the value there is none; a definition that need not be kept has no policy."""
+    assert policies(documents(OPERATOR, "--set", "admission.enabled=false")) == []
+    gone = {one["metadata"]["name"] for one in policies(documents(OPERATOR, "--set", "crds.keep=false"))}
+    kept = {one["metadata"]["name"] for one in policies(documents(OPERATOR))}
+    assert kept - gone == {"gantry-operator-definition"}
+
+
 @pytest.mark.verify
 def test_optional_kinds_are_rendered_only_where_they_exist() -> None:
     """PodMonitor and PrometheusRule need their CRDs; the dashboard must be enabled."""
@@ -161,6 +191,8 @@ def test_groups_admit_their_operator() -> None:
         "networkPolicy.prometheusLabels=null",
         "resources.limits.memory=null",
         "namespaces={UPPER}",
+        "admission.enabled=yes please",
+        "admission.exemptUsers={it's me}",
     ],
 )
 def test_unknown_and_invalid_values_are_refused(setting: str) -> None:
@@ -207,7 +239,7 @@ def test_every_object_has_labels_and_a_namespace() -> None:
     """All namespaced objects have a namespace, so that `kubectl apply` needs no other flag."""
     for one in documents(OPERATOR, *MONITORING):
         assert one["metadata"]["labels"], one["kind"]
-        is_wide = one["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
+        is_wide = one["kind"].removesuffix("Binding") in ("ClusterRole", "CustomResourceDefinition", POLICY)
         assert ("namespace" in one["metadata"]) is not is_wide, one["kind"]
     assert yaml.safe_load(template(OPERATOR).split("---")[1]) is not None
 

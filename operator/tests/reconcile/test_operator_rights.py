@@ -182,6 +182,38 @@ def test_operator_cannot_grant_more_rights_than_it_has(server: ApiServer) -> Non
     assert "not currently held" in answer["message"]
 
 
+# -- admission policies ------------------------------------------------------------------------------------------------
+
+
+def guarded_objects() -> list[dict[str, Any]]:
+    """Return a StatefulSet that deletes its claims, a claim, and the Lease of a shard."""
+    one = group("guarded", storage={"retain": "Never"})
+    made = next(one for one in render(one, facts()) if one["metadata"]["name"] == "guarded-0-slave"
+                and one["kind"] == "StatefulSet")  # fmt: skip
+    [template] = made["spec"]["volumeClaimTemplates"]
+    head = template["metadata"] | {"name": "data-guarded-0-slave-0", "namespace": "shop"}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {}}
+    lease_head = {"name": "guarded-0", "namespace": "shop", "labels": made["metadata"]["labels"]}
+    return [made, template | {"metadata": head}, lease | {"metadata": lease_head}]
+
+
+def test_policies_of_the_manifests_refuse_people_and_not_the_operator(server: ApiServer) -> None:
+    """The operator deletes what it manages with its own account and rights; an administrator gets the remedy."""
+    record = {"metadata": {"annotations": {"gantry.dev/record": "{}"}}}
+    for made in guarded_objects():
+        path = path_of(made)
+        assert server.apply(path, made)[0] in (200, 201)
+        wait_for("the policies", lambda: server.ask("DELETE", f"{path}?dryRun=All")[0] != 200)  # noqa: B023
+        status, answer = server.ask("DELETE", path)
+        assert (status, "gantry.dev/allow-deletion" in answer["message"]) == (403, True), answer
+        if made["kind"] == "Lease":
+            answers = [server.ask("PATCH", path, record, "application/merge-patch+json", user=one)
+                       for one in ("", ACCOUNT)]  # fmt: skip
+            assert [one[0] for one in answers] == [403, 200], answers
+        status, answer = server.ask("DELETE", path, user=ACCOUNT)
+        assert status in (200, 202), answer
+
+
 # -- a process ---------------------------------------------------------------------------------------------------------
 
 

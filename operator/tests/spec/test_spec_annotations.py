@@ -7,6 +7,7 @@ import pytest
 from gantry_spec.manifest import ManifestError
 from gantry_spec.manifest.annotations import (
     ACCEPT_LOSS,
+    BACKUP,
     FENCE,
     HIBERNATE,
     PAUSED,
@@ -53,6 +54,13 @@ def test_a_typo_lifts_no_fence_and_wakes_no_group() -> None:
     assert parse_states({HIBERNATE: "yes", PAUSED: "yes"}) == GroupRequests(is_paused=True)
 
 
+def test_blanks_around_entries_are_ignored() -> None:
+    """They are spaces, tabs and ends of lines, which the API server ignores, too."""
+    asked = parse_requests({FENCE: " 0\t,\r\n2 ,,", PROMOTE: ",", ACCEPT_LOSS: " 1Ki "})
+
+    assert (asked.fenced_shards, asked.promotions) == ((0, 2), ())
+
+
 def test_any_loss_is_accepted_only_with_the_word_any() -> None:
     """Without the annotation no loss is accepted."""
     assert parse_requests({PROMOTE: "0", ACCEPT_LOSS: "any"}).promotions[0].loss_accepted is None
@@ -70,8 +78,25 @@ def test_any_loss_is_accepted_only_with_the_word_any() -> None:
         ({FENCE: "0/2"}, 'write "0,2" for the shards 0 and 2'),
         ({RESTORE: "all"}, "is not a shard"),
         ({HIBERNATE: "yes"}, "neither"),
+        ({BACKUP: "Before"}, "up to 40 lowercase letters"),
+        ({FENCE: "0,\u20031"}, "is not a shard"),
+        ({FENCE: "\u0660"}, "is not a shard"),
+        ({FENCE: "0," * 2049}, "at most 4096 characters"),
     ],
-    ids=["paused", "promote", "twice", "loss", "disk", "fence", "restore", "hibernate"],
+    ids=[
+        "paused",
+        "promote",
+        "twice",
+        "loss",
+        "disk",
+        "fence",
+        "restore",
+        "hibernate",
+        "backup",
+        "blank",
+        "digit",
+        "long",
+    ],
 )
 def test_an_invalid_annotation_is_refused(annotations: dict[str, str], text: str) -> None:
     """The error names the annotation and the expected format."""

@@ -2,7 +2,8 @@
 
 Each shard has its own ServiceAccount, which may only read and update the one Lease of that shard, by name. Its token is
 mounted in the sidecar's container alone. So an attacker who controls a broker cannot change a Lease, and one who
-controls a sidecar can change only that of its own shard, including the record in it.
+controls a sidecar can change only that of its own shard. The chart's admission policies keep it from changing the
+record in it (``gantry_spec.admission``); without them it could.
 
 A group's Secret is created, and never read, changed or applied. So the operator needs no right to read Secrets, neither
 of groups nor of others. It knows the token in the Secret, because it derives the token from its own key:

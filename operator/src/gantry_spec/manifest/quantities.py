@@ -15,9 +15,13 @@ from typing import Final, final
 SIZE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
 DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 SIZE_BYTES_MAX: Final = 1 << 56
+"""64Pi, the largest size."""
 DURATION_MS_MAX: Final = 10 * 366 * 24 * 3_600_000
 
-_SIZE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
+SIZE_FORM: Final = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?"
+"""The pattern of a size with limits on its digits, which ``parse_size`` applies."""
+
+_SIZE: Final = re.compile(SIZE_FORM)
 _FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", 1)
 }
