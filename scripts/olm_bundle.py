@@ -59,6 +59,9 @@ OBJECT_KINDS: Final = frozenset({"ClusterRole", "NetworkPolicy", "PodDisruptionB
 CREATED_BY_OLM: Final = frozenset({"Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRoleBinding"})
 """The kinds that OLM creates itself, by the ClusterServiceVersion and the user's OperatorGroup."""
 
+NOT_IN_BUNDLES: Final = frozenset({"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"})
+"""The kinds that OLM does not install from a bundle; a user applies them from the chart."""
+
 NAMESPACES_VARIABLE: Final = "GANTRY_NAMESPACES"
 TARGET_NAMESPACES: Final = "metadata.annotations['olm.targetNamespaces']"
 """The annotation that OLM adds to the operator's pods: names separated by commas, empty for all namespaces."""
@@ -266,7 +269,7 @@ def _objects(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         kind, metadata = one["kind"], one["metadata"]
         if kind in OBJECT_KINDS and (kind, metadata["name"]) not in bound:
             yield one | {"metadata": {name: value for name, value in metadata.items() if name != "namespace"}}
-        elif kind not in OBJECT_KINDS | CREATED_BY_OLM | {"Deployment"}:
+        elif kind not in OBJECT_KINDS | CREATED_BY_OLM | NOT_IN_BUNDLES | {"Deployment"}:
             raise BundleError(f"{kind} {metadata['name']}: add this kind of the chart to scripts/olm_bundle.py")
 
 
