@@ -46,6 +46,7 @@ API: Final = (
     "operator/tests/objects/test_crd_api_server",
     "operator/tests/reconcile/test_applier_api_server",
     "operator/tests/reconcile/test_edit_api_server",
+    "operator/tests/reconcile/test_gitops_api_server",
     "operator/tests/reconcile/test_pipelines_api_server",
     "operator/tests/reconcile/test_resizer_api_server",
 )

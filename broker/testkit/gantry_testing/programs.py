@@ -40,6 +40,11 @@ def chart_registry_program() -> Path | None:
     return next(filter(_is_program, _newest(_home() / "chart-registry", "*/registry")), None)
 
 
+def gitops_judge_program() -> Path | None:
+    """Return the newest program of `scripts/gitops-judge`, which runs health checks; None if there is none."""
+    return next(filter(_is_program, _newest(_home() / "gitops-judge", "*/gitops-judge")), None)
+
+
 def write_program(path: Path, source: str) -> None:
     """Write an executable Python program for this interpreter. A `#!` line would not support a long path or one with
     spaces.

@@ -32,6 +32,7 @@ from gantry_speedups import load_native
 from gantry_testing.programs import (
     bundle_validator_program,
     chart_registry_program,
+    gitops_judge_program,
     helm_program,
     kubernetes_program,
     object_store_program,
@@ -277,6 +278,11 @@ def probe_chart_registry() -> str | None:
     return None if chart_registry_program() is not None else "none was built"
 
 
+def probe_gitops_judge() -> str | None:
+    """Check for the interpreters of health checks."""
+    return None if gitops_judge_program() is not None else "it was not built"
+
+
 def probe_speedups() -> str | None:
     """Check for a compiled hot path, also if GANTRY_SPEEDUPS=off: tests compare both paths in one process."""
     return load_native()[1] or None
@@ -311,6 +317,7 @@ NEEDS: dict[str, Need] = {
         Need("porcupine", probe_porcupine, "scripts/porcupine, which needs Go"),
         Need("bundle_validator", probe_bundle_validator, "scripts/bundle-validator, which needs Go"),
         Need("chart_registry", probe_chart_registry, "scripts/chart-registry, which needs Go"),
+        Need("gitops_judge", probe_gitops_judge, "scripts/gitops-judge, which needs Go"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }

@@ -159,7 +159,7 @@ class GroupReconciler:
         token = group_token(self._context.key, group)
         await self._secret.ensure(group, token, is_denied=self.observer.is_denied)
         self._resizer.waits.clear()
-        problem = "" if requests.is_paused else await self._apply(document, group, requests)
+        problem, is_final = ("", False) if requests.is_paused else await self._apply(document, group, requests)
         observed = await self.observer.observe(group, requests, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._context.lease_duration_ms)
         now_ms = self._context.clock.now_ms()
@@ -175,7 +175,8 @@ class GroupReconciler:
             return Outcome(pause_s)
         self._reported_ms = now_ms
         refusals = [refusal_condition("Applied", problem), refusal_condition("Requests", request_error)]
-        status = self._status(document, group, now_ms, refusals)
+        needs_edit = problem if is_final else request_error
+        status = self._status(document, group, now_ms, refusals, needs_edit)
         is_due = is_worth_a_write(status, written.status, written.age_ms)
         return Outcome(pause_s, status if is_due else None, self._take_events(problem, request_error))
 
@@ -192,15 +193,18 @@ class GroupReconciler:
 
     # -- desired objects -----------------------------------------------------------------------------------------------
 
-    async def _apply(self, document: Object, group: BrokerGroup, requests: GroupRequests) -> str:
-        """Apply and delete objects. Return why an object could not be applied; empty if all were."""
+    async def _apply(self, document: Object, group: BrokerGroup, requests: GroupRequests) -> tuple[str, bool]:
+        """Apply and delete objects. Return why an object could not be applied, and whether that is final.
+
+        The text is empty if all were applied. A final refusal ends only with an edit of the group.
+        """
         objects, base = self.observer.objects, self._context.base
         facts = facts_of(base, group, objects, self._ledgers, is_hibernated=requests.is_hibernated)
         if self._rendered is None or self._rendered[:2] != (group, facts):
             try:
                 self._rendered = group, facts, self._context.render(group, facts)
             except ImpossibleResources as error:
-                return str(error)
+                return str(error), True
         await self._applier.apply(self._rendered[2])
         await self._applier.adopt_claims()
         await self._applier.grow_claims(int(group.spec.storage.size))
@@ -211,7 +215,8 @@ class GroupReconciler:
         await self._pruner.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
         self._pruner.skip_for_new_group(self._rendered[2], document)
         await self._pruner.prune(self._rendered[2], group.metadata.uid)
-        return "; ".join(sorted((*self._applier.problems.values(), *self._applier.claim_problems.values())))
+        problems = sorted((*self._applier.problems.values(), *self._applier.claim_problems.values()))
+        return "; ".join(problems), bool(self._applier.invalid)
 
     # -- execution -----------------------------------------------------------------------------------------------------
 
@@ -282,7 +287,12 @@ class GroupReconciler:
     # -- report --------------------------------------------------------------------------------------------------------
 
     def _status(
-        self, document: Object, group: BrokerGroup, now_ms: int, more: Sequence[Condition | None]
+        self,
+        document: Object,
+        group: BrokerGroup,
+        now_ms: int,
+        more: Sequence[Condition | None],
+        needs_edit: str,
     ) -> Mapping[str, Any]:
         objects, before = self.observer.objects, document.get("status") or {}
         name = names.proxy_name(group.metadata.name)
@@ -307,7 +317,7 @@ class GroupReconciler:
         conditions = [one for one in more if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
         backup = self._backups.status(before)
-        facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions, proxy, backup)
+        facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions, proxy, backup, needs_edit)
         now = format_time(self._context.clock.wall())
         status: dict[str, Any] = msgspec.to_builtins(status_of(facts, before, now))
         return status

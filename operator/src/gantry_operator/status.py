@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -45,6 +46,14 @@ MESSAGE_MAX: Final = 1_000
 LINES_MAX: Final = 12
 """The most lines of a list of reasons, or of a forecast."""
 
+RECONCILING: Final = "Reconciling"
+STALLED: Final = "Stalled"
+"""The conditions of kstatus, which a status has only while they are true: work towards the present spec is under way,
+and it cannot succeed until the resource is edited."""
+
+RECOVERY_S: Final = 120.0
+"""How long replicas may be missing before they count as lost: usually a pod starts and catches up in this time."""
+
 _AMOUNT: Final = re.compile(r"\b\d+(?:\.\d+)?(?: ?[KMGTPE]iB| B|ms|s|m|h| messages?)\b")
 """An amount of bytes, time or messages in a text."""
 
@@ -61,6 +70,8 @@ class StatusFacts(NamedTuple):
 
     proxy: ProxyStatus = ProxyStatus()
     backup: BackupStatus = BackupStatus()
+    needs_edit: str = ""
+    """Why the desired state cannot be reached until the resource is edited; empty if it can."""
 
 
 def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status:
@@ -74,7 +85,9 @@ def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status
     wanted = [one for one in shards if one.number < group.spec.shards]
     ready = sum(1 for one in wanted if one.master and not ledgers[one.number].not_in_sync(group.spec))
     generation = group.metadata.generation
-    conditions = conditions_of([*decision.conditions, *facts.extra_conditions], before, generation, now)
+    decided = [*decision.conditions, *facts.extra_conditions]
+    present = conditions_of(decided, before, generation, now)
+    conditions = conditions_of([*decided, *progress_conditions(facts, present, now)], before, generation, now)
     return Status(
         observed_generation=generation,
         phase=phase_of(conditions),
@@ -97,9 +110,11 @@ def invalid_status(generation: int, reason: str, message: str, before: Mapping[s
     decided = [
         DecidedCondition(type="Ready", is_true=False, reason=reason, message=message),
         DecidedCondition(type="Progressing", is_true=False, reason=reason, message=message),
+        DecidedCondition(type=STALLED, is_true=True, reason=reason, message=message),
     ]
     ours = conditions_of(decided, before, generation, now)
-    rest = [one for one in before.get("conditions") or [] if one.get("type") not in ("Ready", "Progressing")]
+    replaced = {one.type for one in ours} | {RECONCILING}
+    rest = [one for one in before.get("conditions") or [] if one.get("type") not in replaced]
     changed = [msgspec.to_builtins(one) for one in ours]
     return dict(before) | {"phase": "Invalid", "observedGeneration": generation, "conditions": [*changed, *rest]}
 
@@ -130,6 +145,59 @@ def conditions_of(
 def refusal_condition(kind: str, text: str) -> DecidedCondition | None:
     """Return a condition that something is refused, with this text as its message; None for an empty text."""
     return DecidedCondition(type=kind, is_true=False, reason="Refused", message=text) if text else None
+
+
+def progress_conditions(facts: StatusFacts, present: Sequence[Condition], now: str) -> list[DecidedCondition]:
+    """Return the conditions by which kstatus (Flux, Helm 4) and Argo CD wait for a group; none if all is done.
+
+    ``Ready`` is about the brokers that run, and may be true while another spec is being applied. ``present`` are the
+    other conditions of the status.
+    """
+    if facts.needs_edit:
+        return [DecidedCondition(type=STALLED, is_true=True, reason="EditNeeded", message=facts.needs_edit)]
+    found, actions = {one.type: one for one in present}, facts.decision.actions
+    waits = [one.why for one in actions if isinstance(one, Wait)]
+    is_acting, text = len(waits) < len(actions), "; ".join(line_of(one) for one in actions[:LINES_MAX])
+    if facts.observed.is_paused:
+        return [_reconciling("Paused", "the operator takes no action")]
+    if found["Hibernated"].status == "True":
+        return []
+    wanted = [shard for shard in facts.observed.shards if shard.number < facts.group.spec.shards]
+    known = [shard for shard in wanted if shard.lease is not None and shard.lease.record is not None]
+    if len(known) < facts.group.spec.shards:
+        return [_reconciling("Creating", text)]
+    outdated = _outdated_members(facts)
+    if outdated:
+        return [_reconciling("Updating", f"members with former settings: {', '.join(outdated)}")]
+    ready = found["Ready"]
+    lost_s = 0.0 if ready.status == "True" else _seconds_between(ready.last_transition_time, now)
+    if is_acting and lost_s < RECOVERY_S:
+        return [_reconciling("Acting", text)]
+    if ready.status != "True" and found["Available"].status == "True" and lost_s < RECOVERY_S:
+        return [_reconciling("Recovering", text)]
+    unmet = [name for name in ("Applied", "ProxiesReady", "Resized") if name in found and found[name].status == "False"]
+    if unmet:
+        return [_reconciling("Waiting", "; ".join(f"{name}: {found[name].message}" for name in unmet))]
+    return [_reconciling("Waiting", text)] if actions else []
+
+
+def _reconciling(reason: str, message: str) -> DecidedCondition:
+    return DecidedCondition(type=RECONCILING, is_true=True, reason=reason, message=message)
+
+
+def _seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
+
+
+def _outdated_members(facts: StatusFacts) -> list[str]:
+    """Return the members of the spec whose pods are not of the present template, as SHARD/MEMBER."""
+    template, spec = facts.observed.template, facts.group.spec
+    return [
+        f"{shard.number}/{member.number}"
+        for shard in facts.observed.shards
+        for member in shard.members
+        if shard.number < spec.shards and member.number in spec.members and template and member.template != template
+    ]
 
 
 def phase_of(conditions: Sequence[Condition]) -> str:

@@ -144,7 +144,7 @@ def document_of(cluster: Cluster, observation: Observation) -> ClusterGroupStatu
         phase=str(status.get("phase") or ""),
         ready=str(status.get("ready") or ""),
         generation=int(metadata.get("generation") or 0),
-        observed_generation=int(status.get("observedGeneration") or 0),
+        observed_generation=max(0, int(status.get("observedGeneration") or 0)),  # -1: no operator has observed it
         orders={name: text for name, text in annotations_of(document).items() if name.startswith(f"{API_GROUP}/")},
         shards=shards_of(status),
         members=_members(objects, group),

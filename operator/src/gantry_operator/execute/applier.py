@@ -74,6 +74,9 @@ class Applier:
         self.problems: dict[str, str] = {}
         """The objects that could not be applied, with the reasons."""
 
+        self.invalid: set[str] = set()
+        """Those of them that the API server finds invalid, and will refuse until the resource is edited."""
+
         self.claim_problems: dict[str, str] = {}
         """The claims that could not grow, with the reasons."""
 
@@ -118,6 +121,7 @@ class Applier:
             del self._applied[ref]
         named = {str(ref) for ref in refs}
         self.problems = {name: text for name, text in self.problems.items() if name in named}
+        self.invalid &= self.problems.keys()
 
     async def _apply_one(self, ref: ObjectRef, document: Object) -> bool:
         """Apply an object, by a new one if only immutable fields differ. Return whether it succeeded."""
@@ -134,6 +138,7 @@ class Applier:
         except ApiError as error:
             return self._record_problem(ref, error)
         self.problems.pop(str(ref), None)
+        self.invalid.discard(str(ref))
         return True
 
     async def _recreate(self, ref: ObjectRef, document: Object, known: Object) -> None:
@@ -146,6 +151,7 @@ class Applier:
     def _record_problem(self, ref: ObjectRef, error: ApiError) -> bool:
         level = logging.DEBUG if self.problems.get(str(ref)) == str(error) else logging.WARNING
         self.problems[str(ref)] = str(error)
+        (self.invalid.add if isinstance(error, InvalidObject) else self.invalid.discard)(str(ref))
         log.log(level, "failed to apply object; retrying", extra={"object": str(ref), "reason": str(error)})
         return False
 

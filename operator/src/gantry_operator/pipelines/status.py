@@ -19,7 +19,7 @@ import msgspec
 from gantry_operator.event_recorder import Event
 from gantry_operator.pipelines.facts import Problem
 from gantry_operator.pipelines.observed import DriverExit, ObservedPipeline
-from gantry_operator.status import conditions_of, is_due
+from gantry_operator.status import RECONCILING, STALLED, conditions_of, is_due
 from gantry_spec.decide.decision import Condition as DecidedCondition
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.status import Lag, LastRun, PipelineStatus, QueueStatus
@@ -64,7 +64,7 @@ def status_of(view: View) -> PipelineStatus:
         queues_total=number(report, "queuesTotal") if report else number(before, "queuesTotal"),
         queues=queues_of(report) if report else _convert_or(before.get("queues"), list[QueueStatus], []),
         checkpoint=(text(report, "checkpoint") if report else "") or text(before, "checkpoint"),
-        conditions=conditions_of(conditions, before, generation, view.now),
+        conditions=conditions_of([*conditions, *_progress(view, run)], before, generation, view.now),
     )
 
 
@@ -107,6 +107,9 @@ BLOCKING_REASONS: Final = frozenset(
     }
 )
 """The reasons that need an action of the user."""
+
+FINAL_REASONS: Final = frozenset({"InvalidSpec", "SharedDestination", "ImageMissing", "EngineRefused"})
+"""The problems that only an edit ends, of the pipeline or of the operator. What is not found may still be created."""
 
 
 def is_worth_a_write(status: Mapping[str, Any], written: Mapping[str, Any], age_ms: int) -> bool:
@@ -172,6 +175,21 @@ def _progressing(view: View) -> DecidedCondition:
         )
     is_suspended = view.pipeline.spec.suspend
     return DecidedCondition(type="Progressing", is_true=False, reason="Suspended" if is_suspended else "Idle")
+
+
+def _progress(view: View, run: LastRun) -> list[DecidedCondition]:
+    """Return the conditions by which kstatus waits; none if the present spec is applied. A run is no reason to wait."""
+    if view.problem is not None and view.problem.reason in FINAL_REASONS:
+        return [DecidedCondition(type=STALLED, is_true=True, reason=view.problem.reason, message=view.problem.text)]
+    if view.problem is None and not view.pipeline.spec.schedule and view.observed.has_failed_for_good:
+        return [DecidedCondition(type=STALLED, is_true=True, reason="RunFailed", message=_failure_text(run))]
+    if view.problem is not None or view.unapplied:
+        reason, message = view.problem or ("NotApplied", view.unapplied)
+        return [DecidedCondition(type=RECONCILING, is_true=True, reason=reason, message=message)]
+    if view.observed.outdated_pods:
+        message = f"waiting for the end of {', '.join(view.observed.outdated_pods)}"
+        return [DecidedCondition(type=RECONCILING, is_true=True, reason="WaitingForOldRun", message=message)]
+    return []
 
 
 def _known_run(view: View) -> LastRun:

@@ -30,6 +30,9 @@ COLUMNS: Final = (
     ("Phase", "string", ".status.phase", 1),
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )
+UNOBSERVED: Final = {"observedGeneration": -1}
+"""The status of a resource that no operator has observed. Without one, tools that wait would take it for ready."""
+
 NAME_CHARACTERS_MAX: Final = 40
 """The longest name of a group: names of pods add more to it, and may have 63 characters."""
 
@@ -73,7 +76,7 @@ def resource_schema(
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": {"description": description_of(status)} | schema_of(status),
+            "status": {"description": description_of(status), "default": dict(UNOBSERVED)} | schema_of(status),
         },
         "x-kubernetes-validations": [
             {
