@@ -25,7 +25,11 @@ from gantry_cluster.reports import COLLECTIONS
 from gantry_cluster.specs import SMALL
 from gantry_cluster.trial import run_fault_under_load
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS, Capability.CUT_NODES)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster_can(Capability.RUN_GROUPS),
+    pytest.mark.cluster_can(Capability.CUT_NODES),
+]
 
 NAMESPACE: Final = "interrupted"
 SAMPLE: Final = 4
