@@ -23,6 +23,9 @@ ROLE_LABEL: Final = "gantry.dev/role"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 """The label that separates pods of brokers, name servers and proxies."""
 
+POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
+"""The label with its own name that Kubernetes gives to each pod of a StatefulSet."""
+
 BROKER: Final = "broker"
 NAME_SERVER: Final = "nameserver"
 PROXY: Final = "proxy"

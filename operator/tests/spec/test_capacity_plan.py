@@ -98,7 +98,7 @@ def test_group_fits_on_nodes_of_their_own() -> None:
     """Brokers of one shard never share a node; those of different shards may."""
     plan = planned([node("n1"), node("n2")], shards=2)
 
-    assert plan.fits and not plan.is_certain
+    assert plan.fits
     found = places(plan)
     assert {found["orders-0-master-0"], found["orders-0-slave-0"]} == {"n1", "n2"}
     assert {found["orders-1-master-0"], found["orders-1-slave-0"]} == {"n1", "n2"}
@@ -117,14 +117,13 @@ def test_too_few_nodes_for_the_brokers_of_a_shard_are_counted() -> None:
     )
     assert plan.reasons[1].startswith("pod orders-0-slave-1 needs cpu 300m, memory 1.27Gi, hugepages-2Mi 512Mi;")
     assert {one.node: one.limit for one in plan.rooms}["n3"] == "hugepages-2Mi"
-    assert plan.is_certain is False, "n1 has the pages, but another broker of the shard is there"
 
 
-def test_pod_that_no_empty_node_could_take_is_certain() -> None:
-    """Such a group does not fit, with or without other pods in the cluster."""
+def test_pods_that_lack_the_same_are_named_together() -> None:
+    """The reason names all pods that no node can take, and the nearest node once."""
     plan = planned([node("n1", pages="256Mi"), node("n2", pages="256Mi")], **PAGES)
 
-    assert not plan.fits and plan.is_certain
+    assert not plan.fits
     assert "each of the pods orders-0-master-0, orders-0-slave-0 needs" in plan.reasons[1]
     assert "the nearest node, n1, lacks hugepages-2Mi 256Mi" in plan.reasons[1]
 
@@ -160,7 +159,7 @@ def test_pods_with_former_resources_are_placed_anew() -> None:
 
     plan = planned(small, pods, resources={"limits": {"memory": "3Gi"}})
 
-    assert not plan.fits and plan.is_certain
+    assert not plan.fits
     assert planned([node("n1", memory="4Gi"), node("n2", memory="4Gi")], pods,
                    resources={"limits": {"memory": "3Gi"}}).fits  # fmt: skip
 

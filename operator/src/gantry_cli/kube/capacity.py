@@ -229,7 +229,7 @@ def _without_pods(amounts: Mapping[str, int]) -> Amounts:
 
 
 def _judge(group: BrokerGroup, workloads: Sequence[Workload], objects: ClusterObjects) -> _Judgement:
-    """Return whether workloads fit. Without all pods, only what does not fit on an empty node is certain."""
+    """Return whether workloads fit. While pods of others are unknown, only that they do not fit is certain."""
     reasons = storage_reasons(workloads, objects)
     if objects.nodes is None:
         return _Judgement(CapacityVerdict.DOES_NOT_FIT if reasons else CapacityVerdict.UNKNOWN, reasons)

@@ -18,6 +18,7 @@ from gantry_spec.cluster_objects import BROKER as BROKER
 from gantry_spec.cluster_objects import COMPONENT_LABEL as COMPONENT_LABEL
 from gantry_spec.cluster_objects import GROUP_LABEL as GROUP_LABEL
 from gantry_spec.cluster_objects import NAME_SERVER as NAME_SERVER
+from gantry_spec.cluster_objects import POD_NAME_LABEL as POD_NAME_LABEL
 from gantry_spec.cluster_objects import PROXY as PROXY
 from gantry_spec.cluster_objects import PROXY_HTTP_PORT as PROXY_HTTP_PORT
 from gantry_spec.cluster_objects import ROLE_LABEL as ROLE_LABEL
@@ -52,7 +53,6 @@ HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/hibernated-replicas"
 FORMER_HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/asleep"
 """The name of the annotation in earlier versions: read and removed, never written."""
 
-POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 READS_PREFIX: Final = f"reads.{API_GROUP}/"
 """The prefix of the labels of pods that read from a group (``reads_label``)."""
 

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from gantry_spec.capacity.resources import Amounts, added, amounts_of, limits_of, requests_of, scaled
-from gantry_spec.cluster_objects import COMPONENT_LABEL
+from gantry_spec.cluster_objects import COMPONENT_LABEL, POD_NAME_LABEL
 
 Object = Mapping[str, Any]
 
-POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 SURGE_DEFAULT: Final = "25%"
 """The value of ``maxSurge`` of a Deployment without one."""
 

@@ -136,10 +136,6 @@ class Nodes:
         reserved = self._reserved[node]
         return {name: max(0, amount - reserved.get(name, 0)) for name, amount in self.allocatable[node].items()}
 
-    def requests(self, key: PodKey) -> Amounts | None:
-        """Return what a placed pod requests."""
-        return self._requests.get(key)
-
     def verdicts(self, candidate: Candidate) -> list[NodeVerdict]:
         """Return for every node whether the pod could run there, in the order of their names."""
         rules = PodRules(

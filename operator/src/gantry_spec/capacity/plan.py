@@ -19,7 +19,6 @@ from gantry_spec.capacity.nodes import (
     best_node,
     copies,
     is_reserving,
-    missing_amounts,
     shortage_text,
 )
 from gantry_spec.capacity.resources import need_text, requests_of
@@ -84,9 +83,6 @@ class Plan(NamedTuple):
     reasons: Sequence[str]
     """Why not all pods fit; empty if they do."""
 
-    is_certain: bool
-    """Whether a pod fits on no node even if the node ran nothing else."""
-
     @property
     def fits(self) -> bool:
         return not self.reasons
@@ -112,7 +108,6 @@ def make_plan(
     rooms = _rooms(group, workloads, nodes, planned, known)
     reasons = _too_few_nodes(group, workloads, nodes, rooms, known)
     problems: dict[str, list[str]] = {}
-    is_certain = False
     for workload, candidate in waiting:
         verdicts = nodes.verdicts(candidate)
         chosen = best_node(verdicts, nodes, candidate.requests)
@@ -120,12 +115,11 @@ def make_plan(
         if chosen is None:
             text = f"needs {need_text(candidate.requests)}; {problem}"
             problems.setdefault(text, []).append(candidate.name)
-            is_certain = is_certain or not _fits_empty_node(nodes, candidate)
         else:
             nodes.place(candidate, chosen)
         planned.append(PlannedPod(candidate.name, workload.component, chosen or "", problem=problem))
     reasons += [f"{pods_text(names)} {text}" for text, names in problems.items()]
-    return Plan(planned, rooms, reasons, is_certain)
+    return Plan(planned, rooms, reasons)
 
 
 def candidate_of(workload: Workload, pod: str, volumes: Volumes) -> Candidate:
@@ -212,14 +206,6 @@ def _is_near(workload: Workload, pod: Object) -> bool:
 
 def _is_like(workload: Workload, pod: Object) -> bool:
     return _labels(pod).get(COMPONENT_LABEL) == workload.component and not pod["metadata"].get("deletionTimestamp")
-
-
-def _fits_empty_node(nodes: Nodes, candidate: Candidate) -> bool:
-    """Return whether the pod would fit on a node that ran nothing else."""
-    return any(
-        not nodes.static_obstacle(candidate, name) and not missing_amounts(candidate.requests, nodes.allocatable[name])
-        for name in nodes.documents
-    )
 
 
 def _labels(pod: Object) -> Mapping[str, str]:
