@@ -253,8 +253,8 @@ def probe_helm() -> str | None:
 
 
 def probe_api_server() -> str | None:
-    """Check for the programs of an API server of Kubernetes with its store."""
-    missing = [name for name in ("etcd", "kube-apiserver") if kubernetes_program(name) is None]
+    """Check for the programs of an API server of Kubernetes with its store and its client."""
+    missing = [name for name in ("etcd", "kube-apiserver", "kubectl") if kubernetes_program(name) is None]
     return f"{missing[0]} was not built" if missing else None
 
 

@@ -41,8 +41,8 @@ PACKAGES = {
 NODES = tuple(name for name in PACKAGES if name not in ("kubeadm", "kind"))
 """The programs of nodes in namespaces, and of the tests on them."""
 
-ALONE = ("etcd", "kube-apiserver", "helm")
-"""The programs that tests without a cluster need: an API server without nodes, and helm for the charts."""
+ALONE = ("etcd", "kube-apiserver", "helm", "kubectl")
+"""The programs that tests without a cluster need: an API server without nodes, helm for the charts, and kubectl."""
 KIND = ("pause", "kind", "kubectl", "helm")
 """The programs with which a cluster of kind is made and tested."""
 

@@ -169,7 +169,7 @@ class Cluster:
     def kubectl(self, verb: str, document: Object, *options: str) -> subprocess.CompletedProcess[str]:
         """Run `kubectl apply` or `kubectl diff` on the client side, with the annotation of what was applied last."""
         program = kubernetes_program("kubectl")
-        assert program is not None, "scripts/kubernetes builds kubectl with the API server"
+        assert program is not None  # it is a part of needs_api_server
         words = [str(program), verb, "-f", "-", f"--server={self.server.url}", f"--token={self.server.token}"]
         words += ["--insecure-skip-tls-verify", "--kubeconfig=/dev/null", "--namespace=shop", *options]
         return subprocess.run(words, input=json.dumps(document), capture_output=True, text=True, timeout=120)
@@ -206,10 +206,14 @@ def drift(before: Object, after: Object) -> Object:
 
 
 def content(resource: Object) -> Object:
-    """Return a resource with all metadata at its top, except its version and the times of writes."""
+    """Return a resource with all metadata at its top, except its version and the times of writes.
+
+    The API server lists the managers in the order of these times.
+    """
     metadata = {name: one for name, one in resource["metadata"].items() if name != "resourceVersion"}
     metadata["managedFields"] = [
-        {name: value for name, value in one.items() if name != "time"} for one in metadata.get("managedFields", [])
+        {name: value for name, value in one.items() if name != "time"}
+        for one in sorted(metadata.get("managedFields", []), key=lambda one: (one["manager"], one["operation"]))
     ]
     rest = {name: one for name, one in resource.items() if name != "metadata"}
     return rest | {f"metadata.{name}": one for name, one in metadata.items()}
