@@ -216,7 +216,7 @@ class GroupReconciler:
         self._pruner.skip_for_new_group(self._rendered[2], document)
         await self._pruner.prune(self._rendered[2], group.metadata.uid)
         problems = sorted((*self._applier.problems.values(), *self._applier.claim_problems.values()))
-        return "; ".join(problems), bool(self._applier.invalid)
+        return "; ".join(problems), self._applier.needs_edit
 
     # -- execution -----------------------------------------------------------------------------------------------------
 

@@ -71,12 +71,6 @@ class Applier:
         clock: Clock,
         watched: frozenset[Kind] = WATCHED,
     ) -> None:
-        self.problems: dict[str, str] = {}
-        """The objects that could not be applied, with the reasons."""
-
-        self.invalid: set[str] = set()
-        """Those of them that the API server finds invalid, and will refuse until the resource is edited."""
-
         self.claim_problems: dict[str, str] = {}
         """The claims that could not grow, with the reasons."""
 
@@ -90,10 +84,21 @@ class Applier:
         self._hashed: tuple[Sequence[Object], list[tuple[ObjectRef, str, Object]]] | None = None
         """The objects that were rendered last, with their references and hashes."""
 
+        self._errors: Final[dict[ObjectRef, ApiError]] = {}
         self._tried_ms: Final[dict[ObjectRef, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Applier {'/'.join(self._key)} problems={sorted(self.problems)}>"
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """The objects that could not be applied, with the reasons."""
+        return {str(ref): str(error) for ref, error in self._errors.items()}
+
+    @property
+    def needs_edit(self) -> bool:
+        """Whether the API server finds an object invalid, and will refuse it until the resource is edited."""
+        return any(isinstance(error, InvalidObject) for error in self._errors.values())
 
     async def apply(self, rendered: Sequence[Object]) -> None:
         """Apply the objects that need it. Errors are kept in ``problems``; only ``NamespaceTerminating`` is raised."""
@@ -108,7 +113,7 @@ class Applier:
             is_missing = ref.kind in self._watched and self._cache.get(ref) is None
             if self._applied.get(ref) == mark and not is_missing:
                 continue
-            if str(ref) in self.problems and now_ms - self._tried_ms.get(ref, -RETRY_MS) < RETRY_MS:
+            if ref in self._errors and now_ms - self._tried_ms.get(ref, -RETRY_MS) < RETRY_MS:
                 continue
             self._tried_ms[ref] = now_ms
             if await self._apply_one(ref, document):
@@ -119,9 +124,8 @@ class Applier:
         """Forget what was applied, and which problems occurred, for all objects except ``refs``."""
         for ref in self._applied.keys() - refs:
             del self._applied[ref]
-        named = {str(ref) for ref in refs}
-        self.problems = {name: text for name, text in self.problems.items() if name in named}
-        self.invalid &= self.problems.keys()
+        for ref in self._errors.keys() - refs:
+            del self._errors[ref]
 
     async def _apply_one(self, ref: ObjectRef, document: Object) -> bool:
         """Apply an object, by a new one if only immutable fields differ. Return whether it succeeded."""
@@ -137,8 +141,7 @@ class Applier:
             raise
         except ApiError as error:
             return self._record_problem(ref, error)
-        self.problems.pop(str(ref), None)
-        self.invalid.discard(str(ref))
+        self._errors.pop(ref, None)
         return True
 
     async def _recreate(self, ref: ObjectRef, document: Object, known: Object) -> None:
@@ -149,9 +152,9 @@ class Applier:
         self._cache.put(await self._api.apply(document))
 
     def _record_problem(self, ref: ObjectRef, error: ApiError) -> bool:
-        level = logging.DEBUG if self.problems.get(str(ref)) == str(error) else logging.WARNING
-        self.problems[str(ref)] = str(error)
-        (self.invalid.add if isinstance(error, InvalidObject) else self.invalid.discard)(str(ref))
+        known = self._errors.get(ref)
+        self._errors[ref] = error
+        level = logging.WARNING if known is None or str(known) != str(error) else logging.DEBUG
         log.log(level, "failed to apply object; retrying", extra={"object": str(ref), "reason": str(error)})
         return False
 
