@@ -260,6 +260,18 @@ def test_incomplete_requests_do_not_block_the_status_page() -> None:
         assert threading.active_count() <= threads + 2 * CONNECTIONS_MAX
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_status_page_in_a_pod_answers_on_both_families(family: socket.AddressFamily) -> None:
+    """The host `::` accepts connections over IPv4 and over IPv6, so that pods of each family have a page."""
+    reporter = Reporter("archive", output=output()[0])
+    loopback = "127.0.0.1" if family == socket.AF_INET else "[::1]"
+    with (
+        serve_status_page(reporter, "::", 0, idle_seconds_max=60) as port,
+        urllib.request.urlopen(f"http://{loopback}:{port}/livez", timeout=DEADLINE_SECONDS) as answer,
+    ):
+        assert answer.status == 200
+
+
 def test_status_page_shows_progress_and_liveness() -> None:
     """The page has the totals of a run, and `/livez` fails when the run is idle for too long."""
     now = [0.0]

@@ -27,6 +27,7 @@ from gantry_pipelines.outcome import EXIT_CONFIG, EXIT_DATA_LOSS, EXIT_FAILED, E
 from gantry_pipelines.reporting import Output, OutputFormat, Reporter
 from gantry_pipelines.status_page import STATUS_PORT, serve_status_page
 from gantry_pipelines.stop_request import StopRequest
+from gantry_remoting.addresses import ANYWHERE, join_address, split_address
 from pyspark_rocketmq.errors import DataLost, InvalidOption, LogForked, NoReplica, RocketMQSourceError
 
 SOURCE_EXIT_CODES: Final[dict[type[RocketMQSourceError], int]] = {
@@ -151,7 +152,7 @@ def run(options: argparse.Namespace, reporter: Reporter) -> int:
         if options.check:
             return reporter.finish(Outcome(text="configuration is valid")).exit_code
         page = _open_status_page(
-            f"0.0.0.0:{STATUS_PORT}" if options.pod and not options.page else options.page, reporter
+            join_address(ANYWHERE, STATUS_PORT) if options.pod and not options.page else options.page, reporter
         )
     except ConfigError as error:
         return _report_failure(
@@ -229,9 +230,9 @@ def _open_status_page(address: str | None, reporter: Reporter) -> contextlib.Abs
     """Open the status page, before the job starts, so that a port in use is reported as such."""
     stack = contextlib.ExitStack()
     if address:
-        host, _, port = address.rpartition(":")
         try:
-            stack.enter_context(serve_status_page(reporter, host or "127.0.0.1", int(port), IDLE_SECONDS_MAX))
+            host, port = split_address(address, port_min=0)
+            stack.enter_context(serve_status_page(reporter, host or "127.0.0.1", port, IDLE_SECONDS_MAX))
         except (OSError, ValueError) as error:
             raise JobError(
                 f"cannot serve the status page at {address}: {error}", remedy="choose another address with --page"

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, cast, final
 
 from gantry_pipelines.reporting import Reporter
+from gantry_remoting.addresses import listening_socket
 
 STATUS_PORT: Final = 8090
 """The default port of the page."""
@@ -30,14 +31,18 @@ CONNECTIONS_MAX: Final = 32
 """Open connections at most, each with a thread. Above that the oldest is closed, so that incomplete requests cannot
 block kubelet, Prometheus and the operator, which need one connection each."""
 
+BACKLOG: Final = 16
+"""Connections that wait to be accepted, at most."""
+
 
 @final
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 16
 
-    def __init__(self, address: tuple[str, int], reporter: Reporter, idle_seconds_max: float) -> None:
-        super().__init__(address, _StatusHandler)
+    def __init__(self, listening: socket.socket, reporter: Reporter, idle_seconds_max: float) -> None:
+        super().__init__(listening.getsockname(), _StatusHandler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
         self.reporter: Final = reporter
         self.idle_seconds_max: Final = idle_seconds_max
         self._lock: Final = threading.Lock()
@@ -107,12 +112,15 @@ def _metrics() -> str:
 
 @contextlib.contextmanager
 def serve_status_page(reporter: Reporter, host: str, port: int, idle_seconds_max: float) -> Iterator[int]:
-    """Serve the status page inside of the `with` block; yields the port, a free one if `port` is 0."""
-    server = _Server((host, port), reporter, idle_seconds_max)
+    """Serve the status page inside of the `with` block; yields the port, a free one if `port` is 0.
+
+    The host `::` stands for all addresses, of IPv4 too.
+    """
+    server = _Server(listening_socket(host, port, backlog=BACKLOG), reporter, idle_seconds_max)
     thread = threading.Thread(target=server.serve_forever, name="pipeline-page", daemon=True)
     thread.start()
     try:
-        yield int(server.server_address[1])
+        yield int(server.socket.getsockname()[1])
     finally:
         server.shutdown()
         server.server_close()
