@@ -9,6 +9,8 @@ import pytest
 from api_server import ApiServer
 from test_operator_rights import GROUP, SETS, Started, server, started, wait_for
 
+from gantry_spec.manifest.annotations import ALLOW_DELETION
+
 pytestmark = pytest.mark.needs_api_server
 
 __all__ = ["server", "started"]
@@ -22,6 +24,8 @@ def group(server: ApiServer) -> Iterator[None]:
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
     assert server.apply(GROUP, head | {"spec": SPEC})[0] == 201
     yield
+    consent = {"metadata": {"annotations": {ALLOW_DELETION: "true"}}}
+    assert server.ask("PATCH", GROUP, consent, MERGE)[0] == 200
     assert server.ask("DELETE", GROUP)[0] == 200
 
 

@@ -40,6 +40,8 @@ ORDERS = f"{GROUPS}/orders"
 KEY = f"/api/v1/namespaces/{SYSTEM}/secrets/gantry-operator-key"
 GROUP_SECRET = "/api/v1/namespaces/shop/secrets/keyed-sidecar"
 RESERVED = "fileReservedTime=12"
+EXEMPT = f"system:serviceaccount:{SYSTEM}:gantry-operator"
+"""The user whom the admission policies exempt."""
 SOME_ROUNDS_S = 1.5
 GOING = "namespace of group is terminating; nothing more is changed"
 TOO_LITTLE = {"resources": {"limits": {"memory": "64Mi"}}}
@@ -144,7 +146,9 @@ def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) 
             wait_for("the reason is recorded", has_event(server, "little", "NotApplied"))
             assert conditions(server, "little")["Applied"] == "False"
             assert not any(name.startswith("little") for name in items(server, STATEFUL_SETS))
-            change(server, metadata={"annotations": {"gantry.dev/fence": "x"}})
+            invalid = {"metadata": {"annotations": {"gantry.dev/fence": "x"}}}
+            assert server.ask("PATCH", ORDERS, invalid, MERGE)[0] == 422, "the chart's policies refuse invalid requests"
+            assert server.ask("PATCH", ORDERS, invalid, MERGE, user=EXEMPT)[0] == 200
             wait_for("an invalid request is recorded", has_event(server, "orders", "InvalidRequest"))
             change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})
             wait_for("the edit has its effect", lambda: is_well(server, 2))
