@@ -61,6 +61,7 @@ TOGETHER: Final = {"alone": ALONE, "spark": SPARK, "api": API}
 """The units that one process runs as a whole, by how their files begin."""
 
 LONG: Final = (
+    "broker/tests/client/test_timers_with_apache.py",
     *ALONE,
     *SPARK,
     *API,

@@ -19,32 +19,37 @@ from gantry_testing.tree import ROOT
 PROGRAM = ROOT / "operator/tests/interruptions/run_interruptions.py"
 
 
-async def differences(name: str, interruptions: tuple[Interruption, ...]) -> tuple[RunResult, list[str]]:
-    """Run an operation with and without interruptions; return the first result, and how the objects differ."""
+async def run_alone(name: str) -> RunResult:
+    """Run an operation without interruptions."""
     alone = await run_operation(name)
     assert alone.is_good, (alone.violation, alone.stuck)
-    result = await run_operation(name, interruptions)
-    return result, sorted(f"{kind} {name}" for kind, name in result.objects ^ alone.objects)
+    return alone
+
+
+def differences(result: RunResult, alone: RunResult) -> list[str]:
+    """Return how the objects differ after two runs of an operation."""
+    return sorted(f"{kind} {name}" for kind, name in result.objects ^ alone.objects)
 
 
 @pytest.mark.parametrize("fault", ALL)
 async def test_interrupted_switchover_is_completed(fault: Fault) -> None:
     """The fault happens at an effect in its middle."""
-    result, differing = await differences("switchover", (Interruption(fault, 9),))
+    alone = await run_alone("switchover")
+    result = await run_operation("switchover", (Interruption(fault, 9),))
 
     assert result.interruptions == (Interruption(fault, 9),)
-    assert (result.violation, result.stuck, differing) == ("", "", [])
+    assert (result.violation, result.stuck, differences(result, alone)) == ("", "", [])
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_operation_survives_pairs_of_interruptions(name: str) -> None:
     """Two pairs of each operation, and every fault once."""
-    effects = len((await run_operation(name)).effects)
-    plans = pairs(effects, 2, f"test/{name}") + single(effects)[:: max(1, effects)]
-    for plan in plans:
-        result, differing = await differences(name, plan)
-        assert (result.violation, result.stuck, differing) == ("", "", []), plan
+    alone = await run_alone(name)
+    effects = len(alone.effects)
+    for plan in pairs(effects, 2, f"test/{name}") + single(effects)[:: max(1, effects)]:
+        result = await run_operation(name, plan)
+        assert (result.violation, result.stuck, differences(result, alone)) == ("", "", []), plan
 
 
 @pytest.mark.parametrize(
