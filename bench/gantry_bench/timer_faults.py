@@ -100,18 +100,20 @@ class FaultReport(msgspec.Struct, frozen=True):
 
 
 def judge(
-    name: str, stored: Iterable[Stored], expected: set[int], *, stopped_ms: int, resumed_ms: int | None, refused: int
-) -> FaultCell:
+    name: str, stored: Iterable[Stored], expected: set[int], *, stopped_ms: int, resumed_ms: int | None, refused: int,
+    set_back_ms: int = 0,
+) -> FaultCell:  # fmt: skip
     """Return the figures of a run, whose fault was at ``stopped_ms``.
 
     The outage ended at ``resumed_ms``; if that is None, with the first message that was stored afterwards. It is caught
-    up with the first message that is due later and not late.
+    up with the first message that is due later and not late. A message that was due when the clock was set back by
+    ``set_back_ms`` is not early if it is stored afterwards: the broker had found it due by the clock before.
     """
     everything = list(stored)
     first: dict[int, Stored] = {}
     for one in everything:
         first.setdefault(one.serial, one)
-    early = sum(one.stored_ms < one.due_ms for one in everything)
+    early = sum(one.stored_ms + (set_back_ms if one.due_ms <= stopped_ms else 0) < one.due_ms for one in everything)
     after = [one.stored_ms for one in everything if one.stored_ms > stopped_ms]
     end_ms = min(after, default=stopped_ms) if resumed_ms is None else resumed_ms
     in_time = [one for one in first.values() if one.due_ms >= end_ms and one.stored_ms - one.due_ms <= LATE_MS_P99_MAX]
@@ -224,13 +226,16 @@ def measure_jump(scale: FaultScale, cores: Cores, folder: Path, *, by_ms: int) -
         start_broker(own, name_server=name_server, core=cores.server, extra=_keys(scale), program=program) as broker,
     ):
         expected, refused = asyncio.run(send_all(broker.target.address, scale))
-        stopped_ms = wall_ms()
         shift.set(by_ms)
+        stopped_ms = wall_ms()
         stored = asyncio.run(read_all(broker.target.address, expected))
     name = f"clock set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms) // 1000} s"
     # The timers of the skipped time are due at the new time; with a clock that is set back none are.
     resumed_ms = stopped_ms + max(by_ms, 0)
-    return judge(name, stored, expected, stopped_ms=stopped_ms, resumed_ms=resumed_ms, refused=refused)
+    return judge(
+        name, stored, expected, stopped_ms=stopped_ms, resumed_ms=resumed_ms, refused=refused,
+        set_back_ms=max(-by_ms, 0),
+    )  # fmt: skip
 
 
 def measure_faults(

@@ -107,6 +107,21 @@ def test_timers_of_an_outage_are_separated_from_the_others() -> None:
     assert early.errors == 1
 
 
+@pytest.mark.parametrize(
+    ("one", "errors"),
+    [
+        (Stored(1, stored_ms=99, due_ms=108), 0),  # due before the clock was set, and stored just afterwards
+        (Stored(1, stored_ms=97, due_ms=108), 1),  # stored before it was due by the former clock, too
+        (Stored(1, stored_ms=111, due_ms=112), 1),  # due after the clock was set
+    ],
+)
+def test_message_that_was_due_when_the_clock_was_set_back_is_not_early(one: Stored, errors: int) -> None:
+    """The broker stores some messages by the new clock that it has found due by the former one."""
+    cell = timer_faults.judge("x", [one], {1}, stopped_ms=110, resumed_ms=110, refused=0, set_back_ms=10)
+
+    assert cell.errors == errors
+
+
 class AnsweringWriter:
     """A connection to a broker that refuses each third send, and answers in batches of a limited size."""
 
