@@ -31,11 +31,14 @@ from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.groups import OPERATOR, SYSTEM
 from gantry_cluster.kubeconfig import API_PORT
-from gantry_cluster.local_operator import chart_environment, chart_kubeconfig, lease_holder
+from gantry_cluster.local_operator import chart_environment, chart_kubeconfig
 from gantry_cluster.network import HUB_ADDRESS, IPV4, OUTSIDE
 
 LEADS_SECONDS_MAX: Final = 60.0
 """The limit for an operator to lead. After a kill, the Lease of the one before must expire."""
+
+LEADS: Final = "acquired leadership"
+"""The line of an operator's log when it leads."""
 
 EVENTS_LATE_S: Final = 2.0
 EVENTS_LATE_FOR_S: Final = 8.0
@@ -283,8 +286,9 @@ class InterruptedOperator:
         self.proxy.server_close()
 
     def wait_for_leader(self) -> None:
-        """Wait until one of the processes leads."""
-        wait_until("a leading operator", lambda: lease_holder(self._cluster) != "", LEADS_SECONDS_MAX)
+        """Wait until the present process leads; the Lease of a killed one names that until it expires."""
+        log = self._log(self.starts)
+        wait_until("a leading operator", lambda: LEADS in log.read_text(errors="replace"), LEADS_SECONDS_MAX)
 
     @property
     def log(self) -> str:
@@ -295,12 +299,13 @@ class InterruptedOperator:
         return self._folder / f"operator-{number}.log"
 
     def _start_process(self) -> None:
-        self.starts += 1
+        number = self.starts + 1
         node = self._cluster.machines[self._cluster.nodes[0]]
         enter = ["nsenter", "--target", str(node.init.pid), "--net", "--"]
-        with self._log(self.starts).open("wb") as output:
+        with self._log(number).open("wb") as output:
             process = subprocess.Popen([*enter, *self._words], env=self._environment, stdout=output, stderr=output)
         self.proxy.kill[:] = [process]
+        self.starts = number
 
     def _replace_killed(self) -> None:
         while True:
