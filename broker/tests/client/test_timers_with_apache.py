@@ -31,6 +31,7 @@ STARTS = 4
 """The messages are due after the time of so many starts of RocketMQ, measured from the first send. The other broker
 must run by then: RocketMQ does not keep to a recall whose message is due when it starts."""
 DUE_S_MIN = 20.0
+"""The messages are due no sooner, however fast a start of RocketMQ was."""
 DELIVERY_S = patience(120.0)
 """How long a due message is waited for."""
 
