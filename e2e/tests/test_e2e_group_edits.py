@@ -16,11 +16,12 @@ import pytest
 import trustme
 from edit_world.batches import Batch, batches
 from edit_world.reports import object_value, value_in
-from edit_world.row import ABSENT, GROUP, Effect, Row, Shown, Source, merged
-from edit_world.rows_of_groups import CERTIFICATES
+from edit_world.row import ABSENT, GROUP, Effect, Row, Shown, Source, has_tls, merged
+from edit_world.rows_of_groups import CERT_MANAGER_SECRET, CERTIFICATES
 from edit_world.table import ROWS
 from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
+from gantry_cluster.cert_manager import certificate_kind
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
@@ -101,14 +102,16 @@ ROLLED_BATCHES = batches(rows(Effect.ROLL))
 
 @pytest.fixture
 def prepared(operator_cluster: Cluster) -> Iterator[Cluster]:
-    """Labels of nodes, a priority class and image names that rows need. Labels and class are removed after the test."""
+    """Labels of nodes, a priority class, image names and the kind of cert-manager, which rows need. All but the images
+    are removed after the test."""
     for tag in ("e2e", "next"):
         operator_cluster.tag_image("localhost/gantry:latest", f"localhost/gantry:{tag}")
     operator_cluster.kubectl("label", "nodes", "--all", "disk=fast", "--overwrite")
     operator_cluster.kubectl("delete", "priorityclass", "orders-first", "--ignore-not-found")
     operator_cluster.kubectl("create", "priorityclass", "orders-first", "--value=1000")
     try:
-        yield operator_cluster
+        with certificate_kind(operator_cluster):
+            yield operator_cluster
     finally:
         operator_cluster.kubectl("delete", "priorityclass", "orders-first")
         operator_cluster.kubectl("label", "nodes", "--all", "disk-")
@@ -130,6 +133,8 @@ class Scene:
             chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
             key, authority = issued.private_key_pem.bytes(), self.authority.cert_pem.bytes()
             self._secret(name, {"tls.crt": chain, "tls.key": key, "ca.crt": authority})
+            if name == "certificates":
+                self._secret(CERT_MANAGER_SECRET, {"tls.crt": chain, "tls.key": key, "ca.crt": authority})
         self._name_server()
         self.apply(batch.before)
         print(f"{batch.name}: healthy in {self.group.wait_healthy():.1f} s")
@@ -178,7 +183,7 @@ class Scene:
     def _reports(self, spec: Mapping[str, Any]) -> dict[Source, Any]:
         group, access = self.group, spec.get("access", {})
         account = (ROOT_KEY, ROOT_SECRET) if access.get("aclSecret") else None
-        authority = self.authority.cert_pem.bytes().decode() if access.get("tlsSecret") else ""
+        authority = self.authority.cert_pem.bytes().decode() if has_tls(spec) else ""
         reports_of_brokers = read_broker_reports(group, ClientAccess(account, authority))
         status, arguments = read_sidecar_report(group, group.masters()[0])
         return {

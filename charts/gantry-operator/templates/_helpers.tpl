@@ -116,6 +116,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, prometheusrules]
   verbs: [get, list, watch, create, patch, delete]
+# The certificates of groups with access.certificates.issuer CertManager. Their Secrets are never read.
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  verbs: [get, list, create, patch, delete]
 {{- end -}}
 
 {{/* The role with which Spark drivers create executors, as KIND/NAME. */}}

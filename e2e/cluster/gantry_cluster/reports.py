@@ -24,6 +24,7 @@ COLLECTIONS: Final = {
     "ConfigMap": ("configmaps", "api/v1"),
     "ServiceAccount": ("serviceaccounts", "api/v1"),
     "PodDisruptionBudget": ("poddisruptionbudgets", "apis/policy/v1"),
+    "Certificate": ("certificates", "apis/cert-manager.io/v1"),
     "NetworkPolicy": ("networkpolicies", "apis/networking.k8s.io/v1"),
 }
 """The collection and the API of each kind of object."""

@@ -52,12 +52,25 @@ ROLES: Final = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 POD_MONITORS: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULES: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
+CERTIFICATES: Final = Kind("cert-manager.io/v1", "Certificate", "certificates")
 PIPELINES: Final = tuple(Kind(API_VERSION, kind.name, kind.plural) for kind in PIPELINE_KINDS)
 """The kinds of pipelines: TopicArchive, LogAudit and TopicAnalytics."""
 
 KINDS: Final = (
     *(GROUPS, PODS, NODES, CLAIMS, VOLUMES, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, ACCOUNTS, STATEFUL_SETS, LEASES),
-    *(SNAPSHOTS, BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES, JOBS, CRON_JOBS, DEPLOYMENTS),
+    *(
+        CERTIFICATES,
+        SNAPSHOTS,
+        BUDGETS,
+        POLICIES,
+        ROLES,
+        ROLE_BINDINGS,
+        POD_MONITORS,
+        PROMETHEUS_RULES,
+        JOBS,
+        CRON_JOBS,
+        DEPLOYMENTS,
+    ),
     *PIPELINES,
 )
 _BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in KINDS}

@@ -38,6 +38,7 @@ from gantry_operator.execute.pruner import Pruner
 from gantry_operator.execute.resizer import Resizer
 from gantry_operator.execute.role_labels import relabel_all
 from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
+from gantry_operator.group_certificates import GroupCertificates, authority_of, secrets_of
 from gantry_operator.objects import (
     Facts,
     ImpossibleResources,
@@ -48,6 +49,7 @@ from gantry_operator.objects import (
     hugepages_shortage,
     names,
 )
+from gantry_operator.objects.authority import Authority
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
@@ -57,7 +59,7 @@ from gantry_operator.proxy_report import proxy_condition, proxy_event, proxy_sta
 from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import StatusFacts, is_worth_a_write, refusal_condition, status_of
-from gantry_operator.tokens import GroupSecret
+from gantry_operator.tokens import GroupSecrets
 from gantry_spec import actions as act
 from gantry_spec.backups import RESTORED_END
 from gantry_spec.decide import decide
@@ -134,7 +136,8 @@ class GroupReconciler:
         self._unschedulable: Final = UnschedulablePods(
             self.observer.objects, context.api, context.clock, context.cluster_pods
         )
-        self._secret: Final = GroupSecret(self.observer.objects, context.api, context.clock)
+        self._secrets: Final = GroupSecrets(self.observer.objects, context.api, context.clock)
+        self._certificates: Final = GroupCertificates(self.observer.objects, context.api, context.clock)
         self._scheduler: Final = ActionScheduler(
             self.observer.objects,
             context.api,
@@ -157,9 +160,12 @@ class GroupReconciler:
         group = group_of(manifest_of(document))
         requests, request_error = read_requests(annotations_of(document))
         token = group_token(self._context.key, group)
-        await self._secret.ensure(group, token, is_denied=self.observer.is_denied)
+        authority = authority_of(self._context.key, group, document)
+        await self._secrets.ensure(lambda: secrets_of(group, token, authority), is_denied=self.observer.is_denied)
         self._resizer.waits.clear()
-        problem, is_final = ("", False) if requests.is_paused else await self._apply(document, group, requests)
+        problem, is_final = (
+            ("", False) if requests.is_paused else await self._apply(document, group, requests, authority)
+        )
         observed = await self.observer.observe(group, requests, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._context.lease_duration_ms)
         now_ms = self._context.clock.now_ms()
@@ -174,6 +180,7 @@ class GroupReconciler:
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
             return Outcome(pause_s)
         self._reported_ms = now_ms
+        await self._certificates.observe(group)
         refusals = [refusal_condition("Applied", problem), refusal_condition("Requests", request_error)]
         needs_edit = problem if is_final else request_error
         status = self._status(document, group, now_ms, refusals, needs_edit)
@@ -193,12 +200,15 @@ class GroupReconciler:
 
     # -- desired objects -----------------------------------------------------------------------------------------------
 
-    async def _apply(self, document: Object, group: BrokerGroup, requests: GroupRequests) -> tuple[str, bool]:
+    async def _apply(
+        self, document: Object, group: BrokerGroup, requests: GroupRequests, authority: Authority | None
+    ) -> tuple[str, bool]:
         """Apply and delete objects. Return why an object could not be applied, and whether that is final.
 
         The text is empty if all were applied. A final refusal ends only with an edit of the group.
         """
         objects, base = self.observer.objects, self._context.base
+        base = msgspec.structs.replace(base, authority="" if authority is None else authority.certificate)
         facts = facts_of(base, group, objects, self._ledgers, is_hibernated=requests.is_hibernated)
         if self._rendered is None or self._rendered[:2] != (group, facts):
             try:
@@ -300,7 +310,9 @@ class GroupReconciler:
         proxy = proxy_status(group, deployment, external_addresses_of(objects).get(name, ""))
         proxies = proxy_condition(proxy, deployment)
         self._unschedulable.update(before)
-        events = (proxy_event(proxies, before), self._unschedulable.event(before))
+        events = (
+            proxy_event(proxies, before), self._unschedulable.event(before), self._certificates.event(before)
+        )  # fmt: skip
         self._events += [event for event in events if event is not None]
         resized, backed_up = self._resizer.condition(), self._backups.condition(before)
         restored = restored_condition(objects, self.observed)
@@ -309,6 +321,7 @@ class GroupReconciler:
             *more,
             huge_pages_condition(group.spec, objects.cache),
             proxies,
+            self._certificates.condition,
             scheduled,
             resized,
             backed_up,

@@ -1,8 +1,8 @@
-"""The operator's key, and the Secret of each group with the tokens that are derived from that key.
+"""The operator's key, and the Secrets of each group with the tokens and the authority that are derived from that key.
 
 The key is created once, by the first operator. A process reads it only once, when it becomes the leader: the key must
-be replaced while no operator runs, or the leader continues to create Secrets from the old one. The Secret of a group is
-only created, never read or changed, so that the operator needs no right to do so.
+be replaced while no operator runs, or the leader continues to create Secrets from the old one. The Secrets of a group
+are only created, never read or changed, so that the operator needs no right to do so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import secrets
 from binascii import Error as BadBase64
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, final
 
@@ -17,9 +18,7 @@ from gantry_operator.api import SECRETS, Kubernetes, Object, ObjectRef
 from gantry_operator.clock import Clock
 from gantry_operator.errors import Conflict, NotFound, SettingsError
 from gantry_operator.execute.applier import REAPPLY_MS
-from gantry_operator.objects import secret
 from gantry_operator.observe.group_objects import GroupObjects
-from gantry_spec.manifest.group import BrokerGroup
 
 KEY_BYTES: Final = 32
 FIELD: Final = "key"
@@ -62,17 +61,17 @@ def parse_key(document: Object) -> bytes:
 
 
 RETRY_MISSING_MS: Final = 10_000
-"""The time between two attempts to create a Secret that may be missing."""
+"""The time between two attempts to create Secrets that may be missing."""
 
 
 @final
-class GroupSecret:
-    """The Secret of one group. Owned by the task of its loop.
+class GroupSecrets:
+    """The Secrets of one group. Owned by the task of its loop.
 
-    The operator may not read it, so only an attempt to create it shows whether it exists. This is done at the start,
-    every ``REAPPLY_MS``, and every ``RETRY_MISSING_MS`` where the Secret may be missing:
+    The operator may not read them, so only an attempt to create one shows whether it exists. This is done at the start,
+    every ``REAPPLY_MS``, and every ``RETRY_MISSING_MS`` where a Secret may be missing:
 
-        the last attempt failed                          the API server has not answered that the Secret exists
+        the last attempt failed                          the API server has not answered that the Secrets exist
         a sidecar rejects the token                      it uses the Secret of an earlier operator
         a pod is scheduled, and its broker never starts  kubelet may wait for the Secret, which no status shows
 
@@ -88,16 +87,17 @@ class GroupSecret:
         self._is_created = False
 
     def __repr__(self) -> str:
-        return f"<GroupSecret {'/'.join(self._objects.key)}>"
+        return f"<GroupSecrets {'/'.join(self._objects.key)}>"
 
-    async def ensure(self, group: BrokerGroup, token: str, *, is_denied: bool) -> None:
-        """Create the Secret if it may be missing. Raises leaves of ``ApiError``."""
+    async def ensure(self, wanted: Callable[[], Sequence[Object]], *, is_denied: bool) -> None:
+        """Create the Secrets ``wanted`` if one may be missing. Raises leaves of ``ApiError``."""
         now_ms = self._clock.now_ms()
         may_be_missing = not self._is_created or is_denied or self._objects.pods_not_started()
         again_ms = RETRY_MISSING_MS if may_be_missing else REAPPLY_MS
         if self._tried_ms is not None and now_ms - self._tried_ms < again_ms:
             return
         self._tried_ms, self._is_created = now_ms, False
-        with suppress(Conflict):
-            await self._api.create(secret(group, token))
+        for document in wanted():
+            with suppress(Conflict):
+                await self._api.create(document)
         self._is_created = True

@@ -113,3 +113,9 @@ def acks_needed(pod: Mapping[str, Any]) -> int | None:
         if key == "inSyncReplicas" and value.isascii() and value.isdigit():
             return max(0, int(value) - 1)
     return None
+
+
+def host_spellings(host: str) -> tuple[str, ...]:
+    """Return the names by which clients reach a host: that of a Service also with the usual domain, and without any."""
+    suffix = ".svc"
+    return (host, f"{host}.cluster.local", host.removesuffix(suffix)) if host.endswith(suffix) else (host,)

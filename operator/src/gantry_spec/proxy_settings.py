@@ -71,12 +71,12 @@ def proxy_settings(spec: Spec, placement: ProxyPlacement) -> dict[str, Any]:
 def _tls_settings(spec: Spec, placement: ProxyPlacement) -> dict[str, Any]:
     """Return the certificates for clients, and the authority of brokers, whose certificate is not for single hosts."""
     found: dict[str, Any] = {}
-    if spec.proxy_certificate:
+    if spec.has_proxy_tls:
         folder = placement.certificates
         found |= {"certificate": f"{folder}/tls.crt", "key": f"{folder}/tls.key"}
         if spec.proxy.tls.requires_client_certificate:
             found["clientAuthority"] = f"{folder}/ca.crt"
-    if spec.access.tls_secret:
+    if spec.access.has_tls:
         found |= {"brokerAuthority": f"{placement.authority}/ca.crt", "checksBrokerHostName": False}
     return found
 

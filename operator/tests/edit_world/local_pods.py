@@ -26,7 +26,7 @@ import httpx
 from admin_scene import wait_for
 from edit_world.own_secrets import Secrets, certificates
 from edit_world.pod_mapping import PodMapping
-from edit_world.row import GROUP
+from edit_world.row import GROUP, has_tls
 from objects_scene import broker_sets, containers, facts, group, of_kind, rendered, template_hash
 
 from gantry_access import Credentials
@@ -270,7 +270,7 @@ class LocalPod:
 
     @property
     def _sidecar(self) -> str:
-        scheme = "https" if self._started_with.get("access", {}).get("tlsSecret") else "http"
+        scheme = "https" if has_tls(self._started_with) else "http"
         return f"{scheme}://127.0.0.1:{self._mapping.http}"
 
     @property
@@ -288,7 +288,7 @@ class LocalPod:
         authority = self._mapping.folders[configuration.CERTIFICATES] / "ca.crt"
         return ClientSettings(
             credentials=Credentials(ADMIN.access_key, ADMIN.secret_key) if access.get("aclSecret") else None,
-            tls=ClientTlsSettings(authority_file=str(authority)) if access.get("tlsSecret") else None,
+            tls=ClientTlsSettings(authority_file=str(authority)) if has_tls(self._started_with) else None,
             connect_timeout_ms=int(ANSWER_S * 1000),
             request_timeout_ms=int(ANSWER_S * 1000),
         )

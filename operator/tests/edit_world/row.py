@@ -158,6 +158,12 @@ def merged(one: Fields, other: Fields) -> dict[str, Any]:
     return result
 
 
+def has_tls(spec: Fields) -> bool:
+    """Return whether the brokers of a spec accept only TLS connections."""
+    access = spec.get("access", {})
+    return bool(access.get("tlsSecret")) or access.get("certificates", {}).get("issuer", "None") != "None"
+
+
 def _has_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, Mapping) and "name" in item for item in value)
 

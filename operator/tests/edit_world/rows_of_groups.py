@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from edit_world.making import (
     ALERTS,
@@ -29,6 +29,14 @@ from edit_world.making import (
     refused_row,
 )
 from edit_world.row import ABSENT, Effect, Fields, Row, Shown, spec_part
+
+ISSUED: Final[Fields] = {"access": {"certificates": {"issuer": "CertManager", "issuerRef": {"name": "first"}}}}
+"""A spec with certificates of cert-manager."""
+
+CERT_MANAGER_SECRET: Final = "orders-certificates"
+"""The Secret that cert-manager writes for the Certificate of the same name."""
+
+CERTIFICATE: Final = f"Certificate/{CERT_MANAGER_SECRET}"
 
 OPEN: Final[Fields] = {"access": {"external": {"type": "NodePort"}}}
 """A spec with external access."""
@@ -134,6 +142,14 @@ LOSS: Final = (
 )  # fmt: skip
 """Rows about limits of loss and about backups, which only decisions use."""
 
+
+def certificate_row(path: str, before: Any, after: Any, key: str, was: str, becomes: str) -> Row:
+    """Return a row of a field that only cert-manager uses."""
+    shown = Shown(OBJECT, f"{CERTIFICATE}:spec.{key}", was, becomes)
+    changes = frozenset({CERTIFICATE})
+    return edit_row(Effect.OBJECTS, f"access.certificates.{path}", before, after, changes, shown, prerequisites=ISSUED)
+
+
 ACCESS: Final = (
     edit_row(
         Effect.ROLL, "access.aclSecret", "", "accounts", START_SETTINGS | NAME_SERVER,
@@ -149,6 +165,15 @@ ACCESS: Final = (
             "access.tlsSecret: switched on"),
     refused_row("access.tlsSecret", "certificates", "", "TLS cannot be switched on or off",
             "access.tlsSecret: switched off"),
+    refused_row("access.certificates.issuer", "None", "Operator", "TLS cannot be switched on or off",
+            "access.certificates.issuer: switched on"),
+    certificate_row("issuerRef.name", "first", "second", "issuerRef.name", "first", "second"),
+    certificate_row("issuerRef.kind", "Issuer", "ClusterIssuer", "issuerRef.kind", "Issuer", "ClusterIssuer"),
+    certificate_row(
+        "issuerRef.group", "cert-manager.io", "issuers.example.com", "issuerRef.group", "cert-manager.io",
+        "issuers.example.com",
+    ),
+    certificate_row("names", [], ["203.0.113.10"], "ipAddresses.0", ABSENT, "203.0.113.10"),
     edit_row(
         Effect.OBJECTS, "access.external.type", "None", "NodePort",
         creating(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},

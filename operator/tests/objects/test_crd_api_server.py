@@ -20,6 +20,8 @@ from gantry_spec.manifest.rules import RULES
 
 pytestmark = pytest.mark.needs_api_server
 
+OWN_CERTIFICATES: dict[str, Any] = {"certificates": {"issuer": "Operator"}}
+
 BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("slaves must be at least inSyncReplicas - 1", {"slaves": 1, "replication": {"inSyncReplicas": 3}}),
     ("mode Sync needs inSyncReplicas of 2", {"replication": {"inSyncReplicas": 1}}),
@@ -35,7 +37,10 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
     ("another field or Gantry itself controls it", {"broker": {"brokerRole": "SLAVE"}}),
     ("has no effect without access.aclSecret", {"proxy": {"credentialsSecret": "account"}}),
-    ("requiresClientCertificate needs certificates", {"proxy": {"tls": {"requiresClientCertificate": True}}}),
+    ("set access.tlsSecret or access.certificates.issuer", {"access": {"tlsSecret": "a", **OWN_CERTIFICATES}}),
+    ("is required with issuer CertManager", {"access": {"certificates": {"issuer": "CertManager"}}}),
+    ("names has no effect without", {"access": {"certificates": {"names": ["mq.example.com"]}}}),
+    ("requiresClientCertificate needs an authority", {"proxy": {"tls": {"requiresClientCertificate": True}}}),
     ("type must be LoadBalancer", {"proxy": {"service": {"loadBalancerClass": "example.com/inner"}}}),
     ("calls must be at least proxy.limits.clients", {"proxy": {"limits": {"calls": 10}}}),
     ("longPoll must be between", {"proxy": {"limits": {"longPoll": "1s"}}}),
@@ -49,6 +54,7 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("shards", {"shards": 0}),
     ("replication.mode", {"replication": {"mode": "sync"}}),
     ("flush.interval", {"flush": {"interval": "soon"}}),
+    ("access.certificates.names", {"access": {"certificates": {"issuer": "Operator", "names": ["no name"]}}}),
     ("Duplicate value", {"topics": [{"name": "a"}, {"name": "a"}]}),
 ]
 """Specs that the schema itself refuses."""
@@ -125,7 +131,7 @@ def test_api_server_fills_in_our_defaults(server: ApiServer, spec: dict[str, Any
     ids=["grow", "same in other words", "shrink", "class", "same segment", "other segment", "counts", "proxies"],
 )
 def test_only_mutable_fields_can_be_edited(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
-    """Immutable fields cannot be edited, and a volume only grows; TLS is tried in ``test_edit_api_server``."""
+    """Immutable fields cannot be edited, and a volume only grows; most of TLS is in ``test_edit_api_server``."""
     path = f"{GROUPS}/edited"
     assert server.apply(path, document({}, "edited"))[0] in (200, 201)
 
@@ -134,6 +140,31 @@ def test_only_mutable_fields_can_be_edited(server: ApiServer, spec: dict[str, An
     assert (status == 200) is is_taken, answer
     if not is_taken:
         assert any(f"{one.path}: {one.reason}" in answer["message"] for one in FIXED)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_taken"),
+    [("secret", "cert-manager", True), ("cert-manager", "secret", True), ("secret", "own", False)],
+    ids=lambda value: str(value),
+)
+def test_issuer_can_change_where_the_authority_can_stay(
+    server: ApiServer, before: str, after: str, is_taken: bool
+) -> None:
+    """cert-manager may use the authority of the Secret that it replaces; an authority of the group's own cannot."""
+    access: dict[str, Any] = {
+        "secret": {"tlsSecret": "mine", "certificates": {"issuer": "None", "issuerRef": {"name": ""}}},
+        "cert-manager": {"tlsSecret": "", "certificates": {"issuer": "CertManager", "issuerRef": {"name": "ca"}}},
+        "own": {"tlsSecret": "", "certificates": {"issuer": "Operator", "issuerRef": {"name": ""}}},
+    }
+    name = f"issued-{before}"
+    assert server.apply(f"{GROUPS}/{name}", document({"access": access[before]}, name))[0] in (200, 201)
+
+    change = {"spec": {"access": access[after]}}
+    status, answer = server.ask("PATCH", f"{GROUPS}/{name}?dryRun=All", change, "application/merge-patch+json")
+
+    assert (status == 200) is is_taken, answer
+    if not is_taken:
+        assert "pods verify each other by the authority" in answer["message"]
 
 
 def test_name_is_limited_by_the_names_of_pods(server: ApiServer) -> None:

@@ -182,7 +182,9 @@ class ModelCluster:
 
     def recreate(self, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None) -> None:
         """Create a group of the same name again, which is another one to Kubernetes."""
-        head = {"name": GROUP, "namespace": NAMESPACE} | ({"annotations": dict(annotations)} if annotations else {})
+        head = {"creationTimestamp": format_time(self.clock.wall()), "name": GROUP, "namespace": NAMESPACE} | (
+            {"annotations": dict(annotations)} if annotations else {}
+        )
         self.api.put({"apiVersion": GROUPS.api_version, "kind": GROUPS.name, "metadata": head, "spec": dict(spec)})
 
     # -- machines ------------------------------------------------------------------------------------------------------

@@ -1,140 +1,161 @@
-"""Orders over TLS: they are sent only to a sidecar that proves to know the token, with any certificate.
+"""The certificates of a group in the operator's real loop: its own authority, and what cert-manager reports.
 
 A twin repeats a test without the rule that it checks, and finds the fault: so the test can fail.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from functools import partial
-from pathlib import Path
+import base64
 from typing import Any
 
-import aiohttp
-import pytest
-import trustme
-from admin_scene import READY_S, TOKEN, broker_process, sidecar_process, sidecars_with_long_timeouts, write_token_files
-from aiohttp import web
+from operator_world.cluster import GROUP, NAMESPACE
+from operator_world.simulation import SYNC, Simulation, operator_of
 
-from gantry_operator import sidecars as sidecars_module
-from gantry_operator.errors import SidecarUnauthorized, SidecarUnavailable
-from gantry_operator.sidecars import HttpSidecars, Peer
-from gantry_spec.sidecar_proof import fingerprint_of, proof_of
-from gantry_status.orders import Fence
-from gantry_testing.certificates import Party
-from gantry_testing.http_server import application, http_server
+from gantry_operator.api import CERTIFICATES, CONFIG_MAPS, EVENTS, SECRETS, Object
+from gantry_operator.errors import Unavailable
+from gantry_operator.group_certificates import IDLE_MS, certificate_condition
+
+OWN: dict[str, Any] = SYNC | {"access": {"certificates": {"issuer": "Operator"}}}
+ISSUED: dict[str, Any] = SYNC | {"access": {"certificates": {"issuer": "CertManager", "issuerRef": {"name": "ca"}}}}
+NAME = f"{GROUP}-certificates"
 
 
-class TlsSidecar:
-    """A sidecar that answers over TLS, with a proof made from the right or from another token."""
-
-    def __init__(self, party: Party, token: str = TOKEN) -> None:
-        self.party = party
-        self.token = token
-        self.shown: list[str] = []
-        """The tokens that were received."""
-
-        self.proof_of: Callable[[str], Awaitable[str]] = self._own
-        self.port = 0
-
-    async def _own(self, nonce: str) -> str:
-        return proof_of(self.token, nonce, fingerprint_of(self.party.chain.read_text()))
-
-    async def answer(self, request: web.Request) -> web.Response:
-        if "Authorization" in request.headers:
-            self.shown.append(request.headers["Authorization"])
-        if request.path == "/v1/proof":
-            return web.json_response({"proof": await self.proof_of(request.query["nonce"])})
-        return web.json_response({"role": "MASTER"})
-
-    @asynccontextmanager
-    async def listening(self, port: int = 0) -> AsyncIterator[Peer]:
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(self.party.chain, self.party.key)
-        async with http_server(application(self.answer), port=port, tls=tls) as self.port:
-            yield Peer("127.0.0.1", self.port, TOKEN, is_tls=True)
+def secret_of(simulation: Simulation) -> dict[str, str]:
+    """Return the files in the Secret of the authority."""
+    found = simulation.cluster.api.found(SECRETS, NAMESPACE, f"{GROUP}-authority")
+    assert found is not None
+    return {name: base64.b64decode(text).decode() for name, text in found["data"].items()}
 
 
-async def relayed(sidecar: TlsSidecar, nonce: str) -> str:
-    """Return the answer of the real sidecar, as a man in the middle relays it."""
-    url = f"https://127.0.0.1:{sidecar.port}/v1/proof?nonce={nonce}"
-    async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
-        return str((await answer.json())["proof"])
+def report(simulation: Simulation, *conditions: dict[str, str]) -> None:
+    """Write the status of the Certificate, as cert-manager does."""
+    document = simulation.cluster.api.found(CERTIFICATES, NAMESPACE, NAME)
+    assert document is not None
+    document["status"] = {"conditions": list(conditions)}
+    simulation.cluster.api.put(document)
 
 
-async def test_token_is_sent_to_a_sidecar_that_proves_to_know_it(tmp_path: Path) -> None:
-    """The names and the issuer of the certificate do not matter; after a replacement a new proof is requested."""
-    sidecar = TlsSidecar(Party(tmp_path / "one", trustme.CA()))
-    async with sidecars_with_long_timeouts() as sidecars:
-        async with sidecar.listening() as peer:
-            assert (await sidecars.status(peer))["role"] == "MASTER"
-            await sidecars.order(peer, Fence(epoch=5))
-        assert sidecar.shown == [f"Bearer {TOKEN}"] * 2, "expected no token in the request for the proof"
-
-        sidecar.party = Party(tmp_path / "two", trustme.CA())
-        async with sidecar.listening(peer.port) as peer:
-            assert (await sidecars.status(peer))["role"] == "MASTER"
+def reads(simulation: Simulation) -> int:
+    """Return how often the Certificate was read."""
+    return sum(verb == "get" and ref.kind == CERTIFICATES for verb, ref in simulation.cluster.api.calls)
 
 
-async def in_between(folder: Path) -> list[str]:
-    """Return the tokens that a man in the middle gets, with his own certificate and the real sidecar's answers."""
-    authority = trustme.CA()
-    real, thief = TlsSidecar(Party(folder / "real", authority)), TlsSidecar(Party(folder / "thief", authority))
-    thief.proof_of = partial(relayed, real)
-    async with real.listening(), thief.listening() as peer, sidecars_with_long_timeouts() as sidecars:
-        with suppress(SidecarUnauthorized):
-            await sidecars.status(peer)
-    return thief.shown
+def events(simulation: Simulation) -> list[str]:
+    """Return the reasons of events about certificates."""
+    found = [one["reason"] for one in simulation.cluster.api.of_kind(EVENTS)]
+    return [reason for reason in found if reason.startswith("Certificates")]
 
 
-async def test_man_in_the_middle_gets_no_token(tmp_path: Path) -> None:
-    """This holds although his certificate is of the same authority, and he relays everything."""
-    assert await in_between(tmp_path) == []
+READY = {"type": "Ready", "status": "True", "reason": "Ready"}
 
 
-async def test_without_the_proof_a_man_in_the_middle_gets_the_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The twin: any answer is accepted as a proof."""
-    monkeypatch.setattr(sidecars_module, "is_proven", lambda *_: True)
+async def test_group_gets_an_authority_that_the_operator_never_reads() -> None:
+    """Secret and ConfigMap have the same certificate, and the Secret is created, not read, listed or changed."""
+    simulation = await Simulation(OWN).run_until_healthy()
+    public = simulation.cluster.api.found(CONFIG_MAPS, NAMESPACE, f"{GROUP}-authority")
 
-    assert await in_between(tmp_path) == [f"Bearer {TOKEN}"]
-
-
-async def test_sidecar_of_another_group_gets_no_token(tmp_path: Path) -> None:
-    """Another group's sidecar may have an address that one of this group had before."""
-    other = TlsSidecar(Party(tmp_path, trustme.CA()), token="another-token-of-another-group-00")
-    async with other.listening() as peer, sidecars_with_long_timeouts() as sidecars:
-        with pytest.raises(SidecarUnauthorized, match="did not prove"):
-            await sidecars.status(peer)
-    assert other.shown == []
+    assert public is not None
+    assert public["data"]["ca.crt"] == secret_of(simulation)["ca.crt"]
+    assert "PRIVATE KEY" in secret_of(simulation)["ca.key"]
+    assert {verb for verb, ref in simulation.cluster.api.calls if ref.kind == SECRETS} == {"create"}
+    assert simulation.condition("CertificatesReady") == ("", "", "")
 
 
-async def answered(sidecars: HttpSidecars, peer: Peer) -> Mapping[str, Any]:
-    """Wait until the sidecar's broker is ready."""
-    async with asyncio.timeout(READY_S):
-        while True:
-            try:
-                return await sidecars.status(peer)
-            except SidecarUnavailable:
-                await asyncio.sleep(0.1)
+async def test_next_operator_creates_the_same_authority_again() -> None:
+    """Someone deleted the Secret: pods and clients see no difference."""
+    simulation = await Simulation(OWN).run_until_healthy()
+    before = secret_of(simulation)
+    [place] = [
+        one for one in simulation.cluster.api.objects if one.name == f"{GROUP}-authority" and one.kind == SECRETS
+    ]
+    simulation.cluster.api.remove(place)
+    simulation.loop = operator_of(simulation.cluster)
+    await simulation.run_until(
+        lambda: simulation.cluster.api.found(SECRETS, NAMESPACE, f"{GROUP}-authority") is not None, "it is made again"
+    )
+
+    assert secret_of(simulation) == before
 
 
-@pytest.mark.verify
-async def test_real_sidecar_reports_its_status_over_tls(tmp_path: Path) -> None:
-    """It has the options of its pod; it cannot prove to know another token, and does not answer without TLS."""
-    party = Party(tmp_path / "certificates", trustme.CA())
-    tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]
-    store = tmp_path / "store"
-    with broker_process(store), sidecar_process(store, *tls, *write_token_files(tmp_path)) as sidecar:
-        host, _, port = sidecar.address.rpartition(":")
-        async with sidecars_with_long_timeouts() as sidecars:
-            answer_now = await answered(sidecars, Peer(host, int(port), TOKEN, is_tls=True))
-            with pytest.raises(SidecarUnauthorized):
-                await sidecars.status(Peer(host, int(port), "x" * 40, is_tls=True))
-            with pytest.raises(SidecarUnavailable):
-                await sidecars.status(Peer(host, int(port), TOKEN))
-    assert answer_now["role"] == "MASTER"
+async def test_group_without_certificates_gets_no_authority() -> None:
+    """The twin: nothing is created, and nothing is read."""
+    simulation = await Simulation(SYNC).run_until_healthy()
+
+    assert simulation.cluster.api.found(SECRETS, NAMESPACE, f"{GROUP}-authority") is None
+    assert simulation.cluster.api.found(CONFIG_MAPS, NAMESPACE, f"{GROUP}-authority") is None
+    assert simulation.cluster.api.of_kind(CERTIFICATES) == []
+    assert reads(simulation) == 0
+
+
+async def test_status_says_what_cert_manager_waits_for() -> None:
+    """First nothing is reported, then a reason, then the certificate is there: two events."""
+    simulation = await Simulation(ISSUED).run_until_healthy()
+    assert simulation.condition("CertificatesReady")[:2] == ("False", "Waiting")
+    assert "does the issuer exist" in simulation.condition("CertificatesReady")[2]
+
+    report(simulation, {"type": "Ready", "status": "False", "message": 'Issuer "ca" not found'})
+    await simulation.run_until(
+        lambda: simulation.condition("CertificatesReady")[1] == "NotIssued", "the reason is reported", 30
+    )
+    assert simulation.condition("CertificatesReady")[2] == f'Certificate {NAME}: Issuer "ca" not found'
+
+    report(simulation, READY)
+    await simulation.run_until(lambda: simulation.condition("CertificatesReady")[0] == "True", "it is issued", 30)
+    assert sorted(set(events(simulation))) == ["CertificatesNotReady", "CertificatesReady"]
+
+
+async def test_certificate_at_rest_is_read_every_ten_minutes() -> None:
+    """A group that runs costs almost no calls; a failed renewal is still reported, hours before it matters."""
+    simulation = await Simulation(ISSUED).run_until_healthy()
+    report(simulation, READY)
+    await simulation.run_until(lambda: simulation.condition("CertificatesReady")[0] == "True", "it is issued", 30)
+    before = reads(simulation)
+
+    for _ in range(IDLE_MS * 2 // 10_000):
+        await simulation.step(10_000)
+
+    assert 1 <= reads(simulation) - before <= 3
+    report(simulation, {"type": "Ready", "status": "False", "message": "it has expired"})
+    await simulation.run_until(
+        lambda: "it has expired" in simulation.condition("CertificatesReady")[2], "the failure is reported", 620
+    )
+
+
+async def test_missing_certificate_asks_for_cert_manager() -> None:
+    """Without cert-manager the API server knows no such kind, so the object never exists."""
+    simulation = await Simulation(ISSUED).run_until_healthy()
+    [place] = [one for one in simulation.cluster.api.objects if one.kind == CERTIFICATES]
+    simulation.cluster.api.remove(place)
+
+    await simulation.run_until(
+        lambda: simulation.condition("CertificatesReady")[1] == "Missing", "the absence is reported", 30
+    )
+    assert simulation.condition("CertificatesReady")[2].endswith("is cert-manager installed?")
+
+
+async def test_unreadable_certificate_is_unknown() -> None:
+    """An error of the API server says nothing about the certificate, and stops nothing else."""
+    simulation = await Simulation(ISSUED).run_until_healthy()
+    real = simulation.cluster.api.get
+
+    async def get(ref: Any) -> Object:
+        if ref.kind == CERTIFICATES:
+            raise Unavailable("get", "too busy", 503)
+        return await real(ref)
+
+    simulation.cluster.api.get = get  # type: ignore[method-assign]
+    await simulation.run_until(lambda: simulation.condition("CertificatesReady")[0] == "Unknown", "it is unknown", 30)
+    assert "too busy" in simulation.condition("CertificatesReady")[2]
+    assert simulation.is_healthy()
+
+
+def test_failure_of_the_last_attempt_is_the_reason() -> None:
+    """cert-manager reports why issuing failed in another condition than that it is not ready."""
+    conditions = [
+        {"type": "Ready", "status": "False", "message": "Issuing certificate as Secret does not exist"},
+        {"type": "Issuing", "status": "False", "message": "the issuer denied the request"},
+    ]
+    found = certificate_condition({"metadata": {"name": NAME}, "status": {"conditions": conditions}})
+
+    assert (found.is_true, found.reason) == (False, "NotIssued")
+    assert found.message == f"Certificate {NAME}: the issuer denied the request"

@@ -13,7 +13,7 @@ from test_operator_acting import Bench, group
 from gantry_operator.api import CLAIMS, EVENTS, PODS, SECRETS, Object, annotations_of, labels_of, uid_of
 from gantry_operator.errors import Forbidden, Unavailable
 from gantry_operator.objects import secret
-from gantry_operator.tokens import GroupSecret
+from gantry_operator.tokens import GroupSecrets
 
 TOKEN = "t" * 64
 
@@ -42,7 +42,7 @@ class Deleted:
 
     def __init__(self, *, is_begun: bool) -> None:
         self.bench = bench = Bench()
-        self.keeper = GroupSecret(bench.objects, bench.api, bench.clock)
+        self.keeper = GroupSecrets(bench.objects, bench.api, bench.clock)
         self.old = bench.api.put(secret(group(), "o" * 64))
         begun = {"containerStatuses": [{"name": "broker", "containerID": "containerd://1", "state": {"running": {}}}]}
         status = begun if is_begun else {"phase": "Pending"}
@@ -52,7 +52,7 @@ class Deleted:
         """Let time pass, with one round a second."""
         for _ in range(seconds):
             self.bench.clock.ms += 1_000
-            await self.keeper.ensure(group(), TOKEN, is_denied=is_denied)
+            await self.keeper.ensure(lambda: [secret(group(), TOKEN)], is_denied=is_denied)
 
     def end(self) -> None:
         """Let Kubernetes delete the first Secret."""

@@ -129,7 +129,27 @@ def test_null_is_the_default() -> None:
         ("proxy: {credentialsSecret: mine}", "spec.proxy.credentialsSecret: mine has no effect while brokers check no"),
         (
             "proxy: {tls: {requiresClientCertificate: true}}",
-            "spec.proxy.tls.requiresClientCertificate: true needs a Secret with certificates; set spec.proxy",
+            "spec.proxy.tls.requiresClientCertificate: true needs an authority that issues certificates to clients",
+        ),
+        (
+            "access: {certificates: {issuer: Operator}}\n  proxy: {tls: {requiresClientCertificate: true}}",
+            "spec.proxy.tls.requiresClientCertificate: true needs an authority that issues certificates to clients",
+        ),
+        (
+            "access: {tlsSecret: mine, certificates: {issuer: Operator}}",
+            "spec.access.certificates.issuer: Operator contradicts spec.access.tlsSecret, mine: set only one",
+        ),
+        (
+            "access: {certificates: {issuer: CertManager}}",
+            "spec.access.certificates.issuerRef.name: is required with issuer CertManager",
+        ),
+        (
+            "access: {certificates: {issuer: Operator, issuerRef: {name: mine}}}",
+            "spec.access.certificates.issuerRef.name: mine has no effect with issuer Operator",
+        ),
+        (
+            "access: {certificates: {names: [mq.example.com]}}",
+            "spec.access.certificates.names: has no effect while no certificate is issued",
         ),
         (
             "proxy: {service: {loadBalancerSourceRanges: [10.0.0.0/8]}}",
@@ -286,6 +306,16 @@ def test_the_errors_in_the_docs_are_the_real_ones() -> None:
         ({}, {"writeBuffer": {"segmentSize": "512Mi"}}, "spec.writeBuffer.segmentSize"),
         ({"storage": {"storageClassName": "fast"}}, {}, "spec.storage.storageClassName"),
         ({"storage": {"size": "100Gi"}}, {"storage": {"size": "50Gi"}}, "spec.storage.size"),
+        (
+            {"access": {"tlsSecret": "mine"}},
+            {"access": {"certificates": {"issuer": "Operator"}}},
+            "spec.access.certificates.issuer",
+        ),
+        (
+            {"access": {"certificates": {"issuer": "CertManager", "issuerRef": {"name": "ca"}}}},
+            {"access": {}},
+            "spec.access.tlsSecret",
+        ),
     ],
 )
 def test_an_edit_that_needs_another_store_is_refused(

@@ -30,6 +30,7 @@ from gantry_client import ClientSettings
 from gantry_remoting import ClientTlsSettings
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest import Spec
+from gantry_spec.manifest.parts import CertificateIssuer
 
 SECRET_BYTES: Final = 32
 """The number of random bytes in the replication secret."""
@@ -114,6 +115,9 @@ def read_access(spec: Spec, state: GroupState) -> Access:
 
     The Secrets of proxies are only checked: `gantry_cli.local.proxy` uses their folders.
     """
+    if spec.access.certificates.issuer is not CertificateIssuer.NONE:
+        remedy = "set access.tlsSecret instead, and put tls.crt, tls.key and ca.crt into the folder of that Secret"
+        raise CliError("spec.access.certificates: local groups issue no certificates", remedy)
     accounts = _secret(state, "access.aclSecret", spec.access.acl_secret, ("plain_acl.yml", "credentials"))
     certificates = _secret(state, "access.tlsSecret", spec.access.tls_secret, ("tls.crt", "tls.key", "ca.crt"))
     if spec.proxy.replicas:

@@ -49,7 +49,7 @@ def settings_text(record: ProxyRecord, settings: MemberSettings, state: GroupSta
         accounts=str(secret_folder(state, spec.access.acl_secret)),
         account=str(secret_folder(state, spec.proxy.credentials_secret)),
         authority=str(secret_folder(state, spec.access.tls_secret)),
-        certificates=str(secret_folder(state, spec.proxy_certificate)),
+        certificates=str(secret_folder(state, spec.proxy.tls.secret or spec.access.tls_secret)),
     )
     return json.dumps(proxy_settings(spec, placement), indent=2)
 

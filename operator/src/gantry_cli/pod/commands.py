@@ -1,4 +1,4 @@
-"""`gantry pod broker`, `nameserver`, `sidecar` and `get`: the commands in the containers of the operator's pods.
+"""`gantry pod broker`, `nameserver`, `sidecar`, `proxy`, ...: the commands in the containers of the operator's pods.
 
 The operator writes their settings; by hand they are of use only to examine how a container works.
 """
@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
+from gantry_cli.pod.certificates import VALIDITY, IssueSettings, PodCertificate, issue_certificate
 from gantry_cli.pod.member import Addresses, BrokerWatchdog, merge_conf, parse_pod_name
 from gantry_cli.pod.sidecar_query import READ_TOKENS, SIDECAR_PORT, query_sidecar
 from gantry_cli.pod.supervisor import PodServer, PodSupervisor
@@ -39,6 +41,26 @@ alive_option = click.option(
 )  # fmt: skip
 ignored_arguments = click.argument("ignored", nargs=-1, type=click.UNPROCESSED, metavar="")
 folder = click.Path(file_okay=False, path_type=Path)
+
+
+def certificate_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of the certificate that a pod issues for itself."""
+    for option in reversed(
+        (
+            click.option("--authority", type=folder,
+                         help="Folder with ca.crt and ca.key of the group's authority. With it the pod issues a"
+                              " certificate for itself, and renews it."),
+            click.option("--certificates", type=folder, default=Path("/etc/gantry/certificates"), show_default=True,
+                         help="Folder in which tls.crt, tls.key and ca.crt are written."),
+            click.option("--certificate-host", "certificate_hosts", metavar="NAME", multiple=True,
+                         help="Host name in the certificate, together with its addresses; may be given several"
+                              " times. POD_IPS has the addresses of the pod."),
+            click.option("--certificate-names", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                         help="File with further names and addresses, one a line."),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 @click.group(
@@ -116,19 +138,40 @@ def broker(run_folder: Path, stalled_s: int, alive: int, ignored: tuple[str, ...
 )
 @click.option("--run", "run_folder", type=folder, default=Path("/tmp"), show_default=True,
               help="Folder for its settings file.")  # fmt: skip
+@certificate_options
 @alive_option
 @ignored_arguments
-def nameserver(data: Path, run_folder: Path, alive: int, ignored: tuple[str, ...]) -> None:
+def nameserver(data: Path, run_folder: Path, alive: int, ignored: tuple[str, ...], **certificate: Any) -> None:
     """Run the name server of this pod, with the settings in GANTRY_NAMESERVER_CONF."""
     _report_ignored(ignored)
     text = _variable(os.environ, "GANTRY_NAMESERVER_CONF")
+    own = _own_certificate(**certificate)
 
     def command() -> list[str]:
+        own.require()
         path = run_folder / "namesrv.conf"
         path.write_text(merge_conf(text, IGNORE_UNKNOWN_SETTINGS))
         return ["gantry_nameserver", "--data", str(data), "-c", str(path)]
 
-    _run_server(PodServer(name="name server", command=command, alive=_alive(alive)))
+    _run_server(PodServer(name="name server", command=command, keep=own.keep, alive=_alive(alive)))
+
+
+@pod.command(
+    "proxy",
+    context_settings=PASSTHROUGH,
+    epilog=examples(("gantry pod proxy --authority DIR -- --config proxy.yaml", "issue a certificate, and serve")),
+)
+@certificate_options
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def proxy(arguments: tuple[str, ...], **certificate: Any) -> None:
+    """Run the gRPC proxy of this pod: `gantry proxy` with ARGUMENTS."""
+    own = _own_certificate(**certificate)
+
+    def command() -> list[str]:
+        own.require()
+        return ["gantry_proxy", *arguments]
+
+    _run_server(PodServer(name="proxy", command=command, keep=own.keep))
 
 
 @pod.command(
@@ -138,8 +181,9 @@ def nameserver(data: Path, run_folder: Path, alive: int, ignored: tuple[str, ...
 )
 @click.option("--group", "configuration", type=folder, default=Path("/etc/gantry/group"), show_default=True,
               help="Folder with the list of peers.")  # fmt: skip
+@certificate_options
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
+def sidecar(configuration: Path, arguments: tuple[str, ...], **certificate: Any) -> None:
     """Run the sidecar of this pod: `gantry sidecar` with ARGUMENTS and with the group's other sidecars as its peers.
 
     It shows the gRPC proxies of the group, if there are some. When the group grows or shrinks, the sidecar is restarted
@@ -147,14 +191,41 @@ def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
     """
     path = configuration / PEERS
     started_with: list[str] = [""]
+    own_certificate = _own_certificate(**certificate)
 
     def command() -> list[str]:
+        own_certificate.require()
         started_with[0] = _text(path)
         own = f"//{os.environ.get('POD_NAME', '')}."
         peers = [word for url in started_with[0].split() if own not in url for word in ("--peer", url)]
         return ["gantry_admin", "--ignore-unknown", *arguments, *peers, *_proxy_options(os.environ)]
 
-    _run_server(PodServer(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
+    def is_changed() -> bool:
+        return _text(path) != started_with[0]
+
+    _run_server(PodServer(name="sidecar", command=command, keep=own_certificate.keep, is_changed=is_changed))
+
+
+@pod.command(
+    "certificate",
+    epilog=examples(
+        ("gantry pod certificate --authority DIR --certificate-host orders-0.shop.svc", "write to the default folder")
+    ),
+)
+@certificate_options
+def certificate(**options: Any) -> None:
+    """Issue a certificate for this pod once.
+
+    It is valid for 30 days, for the names and addresses of the pod. The other commands run this one every ten days, and
+    when the authority or a name changes. Servers load the new files without a restart.
+    """
+    settings = _issue_settings(**options)
+    if settings is None:
+        raise click.UsageError("Missing option '--authority'.")
+    unresolved = issue_certificate(settings, os.environ, datetime.now(UTC))
+    click.echo(f"issued a certificate for {VALIDITY.days} days: {settings.folder}", err=True)
+    for host in unresolved:
+        click.echo(f"cannot resolve {host}: the certificate has no address of it; trying again in a minute", err=True)
 
 
 @pod.command(
@@ -203,6 +274,24 @@ def _proxy_options(environment: Mapping[str, str]) -> list[str]:
     if found is None or not namespace:
         return []
     return ["--proxy", f"http://{proxy_pods_name(found[0])}.{namespace}.svc:{PROXY_HTTP_PORT}"]
+
+
+def _issue_settings(
+    authority: Path | None,
+    certificates: Path,
+    certificate_hosts: tuple[str, ...],
+    certificate_names: Path | None,
+) -> IssueSettings | None:
+    """Return the settings that the options of a command give; None where the pod issues no certificate."""
+    if authority is None:
+        return None
+    return IssueSettings(
+        authority=authority, folder=certificates, hosts=certificate_hosts, names_file=certificate_names
+    )
+
+
+def _own_certificate(**options: Any) -> PodCertificate:
+    return PodCertificate(_issue_settings(**options))
 
 
 def _run_server(server: PodServer) -> None:

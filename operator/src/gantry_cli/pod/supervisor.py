@@ -59,6 +59,10 @@ def never() -> bool:
     return False
 
 
+def nothing() -> None:
+    """Do nothing: the default of ``PodServer.keep``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodServer:
     """The server that a ``PodSupervisor`` keeps running."""
@@ -71,6 +75,9 @@ class PodServer:
 
     is_changed: Callable[[], bool] = never
     """Whether the arguments have changed since the start. Called often."""
+
+    keep: Callable[[], None] = nothing
+    """Does other work of the pod, such as renewing its certificate. Called often; must not wait."""
 
     is_stalled: Callable[[], bool] = never
     """Whether the process lives but is stalled. Called often."""
@@ -130,10 +137,13 @@ class PodSupervisor:
             return 0 if code is None else code if code >= 0 else 128 - code
         if life.phase is Phase.WAITING and time.monotonic() >= life.start_at_s:
             self._start()
-        elif life.phase is Phase.RUNNING and self._server.is_changed():
+        self._server.keep()
+        if life.phase is not Phase.RUNNING:
+            return None
+        if self._server.is_changed():
             life.request_restart()
             self._terminate()
-        elif life.phase is Phase.RUNNING and self._server.is_stalled():
+        elif self._server.is_stalled():
             assert self._process is not None, "the server runs"
             self._print(f"the {self._server.name} is stalled; killing it")
             os.kill(self._process.pid, signal.SIGKILL)

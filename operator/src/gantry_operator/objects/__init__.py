@@ -2,6 +2,7 @@
 
     render(group, facts)     all objects except the Secret, in the order in which they are to be applied
     group_token, secret      the operator's token for sidecars, and the Secret with it, which is created, never applied
+    derive_authority         the certificate authority of a group that has its own one; `authority_secret` has its key
     facts                    the input besides the group: image, present roles, which other CRDs exist
     names                    the names of all objects, and which member a pod is
     network                  Services, policies, and the addresses of Services for clients outside of the cluster
@@ -11,6 +12,7 @@ The same group and facts always result in the same objects, so that applying the
 """
 
 from gantry_operator.objects.access import group_token, secret
+from gantry_operator.objects.authority import authority_secret, derive_authority
 from gantry_operator.objects.facts import Facts, NodeFacts, ShardFacts
 from gantry_operator.objects.memory import ImpossibleResources, hugepages_shortage
 from gantry_operator.objects.network import external_address
@@ -21,6 +23,8 @@ __all__ = [
     "ImpossibleResources",
     "NodeFacts",
     "ShardFacts",
+    "authority_secret",
+    "derive_authority",
     "external_address",
     "group_token",
     "hugepages_shortage",

@@ -12,7 +12,8 @@
     sidecar      -        read       the tokens that the sidecar accepts
     api          -        read       the token for the shard's Lease, which allows nothing else
     accounts     read     read       the Secret of ``access.aclSecret``, if it is set
-    certificates read     read       the Secret of ``access.tlsSecret``, if it is set
+    certificates read     read       the certificate, if the group has TLS; see ``certificates`` for its volumes. A
+                                     group's own certificates are issued by the sidecar, which therefore can write here
     tmp          write    write      temporary files
 
 Probes: the pod is ready when its sidecar reports so. The liveness probe of the broker's container uses a port of its
@@ -29,7 +30,7 @@ import json
 from functools import partial
 from typing import Any
 
-from gantry_operator.objects import configuration, memory, names, pod_parts
+from gantry_operator.objects import certificates, configuration, memory, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, labels
 from gantry_operator.objects.facts import Facts
 from gantry_spec.cluster_objects import BROKER_CONTAINER
@@ -111,7 +112,8 @@ def _broker(group: BrokerGroup, facts: Facts, shard: int) -> Object:
 def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     access = group.spec.access
     arguments = [
-        *("pod", "sidecar", "--", "--page", configuration.STATUS_PAGE, "--control", configuration.CONTROL),
+        *("pod", "sidecar", *certificates.issue_arguments(group, certificates.broker_hosts(group, shard)), "--"),
+        *("--page", configuration.STATUS_PAGE, "--control", configuration.CONTROL),
         *("--store", configuration.STORE, "--broker", f"127.0.0.1:{names.BROKER_PORT}"),
         *("--listen", f"[::]:{names.SIDECAR_PORT}", "--log-listen", f"[::]:{names.LOG_PORT}"),
         *("--token-file", f"{configuration.SIDECAR_SECRET}/tokens"),
@@ -122,7 +124,7 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     ]
     if access.acl_secret:
         arguments += ["--broker-credentials", f"{configuration.ACCOUNTS}/credentials"]
-    if access.tls_secret:
+    if access.has_tls:
         authority, chain = f"{configuration.CERTIFICATES}/ca.crt", f"{configuration.CERTIFICATES}/tls"
         arguments += ["--broker-tls-ca", authority, "--broker-tls-verify", "authority"]
         arguments += ["--tls-cert", f"{chain}.crt", "--tls-key", f"{chain}.key"]
@@ -134,17 +136,17 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         pod_parts.mount("sidecar", configuration.SIDECAR_SECRET, is_read_only=True),
         pod_parts.mount("api", API_FOLDER, is_read_only=True),
         pod_parts.tmp_mount(),
-        *_access_mounts(group),
+        *_access_mounts(group, is_issuing=True),
     ]
     ports = (("http", names.SIDECAR_PORT), ("log", names.LOG_PORT))
-    probe = partial(pod_parts.http_probe, is_tls=bool(access.tls_secret))
+    probe = partial(pod_parts.http_probe, is_tls=access.has_tls)
     return pod_parts.container(
         group,
         facts,
         SIDECAR_CONTAINER,
         arguments,
         restartPolicy="Always",
-        env=pod_parts.identity_variables(),
+        env=[*pod_parts.identity_variables(), *certificates.variables(group)],
         ports=[{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
         resources=memory.sidecar_resources(),
         volumeMounts=mounts,
@@ -154,12 +156,10 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     )
 
 
-def _access_mounts(group: BrokerGroup) -> list[Object]:
-    access, found = group.spec.access, []
-    if access.acl_secret:
-        found.append(pod_parts.mount("accounts", configuration.ACCOUNTS, is_read_only=True))
-    if access.tls_secret:
-        found.append(pod_parts.mount("certificates", configuration.CERTIFICATES, is_read_only=True))
+def _access_mounts(group: BrokerGroup, *, is_issuing: bool = False) -> list[Object]:
+    found = certificates.mounts(group, is_issuing=is_issuing)
+    if group.spec.access.acl_secret:
+        found.insert(0, pod_parts.mount("accounts", configuration.ACCOUNTS, is_read_only=True))
     return found
 
 
@@ -188,9 +188,7 @@ def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
         volumes.append({"name": "buffers", "emptyDir": {"medium": str(buffer.medium), "sizeLimit": room}})
     if access.acl_secret:
         volumes.append(pod_parts.secret_volume("accounts", access.acl_secret))
-    if access.tls_secret:
-        volumes.append(pod_parts.secret_volume("certificates", access.tls_secret))
-    return volumes
+    return volumes + certificates.volumes(group)
 
 
 def _affinity(group: BrokerGroup, shard: int) -> Object:

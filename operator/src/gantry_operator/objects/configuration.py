@@ -43,6 +43,8 @@ REPLICATION_SECRET: Final = "/etc/gantry/replication"
 SIDECAR_SECRET: Final = "/etc/gantry/sidecar"
 ACCOUNTS: Final = "/etc/gantry/accounts"
 CERTIFICATES: Final = "/etc/gantry/certificates"
+"""The folder with the certificates of the pod; see ``certificates``."""
+
 PEERS_MAX: Final = 24
 """In a group with more brokers, each sidecar only gets the peers of its shard, because sidecars query all peers."""
 GRACE_LEFT_MS: Final = 10_000
@@ -92,7 +94,7 @@ def peers(group: BrokerGroup, facts: Facts, shard: int) -> tuple[str, ...]:
     members = {number: member_numbers(group, facts, number) for number in shards}
     if sum(map(len, members.values())) > PEERS_MAX:
         members = {shard: members[shard]}
-    scheme = "https" if group.spec.access.tls_secret else "http"
+    scheme = "https" if group.spec.access.has_tls else "http"
     return tuple(
         f"{scheme}://{names.member_host(name, namespace, number, member)}:{names.SIDECAR_PORT}"
         for number, some in members.items()
@@ -186,7 +188,7 @@ def _access(group: BrokerGroup) -> tuple[tuple[str, str], ...]:
             ("aclFile", f"{ACCOUNTS}/plain_acl.yml"),
             ("aclCredentialsPath", f"{ACCOUNTS}/credentials"),
         ]
-    if access.tls_secret:
+    if access.has_tls:
         found += tls_keys()
         found += [
             ("tlsEnable", "true"),

@@ -80,6 +80,9 @@ class Facts(OperatorFacts, frozen=True):
     external_addresses: Mapping[str, str] = msgspec.field(default_factory=dict)
     """host:port of Services for clients outside of the cluster, by Service name; see ``external_address``."""
 
+    authority: str = ""
+    """The certificate of the group's own authority, PEM; empty for a group without one."""
+
     has_pod_monitor: bool = False
     """Whether the cluster has the kind PodMonitor."""
 

@@ -168,7 +168,7 @@ ALERTS: Final = (
         "1h",
         "warning",
         "A certificate of {{ $labels.pod }} expires in {{ $value | humanizeDuration }}",
-        "Renew the Secret spec.access.tlsSecret; brokers load it without a restart.",
+        "Renew the Secret spec.access.tlsSecret, or find out why the issuer does not; pods load it without a restart.",
     ),
 )
 
@@ -246,8 +246,8 @@ def _pod_monitor(group: BrokerGroup) -> Object:
         "interval": SCRAPE_INTERVAL,
         "authorization": {"type": "Bearer", "credentials": token},
     }
-    if group.spec.access.tls_secret:
-        # No certificate contains the addresses of pods. The token that is sent can only read metrics.
+    if group.spec.access.has_tls:
+        # A certificate need not contain the addresses of pods. The token that is sent can only read metrics.
         endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
     endpoints, chosen = [endpoint], selector(group, names.BROKER)
     if not group.spec.proxy.replicas:

@@ -4,6 +4,8 @@
     g-0-slave       StatefulSet: g-0-slave-0 is member 2, g-0-slave-1 member 3, ...
     g-0             Service of the present master, ConfigMap, Lease, ServiceAccount, Role, RoleBinding
     g-proxy         Deployment of the gRPC proxies, Service, ConfigMap, ServiceAccount, budget and policy
+    g-authority     Secret and ConfigMap of the group's own certificate authority
+    g-certificates  Certificate of cert-manager, and its Secret
     g-proxy-pods    headless Service of the proxies' pods
 
 The names of StatefulSets show the initial roles. The present role is the label ``gantry.dev/role`` of a pod, which only
@@ -65,6 +67,9 @@ OUR_PREFIXES: Final = (
 )
 """The prefixes of labels and annotations that a user's template cannot set."""
 
+CERTIFICATES: Final = "certificates"
+"""The component of the objects with the certificates of all pods."""
+
 MASTER_ROLE: Final = "master"
 SLAVE_ROLE: Final = "slave"
 
@@ -113,6 +118,16 @@ def name_server_set(group: str) -> str:
 def secret_name(group: str) -> str:
     """Return the name of the Secret with the tokens of the group."""
     return f"{group}-sidecar"
+
+
+def authority_name(group: str) -> str:
+    """Return the name of the Secret and of the ConfigMap of the group's own certificate authority."""
+    return f"{group}-authority"
+
+
+def certificate_name(group: str) -> str:
+    """Return the name of the group's Certificate, and of the Secret that cert-manager writes for it."""
+    return f"{group}-certificates"
 
 
 def reads_label(group: str) -> str:

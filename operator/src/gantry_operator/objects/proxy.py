@@ -11,8 +11,9 @@
     configuration    the ConfigMap            its settings
     accounts         `access.aclSecret`       the accounts of clients; also its own one, unless that is in `account`
     account          `credentialsSecret`      its own account
-    authority        `access.tlsSecret`       the authority of brokers and name servers
-    certificates     the Secret of its port   certificate and key, also the authority of clients
+    authority        the group's `ca.crt`     the authority of brokers and name servers
+    certificates     the Secret of its port   certificate and key, also the authority of clients; or a folder for the
+                                              certificate that its pod issues for itself (`certificates`)
 
 The proxy reloads all accounts and certificates while it runs. Only
 the keys that it needs are mounted: where it has a certificate of its own, it cannot read the key of the brokers' one.
@@ -30,7 +31,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from gantry_operator.objects import configuration, names, pod_parts
+from gantry_operator.objects import certificates, configuration, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, json_text, labels, make_object, selector
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup, Spec
@@ -142,13 +143,19 @@ def _template(group: BrokerGroup, facts: Facts) -> Object:
 def _container(group: BrokerGroup, facts: Facts) -> Object:
     ports = ((names.PROXY_PORT_NAME, names.PROXY_PORT), (names.PROXY_HTTP_PORT_NAME, names.PROXY_HTTP_PORT))
     mounts = [pod_parts.mount(volume, folder, is_read_only=True) for volume, folder, _ in _mounted(group)]
+    command, variables = ["proxy", "--config", f"{FOLDER}/{SETTINGS_FILE}"], pod_parts.identity_variables()
+    if _is_issuing(group):
+        own = certificates.issue_arguments(group, certificates.proxy_hosts(group))
+        command = ["pod", "proxy", *own, "--", *command[1:]]
+        mounts += certificates.mounts(group, is_issuing=True)
+        variables += certificates.variables(group)
     probe = partial(pod_parts.http_probe, port=names.PROXY_HTTP_PORT)
     return pod_parts.container(
         group,
         facts,
         names.PROXY,
-        ["proxy", "--config", f"{FOLDER}/{SETTINGS_FILE}"],
-        env=pod_parts.identity_variables(),
+        command,
+        env=variables,
         ports=[{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
         resources=proxy_resources(group.spec),
         volumeMounts=[*mounts, pod_parts.tmp_mount()],
@@ -170,17 +177,25 @@ def _mounted(group: BrokerGroup) -> list[tuple[str, str, Object]]:
     if proxy.credentials_secret:
         volume = pod_parts.secret_volume("account", proxy.credentials_secret, "credentials")
         found.append(("account", ACCOUNT, volume))
-    if spec.access.tls_secret:
-        found.append(("authority", AUTHORITY, pod_parts.secret_volume("authority", spec.access.tls_secret, "ca.crt")))
-    if spec.proxy_certificate:
+    if spec.access.has_tls:
+        secret = certificates.authority_secret_of(group)
+        found.append(("authority", AUTHORITY, pod_parts.secret_volume("authority", secret, "ca.crt")))
+    if spec.has_proxy_tls and not _is_issuing(group):
         keys = ["tls.crt", "tls.key", *(["ca.crt"] if proxy.tls.requires_client_certificate else [])]
-        volume = pod_parts.secret_volume("certificates", spec.proxy_certificate, *keys)
+        secret = proxy.tls.secret or certificates.secret_of(group)
+        volume = pod_parts.secret_volume("certificates", secret, *keys)
         found.append(("certificates", configuration.CERTIFICATES, volume))
     return found
 
 
+def _is_issuing(group: BrokerGroup) -> bool:
+    """Return whether each proxy issues a certificate for itself."""
+    return group.spec.access.has_own_authority and not group.spec.proxy.tls.secret
+
+
 def _volumes(group: BrokerGroup) -> list[Object]:
-    return [volume for _, _, volume in _mounted(group)]
+    found = [volume for _, _, volume in _mounted(group)]
+    return found + certificates.volumes(group) if _is_issuing(group) else found
 
 
 def _affinity(group: BrokerGroup) -> Object:

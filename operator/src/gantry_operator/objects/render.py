@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantry_operator.objects import access, configuration, monitoring, network, proxy, workloads
+from gantry_operator.objects import access, certificates, configuration, monitoring, network, proxy, workloads
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
@@ -15,6 +15,7 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
     stateful_sets = [one for shard in shards for one in workloads.shard_sets(group, facts, shard)]
     name_servers = workloads.name_server_set(group, facts)
     found = network.policies(group, facts)
+    found += certificates.certificate_objects(group, facts)
     for shard in shards:
         found += access.shard_account(group, shard)
         found.append(configuration.config_map(group, facts, shard))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 
-from gantry_operator.objects import configuration, names, pod_parts
+from gantry_operator.objects import certificates, configuration, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, labels, make_object, selector
 from gantry_operator.objects.broker_pod import broker_template
 from gantry_operator.objects.facts import Facts
@@ -118,7 +118,8 @@ def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
 
 
 def _name_server(group: BrokerGroup, facts: Facts) -> Object:
-    access = group.spec.access
+    access, hosts = group.spec.access, certificates.name_server_hosts(group)
+    own = certificates.issue_arguments(group, hosts)
     lines = [f"listenPort={names.NAME_SERVER_PORT}", "bindAddress=::"]
     mounts = [pod_parts.mount("data", NAME_SERVER_DATA), pod_parts.tmp_mount()]
     if access.external.type is not ExternalType.NONE:
@@ -126,15 +127,18 @@ def _name_server(group: BrokerGroup, facts: Facts) -> Object:
     if access.acl_secret:
         lines += ["aclEnable=true", f"aclFile={configuration.ACCOUNTS}/plain_acl.yml"]
         mounts.append(pod_parts.mount("accounts", configuration.ACCOUNTS, is_read_only=True))
-    if access.tls_secret:
+    if access.has_tls:
         lines += [f"{key}={value}" for key, value in configuration.tls_keys()]
-        mounts.append(pod_parts.mount("certificates", configuration.CERTIFICATES, is_read_only=True))
+        mounts += certificates.mounts(group, is_issuing=True)
     return pod_parts.container(
         group,
         facts,
         names.NAME_SERVER,
-        ["pod", "nameserver", "--data", NAME_SERVER_DATA],
-        env=[{"name": "GANTRY_NAMESERVER_CONF", "value": "\n".join([*lines, ""])}],
+        ["pod", "nameserver", "--data", NAME_SERVER_DATA, *own],
+        env=[
+            {"name": "GANTRY_NAMESERVER_CONF", "value": "\n".join([*lines, ""])},
+            *certificates.variables(group),
+        ],
         ports=[{"name": names.NAME_SERVER, "containerPort": names.NAME_SERVER_PORT, "protocol": "TCP"}],
         resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}},
         volumeMounts=mounts,
@@ -144,12 +148,8 @@ def _name_server(group: BrokerGroup, facts: Facts) -> Object:
 
 
 def _name_server_volumes(group: BrokerGroup) -> list[Object]:
-    access, found = group.spec.access, []
-    if access.acl_secret:
-        found.append(pod_parts.secret_volume("accounts", access.acl_secret, "plain_acl.yml"))
-    if access.tls_secret:
-        found.append(pod_parts.secret_volume("certificates", access.tls_secret))
-    return found
+    secret, found = group.spec.access.acl_secret, certificates.volumes(group)
+    return [pod_parts.secret_volume("accounts", secret, "plain_acl.yml"), *found] if secret else found
 
 
 # -- disruption --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, final
 
 from gantry_operator.api import manifest_of
 from gantry_operator.objects import configuration, names
+from gantry_operator.objects.certificates import authority_secret_of
 from gantry_operator.objects.facts import FactsPart, OperatorFacts
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
@@ -138,7 +139,7 @@ def source_of(pipeline: Pipeline, group: BrokerGroup | None) -> Source:
             ca_secret=access.tls_secret,
         )
     name, namespace, spec = group.metadata.name, group.metadata.namespace, group.spec
-    scheme = "https" if spec.access.tls_secret else "http"
+    scheme = "https" if spec.access.has_tls else "http"
     sidecars = tuple(
         f"{scheme}://{names.member_host(name, namespace, shard, member)}:{names.SIDECAR_PORT}"
         for shard in range(spec.shards)
@@ -150,7 +151,7 @@ def source_of(pipeline: Pipeline, group: BrokerGroup | None) -> Source:
         group=name,
         token_secret=names.secret_name(name),
         credentials_secret=access.credentials_secret or spec.access.acl_secret,
-        ca_secret=access.tls_secret or spec.access.tls_secret,
+        ca_secret=access.tls_secret or authority_secret_of(group),
     )
 
 

@@ -62,11 +62,20 @@ FIXED: Final = (
     ),
     FixedField(
         "spec.access.tlsSecret",
-        lambda spec: "on" if spec.access.tls_secret else "off",
+        lambda spec: "on" if spec.access.has_tls else "off",
         False,
         "TLS cannot be switched on or off, since a broker with TLS cannot follow one without;"
         " create a new group and migrate to it",
-        "(self.access.tlsSecret == '') == (oldSelf.access.tlsSecret == '')",
+        "(self.access.tlsSecret == '' && self.access.certificates.issuer == 'None') =="
+        " (oldSelf.access.tlsSecret == '' && oldSelf.access.certificates.issuer == 'None')",
+    ),
+    FixedField(
+        "spec.access.certificates.issuer",
+        lambda spec: "Operator" if spec.access.has_own_authority else "another issuer",
+        False,
+        "pods verify each other by the authority, which cannot be replaced in all of them at once;"
+        " create a new group and migrate to it",
+        "(self.access.certificates.issuer == 'Operator') == (oldSelf.access.certificates.issuer == 'Operator')",
     ),
     FixedField(
         "spec.proxy.service.loadBalancerClass",

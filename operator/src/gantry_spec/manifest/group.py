@@ -99,9 +99,9 @@ class Spec(Part, frozen=True):
         return range(1, self.slaves + 2)
 
     @property
-    def proxy_certificate(self) -> str:
-        """The name of the Secret with the certificate of the proxies; empty for plain text."""
-        return self.proxy.tls.secret or self.access.tls_secret
+    def has_proxy_tls(self) -> bool:
+        """Whether the proxies accept only TLS connections."""
+        return bool(self.proxy.tls.secret) or self.access.has_tls
 
 
 @final

@@ -17,6 +17,13 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=40, pattern=r"^[a-z]
 """A name that becomes part of the names of pods and Services."""
 SecretName = Annotated[str, msgspec.Meta(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
 ResourceName = Annotated[str, msgspec.Meta(min_length=1, max_length=120, pattern=r"^[%|a-zA-Z0-9_-]+$")]
+HostName = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1, max_length=253, pattern=r"^([*][.])?[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$|^[0-9a-fA-F:.]+$"
+    ),
+]
+"""A host name, which may begin with `*.`, or an IP address."""
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=300, pattern=r"^.+:[0-9]{1,5}$")]
 Replicas = Annotated[int, msgspec.Meta(ge=0, le=9)]
 
@@ -78,6 +85,14 @@ class ExternalType(StrEnum):
     NONE = "None"
     LOAD_BALANCER = "LoadBalancer"
     NODE_PORT = "NodePort"
+
+
+class CertificateIssuer(StrEnum):
+    """Who issues the certificates of a group's pods."""
+
+    NONE = "None"
+    OPERATOR = "Operator"
+    CERT_MANAGER = "CertManager"
 
 
 @final
@@ -242,6 +257,36 @@ class External(Part, frozen=True):
 
 
 @final
+class IssuerRef(Part, frozen=True):
+    """The issuer of cert-manager that issues the certificate."""
+
+    name: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    """The name of the issuer."""
+
+    kind: Annotated[str, msgspec.Meta(min_length=1, max_length=63)] = "Issuer"
+    """The kind of the issuer: `Issuer`, `ClusterIssuer`, or a kind of another `group`."""
+
+    group: Annotated[str, msgspec.Meta(min_length=1, max_length=253)] = "cert-manager.io"
+    """The API group of the kind."""
+
+
+@final
+class Certificates(Part, frozen=True):
+    """Certificates that are issued for the group, and renewed while its pods run."""
+
+    issuer: CertificateIssuer = CertificateIssuer.NONE
+    """`Operator`: the group gets an authority of its own, and each pod a certificate with its names and addresses.
+    `CertManager`: cert-manager issues one certificate for all pods. `None`: the Secret in `tlsSecret`, or no TLS.
+    TLS cannot be switched on or off later, and `Operator` cannot become another issuer, or another one `Operator`."""
+
+    issuer_ref: IssuerRef = IssuerRef()
+    """The issuer of cert-manager. It must put its authority into `ca.crt`, which issuers of type ACME do not."""
+
+    names: Annotated[list[HostName], msgspec.Meta(max_length=50)] = []
+    """Additional host names and IP addresses in the certificates, for example those of a load balancer."""
+
+
+@final
 class Access(Part, frozen=True):
     """Authentication, TLS and external access."""
 
@@ -253,8 +298,21 @@ class Access(Part, frozen=True):
     """The name of a Secret with `tls.crt`, `tls.key` and `ca.crt`. Empty: no TLS. The certificate may be renewed, or
     replaced by another Secret of the same authority, at any time. TLS cannot be switched on or off later."""
 
+    certificates: Certificates = Certificates()
+    """Certificates that are issued for the group, instead of those in `tlsSecret`."""
+
     external: External = External()
     """Access from outside the cluster."""
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the ports of all pods accept only TLS connections."""
+        return bool(self.tls_secret) or self.certificates.issuer is not CertificateIssuer.NONE
+
+    @property
+    def has_own_authority(self) -> bool:
+        """Whether the group has an authority of its own, with which pods issue their certificates."""
+        return self.certificates.issuer is CertificateIssuer.OPERATOR
 
 
 @final

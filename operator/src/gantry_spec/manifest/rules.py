@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from gantry_spec.manifest.errors import Problem
 from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.parts import AckLevel, FailoverMode, FlushMode, Medium, ReplicationMode
+from gantry_spec.manifest.parts import AckLevel, CertificateIssuer, FailoverMode, FlushMode, Medium, ReplicationMode
 from gantry_spec.manifest.proxy import ProxyServiceType
 from gantry_spec.manifest.quantities import duration_text, size_text
 
@@ -84,6 +84,18 @@ def _segment_unit(spec: Spec) -> int:
 def _has_balancer_fields(spec: Spec) -> bool:
     """Return whether a field of the proxies' Service is set that only a load balancer has."""
     return bool(spec.proxy.service.load_balancer_class or spec.proxy.service.load_balancer_source_ranges)
+
+
+def _is_cert_manager(spec: Spec) -> bool:
+    """Return whether cert-manager issues the certificate of the group."""
+    return spec.access.certificates.issuer is CertificateIssuer.CERT_MANAGER
+
+
+def _can_require_client_certificates(spec: Spec) -> bool:
+    """Return whether proxies need no client certificates, or have an authority that issues them."""
+    if not spec.proxy.tls.requires_client_certificate:
+        return True
+    return bool(spec.proxy.tls.secret or spec.access.tls_secret) or _is_cert_manager(spec)
 
 
 def _is_unique(names: list[str]) -> bool:
@@ -178,6 +190,37 @@ RULES: Final = (
         "switchback moves the master's role, and failover.mode Disabled forbids that",
     ),
     Rule(
+        "spec.access.certificates.issuer",
+        lambda spec: not spec.access.tls_secret or spec.access.certificates.issuer is CertificateIssuer.NONE,
+        lambda spec: (
+            f"{spec.access.certificates.issuer} contradicts spec.access.tlsSecret, {spec.access.tls_secret}: set only"
+            " one of them"
+        ),
+        "self.access.tlsSecret == '' || self.access.certificates.issuer == 'None'",
+        "set access.tlsSecret or access.certificates.issuer, not both",
+    ),
+    Rule(
+        "spec.access.certificates.issuerRef.name",
+        lambda spec: _is_cert_manager(spec) == bool(spec.access.certificates.issuer_ref.name),
+        lambda spec: (
+            "is required with issuer CertManager: the name of an Issuer or ClusterIssuer of cert-manager"
+            if _is_cert_manager(spec)
+            else f"{spec.access.certificates.issuer_ref.name} has no effect with issuer"
+            f" {spec.access.certificates.issuer}; set issuer CertManager, or leave it out"
+        ),
+        "(self.access.certificates.issuer == 'CertManager') == (self.access.certificates.issuerRef.name != '')",
+        "access.certificates.issuerRef.name is required with issuer CertManager, and has no effect without it",
+    ),
+    Rule(
+        "spec.access.certificates.names",
+        lambda spec: (
+            not spec.access.certificates.names or spec.access.certificates.issuer is not CertificateIssuer.NONE
+        ),
+        lambda _: "has no effect while no certificate is issued; set spec.access.certificates.issuer, or leave it out",
+        "size(self.access.certificates.names) == 0 || self.access.certificates.issuer != 'None'",
+        "access.certificates.names has no effect without access.certificates.issuer: set both, or leave it out",
+    ),
+    Rule(
         "spec.proxy.credentialsSecret",
         lambda spec: not spec.proxy.credentials_secret or bool(spec.access.acl_secret),
         lambda spec: (
@@ -189,10 +232,15 @@ RULES: Final = (
     ),
     Rule(
         "spec.proxy.tls.requiresClientCertificate",
-        lambda spec: not spec.proxy.tls.requires_client_certificate or bool(spec.proxy_certificate),
-        lambda _: "true needs a Secret with certificates; set spec.proxy.tls.secret or spec.access.tlsSecret",
-        "!self.proxy.tls.requiresClientCertificate || self.proxy.tls.secret != '' || self.access.tlsSecret != ''",
-        "proxy.tls.requiresClientCertificate needs certificates: set proxy.tls.secret or access.tlsSecret",
+        _can_require_client_certificates,
+        lambda _: (
+            "true needs an authority that issues certificates to clients; set spec.proxy.tls.secret,"
+            " spec.access.tlsSecret, or spec.access.certificates.issuer CertManager"
+        ),
+        "!self.proxy.tls.requiresClientCertificate || self.proxy.tls.secret != '' || self.access.tlsSecret != '' ||"
+        " self.access.certificates.issuer == 'CertManager'",
+        "proxy.tls.requiresClientCertificate needs an authority that issues certificates to clients: set"
+        " proxy.tls.secret, access.tlsSecret, or access.certificates.issuer CertManager",
     ),
     Rule(
         "spec.proxy.service.type",
