@@ -11,7 +11,7 @@ from spark_kit.toy_log import ToyLog, body_of
 
 from gantry_client import Message, MessageQueue, RequestTimeout, SendReceipt, SendStatus
 from gantry_pipelines.archive.errors import RestoreFailed
-from gantry_pipelines.archive.restore import RestorePlan, restore
+from gantry_pipelines.archive.restore import RestorePlan, prepare_new_group, restore
 from pyspark_rocketmq.model import QueueId
 
 ONE, TWO = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
@@ -25,9 +25,17 @@ class Broker:
         self.logs: dict[int, list[tuple[str, Message]]] = {number: [] for number in range(queues)}
         self.faults: dict[int, str] = {}
         self.sends = 0
+        self.created: dict[str, int] = {}
+        self.existing = {"again"}
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         return [MessageQueue(topic=topic, broker_name="b", queue_id=number) for number in self.logs]
+
+    def topics(self) -> Iterable[str]:
+        return sorted(self.existing | self.created.keys())
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        self.created[topic] = queues
 
     def send(self, messages: Sequence[Message], queue: MessageQueue, ids: Sequence[str]) -> Sequence[SendReceipt]:
         self.sends += 1
@@ -195,3 +203,41 @@ def test_unknown_topic_and_progress_of_another_target_are_refused(tmp_path: Path
         restore(storage, RestorePlan({"ordres": "again"}, str(tmp_path / "p")), Broker(1), Time())
     with pytest.raises(RestoreFailed, match="use another folder"):
         restore(storage, RestorePlan({"orders": "other"}, str(tmp_path / "progress")), Broker(1), Time())
+
+
+# -- into a new group --------------------------------------------------------------------------------------------------
+
+
+def test_new_group_gets_the_topics_of_the_archive(tmp_path: Path) -> None:
+    """A missing topic is created with the archive's number of queues; one that exists and is empty is used."""
+    storage = archive_log(ToyLog({ONE: 10, TWO: 20, QueueId("bills", "broker-b", 6): 5}), tmp_path / "archive")
+    broker = Broker()
+    broker.existing = {"bills"}
+
+    topics = prepare_new_group(storage, broker, str(tmp_path / "progress"))
+
+    assert topics == {"orders": "orders", "bills": "bills"}
+    assert broker.created == {"orders": 2}
+
+
+def test_topic_with_messages_of_others_is_refused(tmp_path: Path) -> None:
+    """Its messages would be there twice. Nothing is created; the text names the topic and the remedy."""
+    storage, broker = archive_log(ToyLog({ONE: 10, QueueId("bills", "b", 0): 5}), tmp_path / "archive"), Broker()
+    broker.existing = {"orders"}
+    broker.send([Message("orders", b"of someone else")], broker.queues("orders")[0], ["1"])
+
+    with pytest.raises(RestoreFailed, match=r"topic orders has messages already.*restore\.topics"):
+        prepare_new_group(storage, broker, str(tmp_path / "progress"))
+    assert broker.created == {}
+
+
+def test_interrupted_restore_into_a_new_group_continues(tmp_path: Path) -> None:
+    """The messages of the first run are of this restore, so the second run is not refused."""
+    storage, broker = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), Broker(1)
+    broker.existing, progress = {"orders"}, str(tmp_path / "progress")
+    first = RestorePlan(prepare_new_group(storage, broker, progress), progress, is_stopped=lambda: broker.sends == 2)
+    assert not restore(storage, first, broker, Time())[0].is_complete
+
+    rest = RestorePlan(prepare_new_group(storage, broker, progress), progress)
+    assert restore(storage, rest, broker, Time())[0].is_complete
+    assert broker.bodies(0) == [body_of(ONE, offset) for offset in range(650)]

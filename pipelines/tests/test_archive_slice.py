@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from spark_kit.listings import READERS
 from spark_kit.mini_spark import Query
-from spark_kit.processes import Group
+from spark_kit.object_store import KEYS, ObjectStore
+from spark_kit.processes import Group, group
 
 from gantry_client.sync import Admin, PullConsumer
 from gantry_pipelines.archive import crash_points
@@ -97,3 +98,54 @@ def test_archive_is_restored_to_a_real_broker(brokers: Group, tmp_path: Path) ->
     wanted = [(one.queue, one.body, one.tags, (one.key,), f"{numbers[one.key]:032X}") for one in sent]
     for number in range(4):
         assert [row for row in found if row[0] == number] == [row for row in wanted if row[0] == number]
+
+
+def messages_of(name_server: str, topic: str) -> list[tuple[int, bytes, str]]:
+    """Return queue, body and tags of all messages of a topic, by queue and offset."""
+    found = []
+    with PullConsumer(name_server, "looker") as consumer:
+        for queue in consumer.queues(topic):
+            offset, end = 0, consumer.max_offset(queue)
+            while offset < end:
+                result = consumer.fetch(queue, offset)
+                found += [(queue.queue_id, one.body, one.tags or "") for one in result.messages]
+                offset = result.next_offset
+    return sorted(found, key=lambda one: one[0])
+
+
+@pytest.mark.verify
+@pytest.mark.needs_object_store
+def test_lost_group_is_restored_from_its_archive_in_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All brokers and their disks are gone. A new group gets every archived message of every topic, in its queue."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    store = ObjectStore(tmp_path / "objects")
+    store.start()
+    try:
+        destination = store.address("lost")
+        with group(tmp_path / "first") as lost:
+            for topic, count, queues in (("orders", 600, 4), ("bills", 90, 2)):
+                lost.send(count, topic=topic, queues=queues)
+            before = {topic: messages_of(lost.name_server, topic) for topic in ("orders", "bills")}
+            options = {
+                "subscribePattern": "orders|bills",
+                "startingOffsets": "earliest",
+                "archive.destination": destination,
+                "nameServers": lost.name_server,
+                "sidecars": ",".join(lost.sidecar_urls[:1]),
+                "archive.cores": "1",
+            }
+            assert Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100)).run_process() == 0
+        with group(tmp_path / "second") as new:
+            runtime = {"nameServers": [new.name_server], "destination": destination}
+            restore = {"intoNewGroup": True, "progress": str(tmp_path / "progress")}
+            job = RestoreJob()
+            settings = job.parse(config_of({"runtime": runtime, "restore": restore}, RestoreSpec))
+            first, second = job.run(settings, Reporter("restore")), job.run(settings, Reporter("restore"))
+
+            assert (first.rows, second.rows) == (690, 0)
+            assert {topic: messages_of(new.name_server, topic) for topic in before} == before
+    finally:
+        store.kill()

@@ -238,6 +238,21 @@ def read_restore(destination: str) -> PipelineConfig[RestoreSpec]:
     return read_config("restore: {topics: {orders: again}}", RestoreSpec, "TopicArchive", settings)
 
 
+@pytest.mark.parametrize(
+    ("restore", "problem"),
+    [
+        ("{}", r"restore\.topics: missing.*or set restore\.intoNewGroup"),
+        ("{topics: {orders: again}, intoNewGroup: true}", r"restore\.topics: contradicts restore\.intoNewGroup"),
+    ],
+)
+def test_restore_needs_topics_or_a_new_group(restore: str, problem: str) -> None:
+    """Without either, a topic would be restored into itself; with both, it is unclear what is wanted."""
+    settings = ("runtime.nameServers=['127.0.0.1:9876']", "runtime.destination=/archive")
+
+    with pytest.raises(ConfigError, match=problem):
+        RestoreJob().parse(read_config(f"restore: {restore}", RestoreSpec, "TopicArchive", settings))
+
+
 @pytest.mark.parametrize("destination", ["/data/archive", "file:///data/archive"])
 def test_restore_stores_its_progress_in_the_folder_of_the_archive(destination: str) -> None:
     """A folder may be written as a URL; only an object store needs another folder for the progress."""

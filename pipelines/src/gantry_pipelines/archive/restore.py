@@ -51,6 +51,12 @@ class Target(Protocol):
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the writable queues of a topic."""
 
+    def topics(self) -> Iterable[str]:
+        """Return the topics that exist."""
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """Create a topic with a number of queues on every master, and wait until it has a route."""
+
     def send(self, messages: Sequence[Message], queue: MessageQueue, ids: Sequence[str]) -> Sequence[SendReceipt]:
         """Send a batch of messages to a queue, with these message ids."""
 
@@ -125,6 +131,28 @@ def restore(
     ]
     with ThreadPoolExecutor(QUEUES_AT_ONCE, "archive-restore") as threads:
         return list(threads.map(_QueueRestore.run, restores))
+
+
+def prepare_new_group(storage: Storage, target: Target, progress: str) -> dict[str, str]:
+    """Create the topics of an archive that the target lacks. Return all topics of the archive, by themselves.
+
+    Raises RestoreFailed if a topic has messages that no earlier run of this restore has sent, since they would be there
+    twice, and NoArchive, ManifestBroken, ClientError.
+    """
+    earlier, existing = Folder(progress), set(target.topics())
+    numbers: dict[str, int] = {}
+    for file in read_manifest(storage).data():
+        queue = file.range.queue
+        numbers[queue.topic] = max(numbers.get(queue.topic, 0), queue.number + 1)
+    for topic in sorted(existing & numbers.keys()):
+        if any(target.end(queue) for queue in target.queues(topic)) and not earlier.paths(quote_name(topic)):
+            raise RestoreFailed(
+                f"topic {topic} has messages already, which are not of this restore; map the topics that you want in"
+                " restore.topics instead"
+            )
+    for topic in sorted(numbers.keys() - existing):
+        target.create_topic(topic, numbers[topic])
+    return {topic: topic for topic in numbers}
 
 
 def queue_for(target: Target, plan: RestorePlan, queue: QueueId, queues: Sequence[QueueId]) -> MessageQueue:

@@ -1,8 +1,9 @@
 """`gantry pipeline restore`: send an archive to topics. Needs no Spark.
 
-    restore: {topics: {orders: orders-again}}
+    restore: {topics: {orders: orders-again}}    some topics, into topics that exist
+    restore: {intoNewGroup: true}                all topics, into topics of the same names, which are created
 
-The mapping has no default: a topic that is restored into itself would have its messages twice.
+There is no default: a topic that is restored into itself would have its messages twice.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Annotated, Final, Self, final
 import msgspec
 
 from gantry_client import ClientError, Message, MessageQueue, SendReceipt
-from gantry_client.sync import Producer, PullConsumer
+from gantry_client.sync import Admin, Producer, PullConsumer
 from gantry_pipelines.archive.job_errors import map_archive_errors
 from gantry_pipelines.archive.object_storage import storage_of
-from gantry_pipelines.archive.restore import RestorePlan, restore
+from gantry_pipelines.archive.restore import RestorePlan, prepare_new_group, restore
 from gantry_pipelines.archive.settings import parse_archive_parameters
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.config import PipelineConfig
@@ -48,6 +49,10 @@ class Restore(Part, frozen=True):
     topics: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=dict)
     """Target topics by topics of the archive."""
 
+    into_new_group: bool = False
+    """Whether all topics of the archive go to topics of the same names, in a group that has none of their messages.
+    Missing topics are created with as many queues as in the archive."""
+
     progress: str = ""
     """Folder of the progress files; empty: `_restore` beside the archive's data."""
 
@@ -66,7 +71,7 @@ class RestoreParameters:
 
     destination: str
     topics: dict[str, str]
-    """The target topics by topics of the archive."""
+    """The target topics by topics of the archive; empty for all topics, into a new group."""
 
     progress: str
     """The folder of the progress files."""
@@ -84,10 +89,16 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
     def parse(self, config: PipelineConfig[RestoreSpec]) -> RestoreParameters:
         """Return the run's parameters. Raises ConfigError."""
         destination = parse_archive_parameters(config).destination
-        if not config.spec.restore.topics:
+        wanted = config.spec.restore
+        if not wanted.topics and not wanted.into_new_group:
             raise ConfigError(
-                ["restore.topics: missing; map archived topics to target topics, for example {orders: orders-again}"]
+                [
+                    "restore.topics: missing; map archived topics to target topics, for example {orders: orders-again},"
+                    " or set restore.intoNewGroup"
+                ]
             )
+        if wanted.topics and wanted.into_new_group:
+            raise ConfigError(["restore.topics: contradicts restore.intoNewGroup, which restores all topics"])
         progress = config.spec.restore.progress or _default_progress(destination)
         return RestoreParameters(destination, dict(config.spec.restore.topics), progress, read_settings(config))
 
@@ -95,12 +106,14 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
         """Restore the mapped topics up to the end of the archive, or until a stop is requested."""
         make_structs_ready()
         sent = _SentCounter(reporter)
-        plan = RestorePlan(
-            settings.topics, settings.progress, on_delivered=sent.add, is_stopped=lambda: reporter.stop.is_requested
-        )
         try:
             with map_archive_errors(settings.destination), BrokerTarget(settings.connection) as target:
-                queues = restore(storage_of(settings.destination), plan, target)
+                storage = storage_of(settings.destination)
+                topics = settings.topics or prepare_new_group(storage, target, settings.progress)
+                plan = RestorePlan(
+                    topics, settings.progress, on_delivered=sent.add, is_stopped=lambda: reporter.stop.is_requested
+                )
+                queues = restore(storage, plan, target)
         except ClientError as error:
             raise JobError(str(error), reason="NoBroker", exit_code=EXIT_UNKNOWN) from error
         rows, found = sum(one.sent for one in queues), sum(one.found for one in queues)
@@ -151,11 +164,13 @@ class BrokerTarget:
         settings = connection.client_settings()
         self._producer: Final = Producer(connection.name_servers, GROUP, client_settings=settings)
         self._consumer: Final = PullConsumer(connection.name_servers, GROUP, client_settings=settings)
+        self._admin: Final = Admin(connection.name_servers, client_settings=settings)
         self._stack: Final = ExitStack()
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._producer)
         self._stack.enter_context(self._consumer)
+        self._stack.enter_context(self._admin)
         return self
 
     def __exit__(
@@ -166,6 +181,14 @@ class BrokerTarget:
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the writable queues of a topic."""
         return self._producer.queues(topic)
+
+    def topics(self) -> Sequence[str]:
+        """Return the topics that exist."""
+        return self._admin.wait(self._admin.topics.all())
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """Create a topic with a number of queues on every master, and wait until it has a route."""
+        self._admin.wait(self._admin.topics.create(topic, queues=queues))
 
     def send(self, messages: Sequence[Message], queue: MessageQueue, ids: Sequence[str]) -> Sequence[SendReceipt]:
         """Send a batch of messages to a queue, with these message ids."""
