@@ -50,7 +50,8 @@ def scene(cluster: Scene) -> Iterator[Scene]:
     cluster.make_group()
     yield cluster
     cluster.drop_group()
-    cluster.server.ask("DELETE", f"{groups_path()}/again")
+    for name in ("again", "once"):
+        cluster.server.ask("DELETE", f"{groups_path()}/{name}")
     for claim in cluster.request("GET", CLAIMS)["items"]:  # no controller removes their finalizer here
         cluster.merge(f"{CLAIMS}/{claim['metadata']['name']}", {"metadata": {"finalizers": None}})
     for path in (SNAPSHOTS, CLAIMS):
@@ -175,6 +176,28 @@ def test_interrupted_restore_is_continued(scene: Scene) -> None:
     scene.request("DELETE", f"{groups_path()}/again")
     other = scene.kubectl(*words, "orders/other")
     assert other.exit_code == 1 and "delete them, which deletes their data: data-again-0-master-0" in other.stderr
+
+
+@pytest.mark.parametrize("is_group_created", [True, False], ids=["group created", "only claims"])
+def test_restore_without_a_name_continues_from_the_backup_that_it_began_with(
+    scene: Scene, is_group_created: bool
+) -> None:
+    """A newer backup was made meanwhile. A restore into another group takes the newer one."""
+    make_backup(scene, "first")
+    words = ("restore", "again", "--timeout", "0", "--from", "orders")
+    assert scene.kubectl(*words).exit_code == 0
+    if not is_group_created:
+        scene.request("DELETE", f"{groups_path()}/again")
+    make_backup(scene, "second")
+
+    result = scene.kubectl(*words)
+    other = scene.kubectl("restore", "once", "--timeout", "0", "--from", "orders")
+
+    assert result.exit_code == 0, result.output
+    assert "continuing the restore from backup orders/first" in result.stderr
+    assert other.exit_code == 0 and "continuing" not in other.stderr
+    found = scene.request("GET", f"{groups_path()}/once")["metadata"]["annotations"]
+    assert found["gantry.dev/restored-from"] == "orders/second"
 
 
 def claim(scene: Scene, name: str, **metadata: Any) -> None:

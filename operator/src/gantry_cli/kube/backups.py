@@ -133,6 +133,7 @@ def restore_backup(options: OrderOptions, source: str) -> None:
     cluster = connect(options.target)
     try:
         snapshots = _snapshots_or_error(cluster, source.partition("/")[0])
+        source = _continued_source(cluster, group, source)
         backup = _find_backup(cluster, backups_of(snapshots), source)
         origin = f"{source.partition('/')[0]}/{backup.name}"
         if not _is_created(cluster, group, origin):
@@ -156,6 +157,34 @@ def restore_backup(options: OrderOptions, source: str) -> None:
         return
     _wait_for_masters(cluster, group, backup, options.timeout_s)
     _show(options, cluster, group, backup, f"group {group} is restored from backup {origin}")
+
+
+def _continued_source(cluster: Cluster, group: str, source: str) -> str:
+    """Return the backup of an interrupted restore of ``group``, if ``source`` names none; else ``source``.
+
+    A newer backup may have been made since the interruption, and the claims are from the older one.
+    """
+    if "/" in source:
+        return source
+    begun = {annotations_of(one).get(RESTORED_FROM, "") for one in _claims_of(cluster, group)}
+    begun |= {
+        annotations_of(one).get(RESTORED_FROM, "") for one in cluster.list(GROUPS) if one["metadata"]["name"] == group
+    }
+    origins = sorted(origin for origin in begun if origin.startswith(f"{source}/"))
+    if len(origins) != 1:
+        return source
+    click.echo(f"continuing the restore from backup {origins[0]}", err=True)
+    return origins[0]
+
+
+def _claims_of(cluster: Cluster, group: str) -> list[Object]:
+    """Return the claims of the brokers of a group, whether it exists or not."""
+    found = []
+    for claim in cluster.list(CLAIMS):
+        name = str(claim["metadata"]["name"])
+        if name.startswith("data-") and member_of(group, name.removeprefix("data-")) is not None:
+            found.append(claim)
+    return found
 
 
 def _find_backup(cluster: Cluster, found: Sequence[Backup], source: str) -> Backup:
@@ -203,10 +232,8 @@ def _refuse_other_claims(cluster: Cluster, group: str, claims: Sequence[Object])
     """
     ours = {claim["metadata"]["name"]: annotations_of(claim)[RESTORED_FROM] for claim in claims}
     others = []
-    for claim in cluster.list(CLAIMS):
+    for claim in _claims_of(cluster, group):
         name, metadata = str(claim["metadata"]["name"]), claim["metadata"]
-        if not name.startswith("data-") or member_of(group, name.removeprefix("data-")) is None:
-            continue
         is_unused = not metadata.get("deletionTimestamp") and GROUP_LABEL not in (metadata.get("labels") or {})
         if not (is_unused and name in ours and ours[name] == annotations_of(claim).get(RESTORED_FROM)):
             others.append(name)
