@@ -54,6 +54,7 @@ BUNDLED_KINDS: Final = (
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+    Kind("cert-manager.io/v1", "Certificate", "certificates"),
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors"),
     Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules"),
 )
