@@ -17,7 +17,7 @@ from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.group_life import pod_runs
 from gantry_cluster.group_secrets import read_served_certificates, wait_all
-from gantry_cluster.groups import CLIENT, ClientSecrets, Group
+from gantry_cluster.groups import CLIENT, ClientSecrets, Group, condition_status
 from gantry_cluster.namespaces import GROUP, NamespaceFactory
 from gantry_cluster.specs import SMALL
 from gantry_cluster.trial import run_fault_under_load
