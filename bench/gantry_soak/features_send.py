@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from gantry_client import (
     BrokerRefused,
@@ -29,6 +32,9 @@ TIMER_DELAY_MS_MAX: Final = 60_000
 RECALLED_EVERY: Final = 5
 RECONSUME_MAX: Final = 2
 """How often a message of the retries is delivered again, before it is a dead letter."""
+
+COMMIT_S: Final = 1.0
+"""The time between two commits of the offsets that broadcast consumers keep themselves."""
 
 
 def receive_into(stream: Stream) -> Callable[[ReceivedMessage], Awaitable[None]]:
@@ -124,12 +130,61 @@ async def broadcast(world: World) -> None:
             if await world.send("broadcast", producer, first, number, message) is not None:
                 second.acknowledge(number)
 
+        sends.create_task(commit_broadcast_offsets(world, [folder / "1", folder / "2"]))
         async for _ in world.ticks(4):
             number, body = first.begin()
             _, other = second.begin(padding_bytes=0)
             message = Message(topic_of("broadcast"), body, properties={"second": other.hex()})
             sends.create_task(send(number, message))
         await world.drained.wait()
+
+
+async def commit_broadcast_offsets(world: World, folders: Sequence[Path]) -> None:
+    """Commit what every consumer of the broadcast has consumed, as a group of its own.
+
+    Such consumers keep their offsets themselves, and no file is deleted for the use of the disk while it holds a
+    message that nobody has consumed, as far as the broker knows.
+    """
+    async with world.puller(group_of("broadcast-offsets")) as consumer:
+        while not world.drained.is_set():
+            try:
+                offsets = [
+                    {(one.topic, one.queue_id): one.offset for one in await asyncio.to_thread(read_offsets, folder)}
+                    for folder in folders
+                ]
+                for queue in await consumer.queues(topic_of("broadcast")):
+                    found = [one.get((queue.topic, queue.queue_id), 0) for one in offsets]
+                    if min(found):
+                        await consumer.commit(queue, min(found))
+            except ClientError as error:
+                world.note_failure("broadcast", error)
+            await asyncio.sleep(COMMIT_S)
+
+
+def read_offsets(folder: Path) -> Sequence[ConsumedOffset]:
+    """Return the offsets in the file of a broadcast consumer; none before it has written them."""
+    found = (msgspec.json.decode(path.read_bytes(), type=ConsumedOffsets) for path in folder.glob("*/*.json"))
+    return [offset for one in found for offset in one.offsets]
+
+
+class ConsumedOffset(msgspec.Struct):
+    """The offset of one queue in the file of a broadcast consumer."""
+
+    topic: str
+    """The topic of the queue."""
+
+    queue_id: int
+    """The number of the queue; there is one broker."""
+
+    offset: int
+    """The offset of the first message that is not consumed."""
+
+
+class ConsumedOffsets(msgspec.Struct):
+    """The file of a broadcast consumer."""
+
+    offsets: list[ConsumedOffset]
+    """The offsets of all queues."""
 
 
 @feature

@@ -8,7 +8,7 @@ TOPICS: Final = (
     "normal", "batch", "one-way", "broadcast", "ordered", "tags", "sql", "retries", "levels", "timers", "transactions",
     "request-reply", "pull", "pop", "ordered-pop", "grpc", "guest",
 )  # fmt: skip
-GROUPS: Final = (*TOPICS, "dead-letters", "comers")
+GROUPS: Final = (*TOPICS, "dead-letters", "comers", "broadcast-offsets")
 QUEUES: Final = 4
 
 

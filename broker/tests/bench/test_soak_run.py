@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from gantry_soak.bounds import Judged, judge
+from gantry_soak.names import QUEUES
 from gantry_soak.records import RecordFile, Run, read_run
 from gantry_soak.run import make_plan, run_soak
 from gantry_soak.trends import Verdict
@@ -53,6 +55,18 @@ def test_a_short_soak_with_faults_loses_nothing(tmp_path: Path) -> None:
     for group in ("descriptors", "threads"):
         for one in (one for one in judge(run) if one.measure.group == group):
             assert one.trend.per_hour < UNTIL_A_LEAK_PER_HOUR, one
+
+
+@pytest.mark.verify
+def test_retention_need_not_wait_for_broadcast_consumers(tmp_path: Path) -> None:
+    """They keep their offsets themselves; the broker learns from another group what they have consumed.
+
+    Without it no file of the log would be deleted, and the soak would find that the disk use grows.
+    """
+    soak(tmp_path, features=("broadcast",), faults=())
+    [path] = (tmp_path / "group").glob("**/master-0/config/consumerOffset.json")
+    committed = json.loads(path.read_text())["offsetTable"]["soak-broadcast@soak-broadcast-offsets-readers"]
+    assert len(committed) == QUEUES and all(int(offset) > 0 for offset in committed.values())
 
 
 @pytest.mark.verify
