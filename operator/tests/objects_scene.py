@@ -22,6 +22,7 @@ EVERYTHING: dict[str, Any] = {
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
         "nodeSelector": {"disk": "fast"},
         "priorityClassName": "high",
+        "runtimeClassName": "sandboxed",
     },
     "proxy": {"replicas": 2, "service": {"type": "LoadBalancer"}, "credentialsSecret": "proxy-account"},
 }

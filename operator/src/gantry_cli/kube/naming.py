@@ -37,6 +37,7 @@ NODES: Final = Kind("v1", "Node", "nodes", is_namespaced=False)
 VOLUMES: Final = Kind("v1", "PersistentVolume", "persistentvolumes", is_namespaced=False)
 STORAGE_CLASSES: Final = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", is_namespaced=False)
 STORAGE_CAPACITIES: Final = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities")
+RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", is_namespaced=False)
 NAMESPACES: Final = Kind("v1", "Namespace", "namespaces", is_namespaced=False)
 DEPLOYMENTS: Final = Kind("apps/v1", "Deployment", "deployments")
 
