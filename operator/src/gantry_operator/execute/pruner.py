@@ -84,7 +84,8 @@ class Pruner:
         self._api: Final = api
         self._clock: Final = clock
         self._pruned: frozenset[ObjectRef] = frozenset()
-        """The objects that were rendered at the last check if it left nothing over; those of a new group unchecked."""
+        """The objects that were rendered at the last check, and in every round since, if it left nothing over; those of
+        a new group unchecked. Empty otherwise."""
 
         self._pruned_ms: int | None = None
 
@@ -100,6 +101,8 @@ class Pruner:
     async def prune(self, rendered: Sequence[Object], owner: str) -> None:
         """Delete the objects of the group with this uid that are not rendered. Errors are logged, not raised."""
         wanted, now_ms = frozenset(ref_of(one) for one in rendered), self._clock.now_ms()
+        if wanted != self._pruned:
+            self._pruned = frozenset()  # these objects may be left over when the former ones are rendered again
         age_ms = None if self._pruned_ms is None else now_ms - self._pruned_ms
         if age_ms is not None and age_ms < (REAPPLY_MS if wanted == self._pruned else RETRY_MS):
             return
