@@ -34,6 +34,7 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ),
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
     ("another field or Gantry itself controls it", {"broker": {"brokerRole": "SLAVE"}}),
+    ("needs access.external.gateway.name", {"access": {"external": {"type": "Gateway"}}}),
     ("has no effect without access.aclSecret", {"proxy": {"credentialsSecret": "account"}}),
     ("requiresClientCertificate needs certificates", {"proxy": {"tls": {"requiresClientCertificate": True}}}),
     ("type must be LoadBalancer", {"proxy": {"service": {"loadBalancerClass": "example.com/inner"}}}),

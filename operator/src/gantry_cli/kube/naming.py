@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gantry_spec.backups import SNAPSHOT_API
-from gantry_spec.cluster_objects import BROKER, COMPONENT_LABEL, GROUP_LABEL, Kind
+from gantry_spec.cluster_objects import BROKER, COMPONENT_LABEL, GATEWAY_GROUP, GROUP_LABEL, Kind
 from gantry_spec.manifest.group import API_VERSION
 
 SIDECAR_CONTAINER: Final = "sidecar"
@@ -55,6 +55,7 @@ BUNDLED_KINDS: Final = (
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+    Kind(f"{GATEWAY_GROUP}/v1", "TCPRoute", "tcproutes"),
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors"),
     Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules"),
 )

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from gantry_spec.manifest.errors import Problem
 from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.parts import AckLevel, FailoverMode, FlushMode, Medium, ReplicationMode
+from gantry_spec.manifest.parts import AckLevel, ExternalType, FailoverMode, FlushMode, Medium, ReplicationMode
 from gantry_spec.manifest.proxy import ProxyServiceType
 from gantry_spec.manifest.quantities import duration_text, size_text
 
@@ -176,6 +176,13 @@ RULES: Final = (
         lambda _: "true contradicts mode Disabled, which does not move the role back; set mode Manual or Automatic",
         "!(self.failover.switchback && self.failover.mode == 'Disabled')",
         "switchback moves the master's role, and failover.mode Disabled forbids that",
+    ),
+    Rule(
+        "spec.access.external.gateway.name",
+        lambda spec: spec.access.external.type is not ExternalType.GATEWAY or bool(spec.access.external.gateway.name),
+        lambda _: "empty, but spec.access.external.type is Gateway; set the name of an existing Gateway",
+        "self.access.external.type != 'Gateway' || self.access.external.gateway.name != ''",
+        "access.external.type Gateway needs access.external.gateway.name, the name of an existing Gateway",
     ),
     Rule(
         "spec.proxy.credentialsSecret",
