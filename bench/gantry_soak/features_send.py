@@ -143,7 +143,7 @@ async def commit_broadcast_offsets(world: World, folders: Sequence[Path]) -> Non
     """Commit what every consumer of the broadcast has consumed, as a group of its own.
 
     Such consumers keep their offsets themselves, and no file is deleted for the use of the disk while it holds a
-    message that nobody has consumed, as far as the broker knows.
+    message that no group has consumed, as far as the broker knows.
     """
     async with world.puller(group_of("broadcast-offsets")) as consumer:
         while not world.drained.is_set():

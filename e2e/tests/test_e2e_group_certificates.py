@@ -13,11 +13,11 @@ import trustme
 from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cert_manager import certificate_kind, issue, refuse
-from gantry_cluster.cluster import Cluster
+from gantry_cluster.cluster import Cluster, condition_status
 from gantry_cluster.commands import wait_until
 from gantry_cluster.group_life import pod_runs
 from gantry_cluster.group_secrets import read_served_certificates, wait_all
-from gantry_cluster.groups import CLIENT, ClientSecrets, Group, condition_status
+from gantry_cluster.groups import CLIENT, ClientSecrets, Group
 from gantry_cluster.namespaces import GROUP, NamespaceFactory
 from gantry_cluster.specs import SMALL
 from gantry_cluster.trial import run_fault_under_load
@@ -123,7 +123,9 @@ def test_cert_manager_issues_and_renews_without_a_restart(
         group = namespaces.start_group(group, ISSUED)
         pods = [*group.brokers(), *group.name_servers()]
         assert read_served_certificates(group) == {pod: {first} for pod in pods}
-        wait_until("the condition", lambda: group.conditions().get("CertificatesReady") == "True", REPORTED_SECONDS_MAX)
+        wait_until(
+            "the condition", lambda: condition_status(group.read(), "CertificatesReady") == "True", REPORTED_SECONDS_MAX
+        )
         before = pod_runs(group)
 
         def renew() -> None:

@@ -22,6 +22,7 @@ EVERYTHING: dict[str, Any] = {
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
         "nodeSelector": {"disk": "fast"},
         "priorityClassName": "high",
+        "runtimeClassName": "sandboxed",
     },
     "proxy": {"replicas": 2, "service": {"type": "LoadBalancer"}, "credentialsSecret": "proxy-account"},
 }
@@ -44,9 +45,16 @@ def facts(**known: Any) -> Facts:
     return Facts(**({"image": "example.com/gantry@sha256:1234"} | known))
 
 
+def everywhere() -> Facts:
+    """Return facts about a cluster that has all kinds, and a Gateway with listeners for many ports."""
+    listeners = {port: f"tcp-{port}" for port in range(9_800, 10_000)}
+    route_api = "gateway.networking.k8s.io/v1"
+    return facts(has_pod_monitor=True, has_prometheus_rule=True, route_api=route_api, gateway_listeners=listeners)
+
+
 def rendered(one: BrokerGroup, known: Facts | None = None) -> tuple[Object, ...]:
     """Return all objects that are rendered for a group."""
-    return render(one, known or facts(has_pod_monitor=True, has_prometheus_rule=True))
+    return render(one, known or everywhere())
 
 
 def of_kind(objects: Iterable[Object], kind: str) -> dict[str, Object]:

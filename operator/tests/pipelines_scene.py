@@ -40,6 +40,7 @@ EVERYTHING: dict[str, Any] = {
             "nodeSelector": {"disk": "fast"},
             "tolerations": [{"key": "dedicated", "operator": "Exists"}],
             "priorityClassName": "low",
+            "runtimeClassName": "sandboxed",
         },
     },
 }

@@ -103,6 +103,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+# External access through a Gateway: routes belong to groups, Gateways are only read. Neither is read by its name.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gateways]
+  verbs: [list, watch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [tcproutes]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]

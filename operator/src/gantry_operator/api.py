@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from gantry_spec.backups import SNAPSHOT_API
+from gantry_spec.cluster_objects import GATEWAY_GROUP
 from gantry_spec.cluster_objects import Kind as Kind
 from gantry_spec.manifest.group import API_VERSION
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS
@@ -53,25 +54,19 @@ ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "role
 POD_MONITORS: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULES: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
 CERTIFICATES: Final = Kind("cert-manager.io/v1", "Certificate", "certificates")
+GATEWAYS: Final = Kind(f"{GATEWAY_GROUP}/v1", "Gateway", "gateways")
+TCP_ROUTES: Final = Kind(f"{GATEWAY_GROUP}/v1", "TCPRoute", "tcproutes")
+TCP_ROUTES_V1ALPHA2: Final = Kind(f"{GATEWAY_GROUP}/v1alpha2", "TCPRoute", "tcproutes")
+ROUTE_KINDS: Final = (TCP_ROUTES, TCP_ROUTES_V1ALPHA2)
+"""The versions of TCPRoutes, the one to use first. Version v1 exists since release 1.6 of the Gateway API."""
+
 PIPELINES: Final = tuple(Kind(API_VERSION, kind.name, kind.plural) for kind in PIPELINE_KINDS)
 """The kinds of pipelines: TopicArchive, LogAudit and TopicAnalytics."""
 
 KINDS: Final = (
     *(GROUPS, PODS, NODES, CLAIMS, VOLUMES, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, ACCOUNTS, STATEFUL_SETS, LEASES),
-    *(
-        CERTIFICATES,
-        SNAPSHOTS,
-        BUDGETS,
-        POLICIES,
-        ROLES,
-        ROLE_BINDINGS,
-        POD_MONITORS,
-        PROMETHEUS_RULES,
-        JOBS,
-        CRON_JOBS,
-        DEPLOYMENTS,
-    ),
-    *PIPELINES,
+    *(SNAPSHOTS, BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES, JOBS, CRON_JOBS, DEPLOYMENTS),
+    *(CERTIFICATES, GATEWAYS, *ROUTE_KINDS, *PIPELINES),
 )
 _BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in KINDS}
 

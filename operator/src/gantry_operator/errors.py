@@ -9,6 +9,7 @@ OperatorError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final, NamedTuple, final
 
 
@@ -105,6 +106,15 @@ class Unavailable(ApiError):
 @final
 class NotLeader(ApiError):
     """Another operator may be the leader by now. The call was not sent; this process is about to end."""
+
+
+def is_kind_missing(error: ApiError) -> bool:
+    """Return whether a list of a kind failed because the API server does not serve it.
+
+    It answers 404 as plain text for an unknown version of a group, which counts as no definite answer elsewhere: a
+    proxy in between answers so, too.
+    """
+    return error.status == HTTPStatus.NOT_FOUND
 
 
 # -- sidecars ----------------------------------------------------------------------------------------------------------

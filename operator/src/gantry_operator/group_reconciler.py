@@ -38,6 +38,7 @@ from gantry_operator.execute.pruner import Pruner
 from gantry_operator.execute.resizer import Resizer
 from gantry_operator.execute.role_labels import relabel_all
 from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
+from gantry_operator.gateway_report import gateway_condition, gateway_event
 from gantry_operator.group_certificates import GroupCertificates, authority_of, secrets_of
 from gantry_operator.objects import (
     Facts,
@@ -51,6 +52,7 @@ from gantry_operator.objects import (
 )
 from gantry_operator.objects.authority import Authority
 from gantry_operator.objects.memory import HUGEPAGES
+from gantry_operator.observe.gateways import GatewayReport, observe_gateway
 from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
 from gantry_operator.observe.restored import restored_condition, restored_shards
@@ -110,6 +112,9 @@ class GroupContext(LoopContext["GroupReconciler"]):
     lease_duration_ms: int = DURATION_MS
     """The duration of Leases that are created from now on."""
 
+    namespaces: Sequence[str] = ()
+    """The namespaces that the operator watches; empty for all of them."""
+
     def make_reconciler(self, key: ResourceKey, wake_now: Callable[[], None]) -> GroupReconciler:
         return GroupReconciler(key, self, wake_now)
 
@@ -148,6 +153,9 @@ class GroupReconciler:
             empty_log_end=lambda shard: self.observer.memory[shard].empty_log_end,
         )
         self._rendered: tuple[BrokerGroup, Facts, Sequence[Object]] | None = None
+        self._gateway: GatewayReport | None = None
+        """The state of external access through a Gateway in this round; None without one."""
+
         self._ledgers: Mapping[int, Ledger] = {}
         self._reported_ms: int | None = None
         self._events: list[Event] = []
@@ -163,9 +171,8 @@ class GroupReconciler:
         authority = authority_of(self._context.key, group, document)
         await self._secrets.ensure(lambda: secrets_of(group, token, authority), is_denied=self.observer.is_denied)
         self._resizer.waits.clear()
-        problem, is_final = (
-            ("", False) if requests.is_paused else await self._apply(document, group, requests, authority)
-        )
+        facts = self._facts(group, requests, authority)
+        problem, is_final = ("", False) if requests.is_paused else await self._apply(document, group, facts)
         observed = await self.observer.observe(group, requests, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._context.lease_duration_ms)
         now_ms = self._context.clock.now_ms()
@@ -200,16 +207,22 @@ class GroupReconciler:
 
     # -- desired objects -----------------------------------------------------------------------------------------------
 
-    async def _apply(
-        self, document: Object, group: BrokerGroup, requests: GroupRequests, authority: Authority | None
-    ) -> tuple[str, bool]:
+    def _facts(self, group: BrokerGroup, requests: GroupRequests, authority: Authority | None) -> Facts:
+        """Return the facts for rendering, with those of the group's Gateway, and the certificate of its authority."""
+        objects, context = self.observer.objects, self._context
+        base = msgspec.structs.replace(context.base, authority="" if authority is None else authority.certificate)
+        facts = facts_of(base, group, objects, self._ledgers, is_hibernated=requests.is_hibernated)
+        self._gateway = observe_gateway(group, facts, context.cache, context.namespaces)
+        if self._gateway is None:
+            return facts
+        addresses = {**facts.external_addresses, **self._gateway.addresses}
+        return msgspec.structs.replace(facts, external_addresses=addresses, gateway_listeners=self._gateway.listeners)
+
+    async def _apply(self, document: Object, group: BrokerGroup, facts: Facts) -> tuple[str, bool]:
         """Apply and delete objects. Return why an object could not be applied, and whether that is final.
 
         The text is empty if all were applied. A final refusal ends only with an edit of the group.
         """
-        objects, base = self.observer.objects, self._context.base
-        base = msgspec.structs.replace(base, authority="" if authority is None else authority.certificate)
-        facts = facts_of(base, group, objects, self._ledgers, is_hibernated=requests.is_hibernated)
         if self._rendered is None or self._rendered[:2] != (group, facts):
             try:
                 self._rendered = group, facts, self._context.render(group, facts)
@@ -220,7 +233,7 @@ class GroupReconciler:
         await self._applier.grow_claims(int(group.spec.storage.size))
         self._events += [Event(RESIZED, text) for text in await self._resizer.resize()]
         kept = {shard.number for shard in facts.shards}
-        if not requests.is_hibernated:
+        if not facts.is_hibernated:
             await self._applier.clear_hibernation_annotations()
         await self._pruner.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
         self._pruner.skip_for_new_group(self._rendered[2], document)
@@ -308,10 +321,11 @@ class GroupReconciler:
         name = names.proxy_name(group.metadata.name)
         deployment = objects.cache.get(ObjectRef(DEPLOYMENTS, group.metadata.namespace, name))
         proxy = proxy_status(group, deployment, external_addresses_of(objects).get(name, ""))
-        proxies = proxy_condition(proxy, deployment)
+        proxies, gateway = proxy_condition(proxy, deployment), gateway_condition(self._gateway)
         self._unschedulable.update(before)
         events = (
-            proxy_event(proxies, before), self._unschedulable.event(before), self._certificates.event(before)
+            proxy_event(proxies, before), gateway_event(gateway, before), self._certificates.event(before),
+            self._unschedulable.event(before),
         )  # fmt: skip
         self._events += [event for event in events if event is not None]
         resized, backed_up = self._resizer.condition(), self._backups.condition(before)
@@ -322,6 +336,7 @@ class GroupReconciler:
             huge_pages_condition(group.spec, objects.cache),
             proxies,
             self._certificates.condition,
+            gateway,
             scheduled,
             resized,
             backed_up,

@@ -1,7 +1,7 @@
 """The Kopf handlers: they report watch events, log in, and stop the loops at the end. No resource gets a finalizer.
 
     brokergroups and their objects: pods, statefulsets, deployments,
-    services, claims, leases; nodes                                  -->   WatchedResources.apply_event
+    services, claims, leases; nodes; gateways, tcproutes             -->   WatchedResources.apply_event
     topicarchives, logaudits, topicanalytics, jobs, cronjobs         -->   the same, with the cache of pipelines
 
 Kopf does not retry an event handler that raises, keeps no state on objects, and gives no order between kinds. None of
@@ -19,7 +19,12 @@ import kopf
 from kubernetes.client import Configuration
 
 from gantry_operator.api import Kind
-from gantry_operator.watched_resources import WATCHED_KINDS, WATCHED_PIPELINE_KINDS, WatchedResources
+from gantry_operator.watched_resources import (
+    OPTIONAL_KINDS,
+    WATCHED_KINDS,
+    WATCHED_PIPELINE_KINDS,
+    WatchedResources,
+)
 from gantry_spec.manifest.group import API_GROUP
 
 WORKERS: Final = 4
@@ -77,7 +82,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.persistence.finalizer = f"{API_GROUP}/unused"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=API_GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=API_GROUP)
-    for kind, label in (WATCHED_KINDS | WATCHED_PIPELINE_KINDS).items():
+    for kind, label in (WATCHED_KINDS | WATCHED_PIPELINE_KINDS | OPTIONAL_KINDS).items():
         if label:
             group, _, version = kind.api_version.rpartition("/")
             settings.watching.label_selectors[group, version, kind.plural] = label

@@ -29,24 +29,28 @@ import kopf
 
 from gantry_operator.api import (
     CRON_JOBS,
+    GATEWAYS,
+    GROUPS,
     JOBS,
     LEASES,
     PIPELINES,
     POD_MONITORS,
     PROMETHEUS_RULES,
+    ROUTE_KINDS,
     Kind,
     Kubernetes,
     ObjectRef,
 )
 from gantry_operator.cache import Cache
 from gantry_operator.clock import RealClock
-from gantry_operator.errors import ApiError
+from gantry_operator.errors import ApiError, Unavailable, is_kind_missing
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.handlers import kopf_connection, kopf_registry, kopf_settings
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
 from gantry_operator.leader_election import Candidate, Leadership, end_process
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
+from gantry_operator.observe.gateways import uses_gateway
 from gantry_operator.observe.unschedulable import ClusterPods
 from gantry_operator.pipelines.facts import EngineFacts
 from gantry_operator.pipelines.pages import HttpDriverPages
@@ -156,16 +160,17 @@ class Operator:
             stack.callback(api.close)
             sidecars = await stack.enter_async_context(self.collaborators.sidecars())
             kinds = KindDiscovery(api)
+            gateway_kinds = await self._gateway_kinds(kinds)
             context = GroupContext(
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
-                base=await self._base_facts(kinds), render=render,
+                base=await self._base_facts(kinds, gateway_kinds), render=render,
                 key=await operator_key(api, settings.namespace, settings.name),
                 cluster_pods=ClusterPods(api, self.clock),
-                lease_duration_ms=settings.lease_duration_ms,
+                lease_duration_ms=settings.lease_duration_ms, namespaces=settings.namespaces,
             )  # fmt: skip
             pipelines = await self._pipelines(api, kinds, stack)
             groups = LoopManager(context, settings.namespaces)
-            resources = self.resources = WatchedResources(groups, pipelines)
+            resources = self.resources = WatchedResources(groups, pipelines, gateway_kinds)
             await self._list_all(resources)
             resources_task = asyncio.create_task(resources.run(), name="gantry-resources")
             watches_task = asyncio.create_task(self._run_watches(resources), name="gantry-watches")
@@ -233,7 +238,33 @@ class Operator:
                 log.warning("failed to list resources; retrying", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
 
-    async def _base_facts(self, kinds: KindDiscovery) -> Facts:
+    async def _gateway_kinds(self, kinds: KindDiscovery) -> tuple[Kind, ...]:
+        """Return the kinds of the Gateway API to use; none where the cluster lacks them, or the right to list them.
+
+        Without them external addresses are withdrawn, so an API server that does not answer is asked again.
+        """
+        if not await self._is_served(kinds, GATEWAYS):
+            return ()
+        for kind in ROUTE_KINDS:
+            if await self._is_served(kinds, kind):
+                return GATEWAYS, kind
+        return ()
+
+    async def _is_served(self, kinds: KindDiscovery, kind: Kind) -> bool:
+        """Return whether the cluster has an optional kind. Groups that need it are looked for once it is missing."""
+        while not self._stop.is_set():
+            try:
+                return await kinds.is_served(kind, self.settings.namespaces, self._has_gateways)
+            except Unavailable as error:
+                log.warning("failed to list resources; retrying", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_S)
+        return False
+
+    def _has_gateways(self) -> bool:
+        """Return whether a group's external clients connect through a Gateway."""
+        return any(uses_gateway(document) for document in self.cache.of_kind(GROUPS))
+
+    async def _base_facts(self, kinds: KindDiscovery, gateway_kinds: Sequence[Kind]) -> Facts:
         settings = self.settings
         return Facts(
             image=settings.image,
@@ -244,6 +275,7 @@ class Operator:
             prometheus_labels=dict(settings.prometheus_labels),
             has_pod_monitor=await kinds.is_available(POD_MONITORS),
             has_prometheus_rule=await kinds.is_available(PROMETHEUS_RULES),
+            route_api=gateway_kinds[-1].api_version if gateway_kinds else "",
         )
 
     async def _run_watches(self, resources: WatchedResources) -> None:
@@ -320,6 +352,10 @@ PERIOD_MAX_S: Final = 60.0
 """The longest time between two checks for missing kinds; the time doubles from check to check until then."""
 
 
+NO_OBJECT: Final = "gantry.dev/none"
+"""The label selector of a list that only checks for a kind: no object has this label."""
+
+
 @final
 class KindDiscovery:
     """Discovers which optional kinds the cluster has, and waits for the missing ones.
@@ -335,7 +371,8 @@ class KindDiscovery:
         self._api: Final = api
         self._period_min_s: Final = period_min_s
         self._period_max_s: Final = period_max_s
-        self._missing: Final[dict[Kind, Sequence[str]]] = {}
+        self._missing: Final[dict[Kind, tuple[Sequence[str], Callable[[], bool]]]] = {}
+        """The missing kinds with the namespaces to list, and whether anything needs them."""
 
     async def is_available(self, kind: Kind, namespaces: Sequence[str] = (), *, timeout_s: float = 0.0) -> bool:
         """Return whether the cluster has this kind, and the operator may list it; False also if the API server fails.
@@ -345,17 +382,32 @@ class KindDiscovery:
         waited_s = 0.0
         while not await self._is_listed(kind, namespaces):
             if waited_s >= timeout_s:
-                self._missing[kind] = namespaces
+                self._missing[kind] = namespaces, lambda: True
                 return False
             await asyncio.sleep(RETRY_MISSING_S)
             waited_s += RETRY_MISSING_S
         return True
 
-    async def _is_listed(self, kind: Kind, namespaces: Sequence[str]) -> bool:
-        """Return whether the kind can be listed. The label of the request is one that no object has."""
+    async def is_served(self, kind: Kind, namespaces: Sequence[str], is_needed: Callable[[], bool]) -> bool:
+        """Return whether the cluster has this kind, and the operator may list it; a missing one is awaited if needed.
+
+        Raises ``Unavailable`` if the API server gives no definite answer.
+        """
         try:
             for namespace in namespaces or ("",):
-                await self._api.list(kind, namespace, "gantry.dev/none")
+                await self._api.list(kind, namespace, NO_OBJECT)
+        except ApiError as error:
+            if isinstance(error, Unavailable) and not is_kind_missing(error):
+                raise
+            self._missing[kind] = namespaces, is_needed
+            return False
+        return True
+
+    async def _is_listed(self, kind: Kind, namespaces: Sequence[str]) -> bool:
+        """Return whether the kind can be listed."""
+        try:
+            for namespace in namespaces or ("",):
+                await self._api.list(kind, namespace, NO_OBJECT)
         except ApiError:
             return False
         return True
@@ -366,6 +418,6 @@ class KindDiscovery:
         while True:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, self._period_max_s)
-            for kind, namespaces in list(self._missing.items()):
-                if await self.is_available(kind, namespaces):
+            for kind, (namespaces, is_needed) in list(self._missing.items()):
+                if is_needed() and await self._is_listed(kind, namespaces):
                     return kind

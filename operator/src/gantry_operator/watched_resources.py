@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final, final
 
 from gantry_operator.api import (
     CLAIMS,
     CRON_JOBS,
     DEPLOYMENTS,
+    GATEWAYS,
     GROUPS,
     JOBS,
     LEASES,
     NODES,
     PIPELINES,
     PODS,
+    ROUTE_KINDS,
     SERVICES,
     STATEFUL_SETS,
     Kind,
@@ -27,7 +30,7 @@ from gantry_operator.api import (
     labels_of,
 )
 from gantry_operator.cache import Cache
-from gantry_operator.errors import ApiError
+from gantry_operator.errors import ApiError, is_kind_missing
 from gantry_operator.group_reconciler import GroupReconciler
 from gantry_operator.objects.names import GROUP_LABEL
 from gantry_operator.pipelines.naming import PIPELINE_LABEL
@@ -58,6 +61,9 @@ WATCHED_PIPELINE_KINDS: Final[dict[Kind, str]] = {
 }
 """The kinds that are watched in addition for pipelines. Pods and StatefulSets are shared with groups."""
 
+OPTIONAL_KINDS: Final[dict[Kind, str]] = {GATEWAYS: "", **dict.fromkeys(ROUTE_KINDS, GROUP_LABEL)}
+"""The kinds that are watched where the cluster has them. Of TCPRoutes, only one version is."""
+
 RELIST_S: Final = 300.0
 """The time between two full lists, in seconds."""
 
@@ -70,18 +76,24 @@ class WatchedResources:
     """Dispatches watch events to the caches, and keeps the loops of all resources. Owned by the event loop."""
 
     def __init__(
-        self, groups: LoopManager[GroupReconciler], pipelines: LoopManager[PipelineReconciler] | None = None
+        self,
+        groups: LoopManager[GroupReconciler],
+        pipelines: LoopManager[PipelineReconciler] | None = None,
+        optional_kinds: Iterable[Kind] = (),
     ) -> None:
+        """``optional_kinds`` are those of ``OPTIONAL_KINDS`` that the cluster has."""
         self.groups: Final = groups
         self.pipelines: Final = pipelines
         self._managers: Final = (groups,) if pipelines is None else (groups, pipelines)
+        self._optional: Final = {kind: OPTIONAL_KINDS[kind] for kind in optional_kinds}
         self._is_listed = False
 
     @property
     def watched(self) -> dict[Kind, str]:
         """The watched kinds with their label selectors; without Nodes if the operator may not read them."""
         can_read_nodes = self.groups.context.cache.can_read_nodes
-        found = {kind: label for kind, label in WATCHED_KINDS.items() if kind != NODES or can_read_nodes}
+        common = {kind: label for kind, label in WATCHED_KINDS.items() if kind != NODES or can_read_nodes}
+        found = self._optional | common
         return found if self.pipelines is None else found | WATCHED_PIPELINE_KINDS
 
     def apply_event(self, event_type: str | None, document: Object) -> None:
@@ -94,10 +106,19 @@ class WatchedResources:
         for kind, label in self.watched.items():
             for namespace in self.groups.namespaces if kind.is_namespaced else ("",):
                 before = [cache.revisions(kind, namespace) for cache in caches]
-                listed = await self.groups.context.api.list(kind, namespace, label)
+                listed = await self._list(kind, namespace, label)
                 for cache, revisions in zip(caches, before, strict=True):
                     cache.replace([one for one in listed if self._cache_of(one) is cache], revisions)
         self._is_listed = True
+
+    async def _list(self, kind: Kind, namespace: str, label: str) -> list[Object]:
+        """List the objects of a kind; none of an optional kind whose CRD has been deleted meanwhile."""
+        try:
+            return await self.groups.context.api.list(kind, namespace, label)
+        except ApiError as error:
+            if kind not in self._optional or not is_kind_missing(error):
+                raise
+            return []
 
     async def run(self) -> None:
         """Keep a loop for each resource, and list all resources every ``RELIST_S``, until cancelled."""

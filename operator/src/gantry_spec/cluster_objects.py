@@ -32,6 +32,9 @@ PROXY: Final = "proxy"
 PROXY_HTTP_PORT: Final = 9081
 """The port of a proxy for probes and metrics, without TLS."""
 
+GATEWAY_GROUP: Final = "gateway.networking.k8s.io"
+"""The API group of Gateways and TCPRoutes."""
+
 BROKER_CONTAINER: Final = "broker"
 """The name of the broker's container in its pod."""
 

@@ -32,6 +32,7 @@ PODS: Final = "/api/v1/pods"
 CLAIMS: Final = "/api/v1/namespaces/shop/persistentvolumeclaims"
 VOLUMES: Final = "/api/v1/persistentvolumes"
 CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
+RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 CAPACITIES: Final = "/apis/storage.k8s.io/v1/csistoragecapacities"
 GROUPS: Final = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 PAGES: Object = {"writeBuffer": {"medium": "HugePages-2Mi", "buffers": 2, "segmentSize": "254Mi"}, "slaves": 2}
@@ -343,6 +344,68 @@ def test_gantry_has_the_same_command(cluster: Listing, tmp_path: Path) -> None:
     assert other.exit_code == 0, other.output
     assert other.stdout == cluster.kubectl("orders").stdout
     assert "Group shop/orders fits. This is an estimate" in other.stdout
+
+
+def runtime_class(name: str, memory: str = "256Mi", **scheduling: Any) -> Object:
+    """Return a RuntimeClass with an overhead for each pod."""
+    return {
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": name,
+        "overhead": {"podFixed": {"cpu": "100m", "memory": memory}}, "scheduling": scheduling,
+    }  # fmt: skip
+
+
+def test_overhead_of_a_runtime_class_is_added_to_planned_pods(cluster: Listing, tmp_path: Path) -> None:
+    """Its node selector and tolerations apply, too: so the API server completes the pods when it creates them."""
+    plain = cluster.document("-f", manifest(tmp_path))
+    assert RUNTIME_CLASSES not in cluster.requests
+    tainted = {"taints": [{"key": "sandbox", "value": "yes", "effect": "NoSchedule"}]}
+    for one in cluster.lists[NODES][:2]:
+        one["metadata"]["labels"]["runtime"] = "kata"
+        one["spec"] |= tainted
+    tolerations = [{"key": "sandbox", "operator": "Exists"}]
+    cluster.lists[RUNTIME_CLASSES] = [
+        runtime_class("kata", nodeSelector={"runtime": "kata"}, tolerations=tolerations), runtime_class("huge", "64Gi")
+    ]  # fmt: skip
+
+    found = cluster.document("-f", manifest(tmp_path, template={"runtimeClassName": "kata"}))
+    huge = cluster.document("-f", manifest(tmp_path, template={"runtimeClassName": "huge"}))
+
+    needs, before = ({one.component: one.requests for one in each.needs} for each in (found, plain))
+    assert (before["broker"], needs["broker"]) == (
+        {"cpu": "300m", "memory": "1296Mi"}, {"cpu": "400m", "memory": "1552Mi"}
+    )  # fmt: skip
+    assert needs["nameserver"] == before["nameserver"]
+    assert {one.node for one in found.pods if one.component == "broker"} == {"n1", "n2"}
+    assert (plain.verdict, found.verdict, huge.verdict) == ("fits", "fits", "does not fit")
+
+
+def test_runtime_class_must_exist(cluster: Listing, tmp_path: Path) -> None:
+    """The API server refuses pods of a missing one, so none of them would be created."""
+    cluster.lists[RUNTIME_CLASSES] = []
+
+    found = cluster.document("-f", manifest(tmp_path, template={"runtimeClassName": "kata"}))
+
+    assert found.reasons == ["runtime class kata not found: the API server refuses its pods; create it"]
+
+
+def test_overhead_of_running_pods_counts_where_runtime_classes_cannot_be_read(cluster: Listing, tmp_path: Path) -> None:
+    """A running broker stays where it is; without any pod of the class the verdict is unknown."""
+    cluster.forbidden = {RUNTIME_CLASSES}
+    path = manifest(tmp_path, slaves=0, replication={"mode": "Async"}, template={"runtimeClassName": "kata"})
+    assert (cluster.document("-f", path).verdict, cluster.document("-f", path).left_out) == (
+        "unknown", ["you may not list runtimeclasses in all namespaces"]
+    )  # fmt: skip
+    [broker] = [one for one in workloads_of(rendered(group(slaves=0, replication={"mode": "Async"})))
+                if one.component == "broker" and one.pods]  # fmt: skip
+    present: Object = {"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Running"}, "metadata": {
+        "name": broker.pods[0], "namespace": "shop", "labels": dict(broker.labels)}}  # fmt: skip
+    sandbox = {"runtimeClassName": "kata", "overhead": {"memory": "256Mi"}, "nodeName": "n3"}
+    cluster.lists[PODS] = [present | {"spec": {**broker.spec, **sandbox}}]
+
+    found = cluster.document("-f", path)
+
+    [one] = [one for one in found.pods if one.component == "broker"]
+    assert (found.verdict, one.node, one.is_running) == ("fits", "n3", True)
 
 
 def test_group_that_does_not_exist_is_not_found(cluster: Listing) -> None:

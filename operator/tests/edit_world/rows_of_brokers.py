@@ -202,6 +202,7 @@ PODS: Final = (
         "spec.topologySpreadConstraints?'topologyKey': 'disk'", NO, YES,
     ),
     pod_row("template.priorityClassName", "", "orders-first", "spec.priorityClassName", ABSENT, "orders-first"),
+    pod_row("template.runtimeClassName", "", "sandboxed", "spec.runtimeClassName", ABSENT, "sandboxed"),
     roll_row(
         "template.terminationGracePeriod", "2m", "40s",
         Shown(CONFIG, "shutdownTimeout", "60000", "30000"),

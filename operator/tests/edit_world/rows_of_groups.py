@@ -28,7 +28,7 @@ from edit_world.making import (
     edit_row,
     refused_row,
 )
-from edit_world.row import ABSENT, Effect, Fields, Row, Shown, spec_part
+from edit_world.row import ABSENT, Effect, Fields, Row, Shown, Source, spec_part
 
 ISSUED: Final[Fields] = {"access": {"certificates": {"issuer": "CertManager", "issuerRef": {"name": "first"}}}}
 """A spec with certificates of cert-manager."""
@@ -41,9 +41,15 @@ CERTIFICATE: Final = f"Certificate/{CERT_MANAGER_SECRET}"
 OPEN: Final[Fields] = {"access": {"external": {"type": "NodePort"}}}
 """A spec with external access."""
 
+THROUGH_GATEWAY: Final[Fields] = {"access": {"external": {"type": "Gateway", "gateway": {"name": "edge"}}}}
+"""A spec whose external clients connect through a Gateway."""
+
 SERVICES: Final = ("orders-0", "orders-0-master-0", "orders-0-slave-0", "orders-nameserver")
 OUTER: Final = frozenset(f"Service/{name}-external" for name in SERVICES)
 """The Services for external clients."""
+
+TCP_ROUTES: Final = frozenset(f"TCPRoute/{name}-external" for name in SERVICES)
+"""The routes from a Gateway to them."""
 
 OWN_NAME_SERVERS: Final = ";".join(f"orders-nameserver-{one}.orders-nameserver.shop.svc:9876" for one in (0, 1))
 """The addresses of the group's two name servers."""
@@ -59,6 +65,13 @@ CERTIFICATES: Final = {
 def wall_ms(moment: datetime) -> str:
     """Return the value as it is reported."""
     return str(int(moment.timestamp() * 1000))
+
+
+def gateway_row(field: str, before: Any, after: Any) -> Row:
+    """Return a row of a field of the Gateway, by which external clients connect elsewhere."""
+    path = f"access.external.gateway.{field}"
+    model = Shown(Source.MODEL, path, str(before), str(after))
+    return edit_row(Effect.OBJECTS, path, before, after, TCP_ROUTES, model, prerequisites=THROUGH_GATEWAY)
 
 
 COUNTS: Final = (
@@ -192,6 +205,38 @@ ACCESS: Final = (
             Shown(OBJECT, "Service/orders-nameserver-external", YES, NO),
             Shown(ROUTES, "outside", YES, NO),
         ),
+    ),
+    Row(
+        path="access.external.type",
+        title="access.external.type: from node ports to a Gateway",
+        before=OPEN,
+        after=spec_part("access.external.type", "Gateway"),
+        prerequisites=spec_part("access.external.gateway.name", "edge"),
+        effect=Effect.OBJECTS,
+        changes=OUTER | creating(*TCP_ROUTES),
+        shown=(Shown(OBJECT, "Service/orders-0-external:spec.type", "NodePort", "ClusterIP"),),
+    ),
+    Row(
+        path="access.external.type",
+        title="access.external.type: from a Gateway to load balancers",
+        before=spec_part("access.external.type", "Gateway"),
+        after=spec_part("access.external.type", "LoadBalancer"),
+        prerequisites=spec_part("access.external.gateway.name", "edge"),
+        effect=Effect.OBJECTS,
+        changes=OUTER | deleting(*TCP_ROUTES),
+        shown=(Shown(OBJECT, "Service/orders-0-external:spec.type", "ClusterIP", "LoadBalancer"),),
+    ),
+    gateway_row("name", "edge", "other"),
+    gateway_row("namespace", "", "infra"),
+    gateway_row("firstPort", 9876, 9900),
+    Row(
+        path="access.external.gateway.name",
+        title="access.external.gateway.name: removed",
+        before=spec_part("access.external.gateway.name", "edge"),
+        after=spec_part("access.external.gateway.name", ""),
+        prerequisites=spec_part("access.external.type", "Gateway"),
+        effect=Effect.REFUSED,
+        refusal="access.external.type Gateway needs access.external.gateway.name",
     ),
     edit_row(
         Effect.OBJECTS, "access.external.annotations", {}, {"team": "orders"}, OUTER,

@@ -140,6 +140,7 @@ PODS_OF_PROXIES: Final = (
         "spec.topologySpreadConstraints?'topologyKey': 'disk'", NO, YES,
     ),
     template_row("priorityClassName", "", "orders-first", "spec.priorityClassName", ABSENT, "orders-first"),
+    template_row("runtimeClassName", "", "sandboxed", "spec.runtimeClassName", ABSENT, "sandboxed"),
     proxy_row(
         "template.terminationGracePeriod", "45s", "1m", SETTINGS,
         Shown(OBJECT, f"{PODS}.spec.terminationGracePeriodSeconds", "45", "60"),

@@ -36,6 +36,7 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ),
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
     ("another field or Gantry itself controls it", {"broker": {"brokerRole": "SLAVE"}}),
+    ("needs access.external.gateway.name", {"access": {"external": {"type": "Gateway"}}}),
     ("has no effect without access.aclSecret", {"proxy": {"credentialsSecret": "account"}}),
     ("set access.tlsSecret or access.certificates.issuer", {"access": {"tlsSecret": "a", **OWN_CERTIFICATES}}),
     ("is required with issuer CertManager", {"access": {"certificates": {"issuer": "CertManager"}}}),
@@ -212,7 +213,8 @@ def test_pods_pass_restricted_pod_security(server: ApiServer, spec: dict[str, An
             {"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": "x"}}
             for claim in made["spec"].get("volumeClaimTemplates", [])
         ]
-        body = pod_spec | {"volumes": [*pod_spec["volumes"], *claims], "priorityClassName": ""}
+        classes = {"priorityClassName": "", "runtimeClassName": None}  # neither exists here
+        body = pod_spec | {"volumes": [*pod_spec["volumes"], *claims]} | classes
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{made['metadata']['name']}-0"}, "spec": body}
 
         status, answer = server.ask("POST", "/api/v1/namespaces/shop/pods?dryRun=All", pod)

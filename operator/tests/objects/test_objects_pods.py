@@ -177,6 +177,7 @@ def test_users_template_cannot_override_our_settings() -> None:
         assert names.ROLE_LABEL not in metadata["labels"]
         assert metadata["annotations"][names.TEMPLATE_ANNOTATION] != "mine"
         assert pod["nodeSelector"] == {"disk": "fast"} and pod["priorityClassName"] == "high"
+        assert pod["runtimeClassName"] == "sandboxed"
         assert pod["affinity"]["nodeAffinity"] == affinity["nodeAffinity"]
         terms = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert [term["topologyKey"] for term in terms] == ["kubernetes.io/hostname", "rack"], name

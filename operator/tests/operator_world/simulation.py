@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
 
+from gantry_operator.api import TCP_ROUTES
 from gantry_operator.cache import Cache
 from gantry_operator.group_reconciler import GroupContext, GroupReconciler
 from gantry_operator.metrics import Metrics
@@ -21,7 +22,11 @@ ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLo
 """An asynchronous group whose automatic failover may lose up to 1 GiB."""
 
 
-def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
+BASE: Final = Facts(image="gantry:test", route_api=TCP_ROUTES.api_version)
+"""What an operator knows about a cluster whose API server is the fake one, which has the Gateway API."""
+
+
+def operator_of(cluster: ModelCluster, base: Facts = BASE) -> ResourceLoop[GroupReconciler]:
     """Return the loop of a new operator process, which knows the listed objects and what watches report."""
     cache = Cache()
     for document in list(cluster.api.objects.values()):
@@ -29,7 +34,7 @@ def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
     cluster.api.watchers.append(cache.apply_event)
     context = GroupContext(
         cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
-        base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
+        base=base, render=render, key=b"k" * 32,
         cluster_pods=ClusterPods(cluster.api, cluster.clock),
     )  # fmt: skip
     return ResourceLoop((NAMESPACE, GROUP), context)

@@ -20,7 +20,7 @@ from gantry_operator.objects.base import Object
 pytestmark = pytest.mark.needs_api_server
 
 MERGE = "application/merge-patch+json"
-FOREIGN = ("PodMonitor", "PrometheusRule", "Certificate")
+FOREIGN = ("PodMonitor", "PrometheusRule", "Certificate", "TCPRoute")
 """The kinds that this server does not have."""
 
 MADE_ANEW = {("storage.size", "StatefulSet/orders-0-master"), ("storage.size", "StatefulSet/orders-0-slave")}

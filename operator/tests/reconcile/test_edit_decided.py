@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from edit_world.batches import Batch, batches
 from edit_world.row import Effect, Fields, Row, Source, merged
+from edit_world.rows_of_groups import THROUGH_GATEWAY
 from edit_world.table import ROWS
 from operator_world.cluster import NAMESPACE
+from operator_world.gateways import accept_routes, external_addresses, put_gateway
 from operator_world.simulation import ASYNC, SYNC, Simulation
 
 from gantry_operator.api import CLAIMS, SNAPSHOTS, uid_of
@@ -98,6 +100,19 @@ async def backup_is_requested(simulation: Simulation) -> str:
     return f"class {snapshot['spec'].get('volumeSnapshotClassName', 'of the driver')}"
 
 
+async def gateways_are_ready(simulation: Simulation) -> str:
+    """Return the address of the master for external clients, after all Gateways have listeners and accept routes."""
+    ports = range(9_876, 10_000)
+    for name, namespace, address in (
+        ("edge", NAMESPACE, "198.51.100.1"), ("other", NAMESPACE, "198.51.100.2"), ("edge", "infra", "198.51.100.3")
+    ):  # fmt: skip
+        put_gateway(simulation.cluster.api, name, namespace, address=address, ports=ports)
+    await run_rounds(simulation, 1.0)
+    accept_routes(simulation.cluster.api)
+    await run_rounds(simulation, 1.0)
+    return external_addresses(simulation.cluster.api)["master"]
+
+
 def edit(simulation: Simulation, fields: Fields) -> None:
     """Edit the group; the checker of invariants and the brokers that start from now on use the new spec."""
     simulation.cluster.edit(**fields)
@@ -121,6 +136,14 @@ EVENTS_BY_FIELD: dict[str, tuple[dict[str, Any], Event, str, str]] = {
     "failover.switchback": (TWO_SLAVES, role_is_moved, "member 2", "member 1"),
     "backup.schedule": (SYNC, minutes_pass, "0 backups", "several backups"),
     "backup.keep": (SYNC | {"backup": {"schedule": "* * * * *"}}, minutes_pass, "several backups", "1 backups"),
+    **{
+        f"access.external.gateway.{field}": (merged(SYNC, THROUGH_GATEWAY), gateways_are_ready, before, after)
+        for field, before, after in (
+            ("name", "198.51.100.1:9886", "198.51.100.2:9886"),
+            ("namespace", "198.51.100.1:9886", "198.51.100.3:9886"),
+            ("firstPort", "198.51.100.1:9886", "198.51.100.1:9910"),
+        )
+    },
     "backup.snapshotClassName": (SYNC, backup_is_requested, "class of the driver", "class fast"),
 }  # fmt: skip
 """By leaf: the group, the event, and the results with the value before and the value after."""

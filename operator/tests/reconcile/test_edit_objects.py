@@ -23,7 +23,7 @@ from kubernetes.client import ApiClient, Configuration
 from objects_scene import facts
 from operator_world.cluster import ModelClock
 
-from gantry_operator.api import GROUPS, Object, ObjectRef, ref_of
+from gantry_operator.api import GROUPS, ROUTE_KINDS, Object, ObjectRef, ref_of
 from gantry_operator.cache import Cache
 from gantry_operator.execute.pruner import PRUNED_KINDS, Pruner
 from gantry_operator.group_reconciler import GroupContext
@@ -51,6 +51,9 @@ CREATING_OR_DELETING = [
 """The edits that create or delete objects: the names of these begin with + or - in the table of edits."""
 
 REVERTIBLE = [row for row in CREATING_OR_DELETING if row.path not in ONLY_ADDED]
+SERVED_KINDS = [kind for kind in PRUNED_KINDS if kind not in ROUTE_KINDS]
+"""The kinds of pruned objects that this server has. The Gateway API is in `test_gateway_api_server`."""
+
 ROUNDS_COUNT = 4
 """The rounds of the operator after an edit."""
 
@@ -101,13 +104,13 @@ class OperatedGroup:
     async def existing_objects(self) -> list[Object]:
         """Return the objects of the group on the server."""
         label = f"gantry.dev/group={GROUP}"
-        return [one for kind in PRUNED_KINDS for one in await self.api.list(kind, NAMESPACE, label)]
+        return [one for kind in SERVED_KINDS for one in await self.api.list(kind, NAMESPACE, label)]
 
     async def rendered_names(self) -> set[str]:
         """Return the objects that are rendered for the present group."""
         document = await self.api.get(ObjectRef(GROUPS, NAMESPACE, GROUP))
         group = group_of({key: value for key, value in document.items() if key != "status"})
-        kinds = {kind.name for kind in PRUNED_KINDS}
+        kinds = {kind.name for kind in SERVED_KINDS}
         return {name_of(one) for one in render(group, facts()) if one["kind"] in kinds}
 
     async def delete(self) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.simulation import SYNC, Simulation, operator_of
 
-from gantry_operator.api import CERTIFICATES, CONFIG_MAPS, EVENTS, SECRETS, Object
-from gantry_operator.errors import Unavailable
+from gantry_operator.api import CERTIFICATES, CONFIG_MAPS, DEPLOYMENTS, EVENTS, SECRETS, Object
+from gantry_operator.errors import NotFound, Unavailable
 from gantry_operator.group_certificates import IDLE_MS, certificate_condition
 
 OWN: dict[str, Any] = SYNC | {"access": {"certificates": {"issuer": "Operator"}}}
@@ -159,3 +159,31 @@ def test_failure_of_the_last_attempt_is_the_reason() -> None:
 
     assert (found.is_true, found.reason) == (False, "NotIssued")
     assert found.message == f"Certificate {NAME}: the issuer denied the request"
+
+
+async def test_certificate_is_deleted_when_a_secret_replaces_it() -> None:
+    """cert-manager would renew it for ever. The Secret that it wrote stays, since pods may still mount it."""
+    simulation = await Simulation(ISSUED).run_until_healthy()
+    assert simulation.cluster.api.found(CERTIFICATES, NAMESPACE, NAME) is not None
+
+    simulation.cluster.edit(access={"tlsSecret": NAME})
+    await simulation.run_until(
+        lambda: simulation.cluster.api.found(CERTIFICATES, NAMESPACE, NAME) is None, "it is deleted", 60
+    )
+
+
+async def test_cluster_without_cert_manager_prunes_everything_else() -> None:
+    """The kind cannot be listed there, and that is no reason to keep other objects."""
+    simulation = await Simulation(SYNC | {"proxy": {"replicas": 1}}).run_until_healthy()
+    real = simulation.cluster.api.list
+
+    async def list_kind(kind: Any, namespace: str = "", labels: str = "") -> list[Object]:
+        if kind == CERTIFICATES:
+            raise NotFound("list", "the server could not find the requested resource", 404)
+        return await real(kind, namespace, labels)
+
+    simulation.cluster.api.list = list_kind  # type: ignore[method-assign]
+    simulation.cluster.edit(proxy={"replicas": 0})
+    await simulation.run_until(
+        lambda: simulation.cluster.api.found(DEPLOYMENTS, NAMESPACE, f"{GROUP}-proxy") is None, "they are deleted", 60
+    )

@@ -52,6 +52,20 @@ async def test_external_services_are_deleted_when_disabled() -> None:
     assert {kind: named(simulation, kind) for kind in before} == before
 
 
+async def test_objects_of_an_edit_that_is_soon_reverted_are_deleted() -> None:
+    """Also if it comes and goes between two checks, so that the objects of the last check are rendered again."""
+    simulation = await Simulation(SYNC).run_until_healthy()
+    await run_rounds(simulation)
+    before = named(simulation, SERVICES)
+
+    for _ in range(2):  # the second edit comes right after the check that the first one caused
+        simulation.cluster.edit(**OPEN)
+        await simulation.step()
+        assert named(simulation, SERVICES) > before
+        simulation.cluster.edit(access={})
+        await simulation.run_until(lambda: named(simulation, SERVICES) == before, "the Services are deleted", 20)
+
+
 async def replaced_name_servers() -> tuple[Simulation, list[tuple[bool, bool]]]:
     """Let the spec name other name servers; return for each round whether the old ones exist, and are still in use."""
     simulation = await Simulation(OWN_NAME_SERVERS).run_until_healthy()

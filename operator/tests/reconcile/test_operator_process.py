@@ -29,9 +29,31 @@ from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
 
-from gantry_operator.api import CRON_JOBS, GROUPS, POD_MONITORS, SECRETS, STATEFUL_SETS, Object
+from gantry_operator import process
+from gantry_operator.api import (
+    CRON_JOBS,
+    GATEWAYS,
+    GROUPS,
+    POD_MONITORS,
+    ROUTE_KINDS,
+    SECRETS,
+    STATEFUL_SETS,
+    TCP_ROUTES,
+    TCP_ROUTES_V1ALPHA2,
+    Kind,
+    Object,
+    ObjectRef,
+)
 from gantry_operator.cache import Cache
-from gantry_operator.errors import NotFound, SettingsError, SidecarRefused, SidecarUnauthorized, SidecarUnavailable
+from gantry_operator.errors import (
+    ApiError,
+    NotFound,
+    SettingsError,
+    SidecarRefused,
+    SidecarUnauthorized,
+    SidecarUnavailable,
+    Unavailable,
+)
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.handlers import kopf_registry, kopf_settings
 from gantry_operator.main import JsonFormatter, main
@@ -45,7 +67,7 @@ from gantry_operator.resource_loop import LoopManager
 from gantry_operator.settings import OperatorSettings, parse_address, parse_pairs
 from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_operator.tokens import operator_key
-from gantry_operator.watched_resources import WATCHED_KINDS, WatchedResources
+from gantry_operator.watched_resources import OPTIONAL_KINDS, WATCHED_KINDS, WatchedResources
 from gantry_spec.executor import Expected
 from gantry_spec.observed import report_of
 from gantry_status import orders
@@ -152,6 +174,59 @@ async def test_kind_of_the_operators_chart_is_waited_for() -> None:
 
     assert await known.is_available(CRON_JOBS, timeout_s=5.0)
     assert not await known.is_available(CRON_JOBS, timeout_s=0.5)
+
+
+async def test_missing_kind_that_nothing_needs_is_not_listed_again() -> None:
+    """A cluster without the Gateway API is asked for it again only while a group connects through a Gateway."""
+    api, needed = FakeKubernetes(), [False]
+    unknown = {GATEWAYS}
+    api.fault_of = lambda verb, ref: NotFound("list", "no such resource", 404) if ref.kind in unknown else None
+    known = KindDiscovery(api, period_min_s=0.001, period_max_s=0.002)
+    assert not await known.is_served(GATEWAYS, (), lambda: needed[0])
+
+    waiting = asyncio.create_task(known.wait_for_missing())
+    unknown.clear()
+    await asyncio.sleep(0.02)
+    assert api.calls == [] and not waiting.done()
+    needed[0] = True
+    async with asyncio.timeout(60):
+        assert await waiting is GATEWAYS
+
+
+@pytest.mark.parametrize(
+    ("unserved", "found"),
+    [
+        ((), (GATEWAYS, TCP_ROUTES)),
+        ((TCP_ROUTES,), (GATEWAYS, TCP_ROUTES_V1ALPHA2)),
+        (ROUTE_KINDS, ()),
+        ((GATEWAYS,), ()),
+    ],
+    ids=["v1", "v1alpha2", "only HTTP routes", "no Gateway API"],
+)
+async def test_served_version_of_routes_is_used(
+    unserved: tuple[Kind, ...], found: tuple[Kind, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Version v1 is preferred. An API server that does not answer is asked again: no answer does not mean no kind."""
+    monkeypatch.setattr(process, "RETRY_S", 0.0)
+    api, failures = FakeKubernetes(), iter([True, False, True])
+
+    def fault_of(verb: str, ref: ObjectRef) -> ApiError | None:
+        if next(failures, False):
+            return Unavailable("list", "no answer")
+        if ref.kind == TCP_ROUTES and ref.kind in unserved:  # the answer to an unknown version is no JSON
+            return Unavailable("list", "the answer (404) is not JSON", 404)
+        return NotFound("list", "no such resource", 404) if ref.kind in unserved else None
+
+    api.fault_of = fault_of
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    operator = Operator(OperatorSettings(image="gantry:test", kubeconfig=str(kubeconfig)))
+    kinds = KindDiscovery(api)
+
+    made = await operator._gateway_kinds(kinds)
+
+    assert made == found
+    assert (await operator._base_facts(kinds, made)).route_api == (found[-1].api_version if found else "")
 
 
 # -- the key -----------------------------------------------------------------------------------------------------------
@@ -336,6 +411,25 @@ async def test_stale_group_is_named() -> None:
 
     assert "shop/a" in resources.describe_stale(60)
     await resources.close()
+
+
+async def test_optional_kinds_are_watched_only_where_the_cluster_has_them() -> None:
+    """One version of routes is watched, with the label of groups. A CRD that is deleted later breaks no list."""
+    api = FakeKubernetes()
+    api.put(group_object("a"))
+    resources = WatchedResources(LoopManager(context_of(api)), None, (GATEWAYS, TCP_ROUTES))
+    await resources.list_all()
+    assert {ref.kind for verb, ref in api.calls} == {*WATCHED_KINDS, GATEWAYS, TCP_ROUTES}
+    registry = kopf_registry(resources, lambda: kopf.ConnectionInfo(server="https://nowhere"))
+    assert len(registry._watching.get_all_handlers()) == len(WATCHED_KINDS) + 2
+    selectors = kopf_settings().watching.label_selectors
+    assert selectors["gateway.networking.k8s.io", "v1", "tcproutes"] == "gantry.dev/group"
+
+    api.fault_of = lambda verb, ref: NotFound("list", "no such kind", 404) if ref.kind in OPTIONAL_KINDS else None
+    await resources.list_all()
+    with pytest.raises(NotFound):
+        api.fault_of = lambda verb, ref: NotFound("list", "no such kind", 404)
+        await resources.list_all()
 
 
 def test_kopf_has_only_event_handlers() -> None:

@@ -5,6 +5,7 @@ A twin repeats a test without the rule that it checks, and finds the fault: so t
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -79,6 +80,20 @@ async def test_status_names_need_and_nearest_node() -> None:
         " scheduler: 0/3 nodes are available: 3 Insufficient hugepages-2Mi."
     )
     assert events(simulation) == [("Warning", "PodsUnschedulable")]
+
+
+async def test_overhead_of_a_runtime_class_counts_as_needed() -> None:
+    """The API server has added it to the pod, and the scheduler reserves it beside the requests of the containers."""
+    simulation = await with_a_full_node()
+    await simulation.run_until(lambda: simulation.cluster.pod(0, 3) is not None, "the pod waits")
+    waiting = copy.deepcopy(simulation.cluster.pod(0, 3))
+    assert waiting is not None
+    waiting["spec"]["overhead"] = {"cpu": "250m", "memory": "128Mi"}
+    simulation.cluster.api.put(waiting)
+
+    await simulation.run_until(lambda: is_reported(simulation), "the status says it")
+
+    assert "needs cpu 550m, memory 1.39Gi, hugepages-2Mi 512Mi" in message(simulation)
 
 
 async def test_condition_ends_with_one_event_when_the_pod_is_scheduled() -> None:

@@ -270,6 +270,7 @@ def test_users_template_cannot_override_reserved_names() -> None:
         assert "spark-role" not in metadata["labels"]
         assert metadata["annotations"].get("gantry.dev/template", "") != "mine"
         assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"disk": "fast"}, "low"), name
+        assert spec["runtimeClassName"] == "sandboxed"
 
 
 def test_template_hash_includes_the_configuration() -> None:

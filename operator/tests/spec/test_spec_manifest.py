@@ -126,6 +126,10 @@ def test_null_is_the_default() -> None:
             "slaves: 0\n  replication: {mode: Async}\n  durability: {maxAtRisk: 100ms}",
             "spec.durability.maxAtRisk: 100ms cannot be kept",
         ),
+        (
+            "access: {external: {type: Gateway}}",
+            "spec.access.external.gateway.name: empty, but spec.access.external.type is Gateway; set the name",
+        ),
         ("proxy: {credentialsSecret: mine}", "spec.proxy.credentialsSecret: mine has no effect while brokers check no"),
         (
             "proxy: {tls: {requiresClientCertificate: true}}",

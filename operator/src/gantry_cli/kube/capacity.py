@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import click
 import msgspec
@@ -30,6 +30,7 @@ from gantry_cli.kube.capacity_documents import (
 from gantry_cli.kube.cluster import Cluster, Target, connect, find_group
 from gantry_cli.kube.cluster_capacity import (
     ClusterObjects,
+    known_runtime_classes,
     read_cluster,
     storage_of,
     storage_reasons,
@@ -40,7 +41,14 @@ from gantry_cli.output import OutputFormat, show, table
 from gantry_cli.progress import spinner
 from gantry_cli.text import plural
 from gantry_operator.objects import Facts, ImpossibleResources, render
-from gantry_spec.capacity.needs import Totals, Workload, totals_of, workloads_of
+from gantry_spec.capacity.needs import (
+    Totals,
+    Workload,
+    runtime_class_names,
+    totals_of,
+    with_runtime_classes,
+    workloads_of,
+)
 from gantry_spec.capacity.nodes import Nodes, reservations
 from gantry_spec.capacity.plan import Plan, make_plan
 from gantry_spec.capacity.resources import (
@@ -78,9 +86,9 @@ class _Judgement(NamedTuple):
 def show_manifest_capacity(path: Path, form: OutputFormat) -> None:
     """Show what a manifest needs, without a cluster. Raises CliError."""
     group, _ = read_manifest(path)
-    workloads = _workloads(group, ANY_NAMESPACE)
+    workloads = _workloads(group, ANY_NAMESPACE, {})
     unknown = _Judgement(CapacityVerdict.UNKNOWN)
-    steps = [_step(change, workloads, larger, unknown) for change, larger in _larger(group, ANY_NAMESPACE)]
+    steps = [_step(change, workloads, larger, unknown) for change, larger in _larger(group, ANY_NAMESPACE, {})]
     document = _document(group, workloads, steps, unknown)
     show(form, document, lambda: _render(document))
 
@@ -99,7 +107,8 @@ def show_cluster_capacity(target: Target, name: str | None, path: Path | None, f
     cluster = connect(target if not place else target._replace(namespace=place))
     group = given if given is not None else _group_in(cluster, name)
     with spinner("reading the cluster"):
-        objects = read_cluster(cluster, cluster.namespace)
+        has_class = bool(runtime_class_names(_rendered(group, cluster.namespace)))
+        objects = read_cluster(cluster, cluster.namespace, has_runtime_class=has_class)
     document = cluster_document(group, objects, cluster.context, cluster.namespace)
     show(form, document, lambda: _render(document))
     if document.verdict is CapacityVerdict.DOES_NOT_FIT:
@@ -108,10 +117,12 @@ def show_cluster_capacity(target: Target, name: str | None, path: Path | None, f
 
 def cluster_document(group: BrokerGroup, objects: ClusterObjects, context: str, namespace: str) -> CapacityDocument:
     """Return the document of a group and these objects of a cluster. Raises CliError."""
-    workloads = _workloads(group, namespace)
+    classes = known_runtime_classes(objects)
+    workloads = _workloads(group, namespace, classes)
     judgement = _judge(group, workloads, objects)
     steps = [
-        _step(change, workloads, larger, _judge(group, larger, objects)) for change, larger in _larger(group, namespace)
+        _step(change, workloads, larger, _judge(group, larger, objects))
+        for change, larger in _larger(group, namespace, classes)
     ]
     document = _document(group, workloads, steps, judgement)
     plan = judgement.plan
@@ -138,25 +149,40 @@ def _group_in(cluster: Cluster, name: str | None) -> BrokerGroup:
 # -- what is needed ----------------------------------------------------------------------------------------------------
 
 
-def _workloads(group: BrokerGroup, namespace: str) -> list[Workload]:
-    """Return the workloads that the operator would apply for a group. Raises CliError."""
+def _rendered(group: BrokerGroup, namespace: str) -> Sequence[Mapping[str, Any]]:
+    """Return the objects that the operator would apply for a group. Raises CliError."""
     metadata = msgspec.structs.replace(group.metadata, namespace=namespace, uid=group.metadata.uid or "none")
     try:
-        objects = render(msgspec.structs.replace(group, metadata=metadata), Facts(image="none"))
-        return workloads_of(objects)
+        return render(msgspec.structs.replace(group, metadata=metadata), Facts(image="none"))
     except (ImpossibleResources, InvalidQuantity) as error:
-        raise CliError(f"group {group.metadata.name}: {error}", "see docs/groups.md") from error
+        raise _impossible(group, error) from error
 
 
-def _larger(group: BrokerGroup, namespace: str) -> Iterator[tuple[str, list[Workload]]]:
+def _workloads(group: BrokerGroup, namespace: str, classes: Mapping[str, Mapping[str, Any]]) -> list[Workload]:
+    """Return the workloads of a group, whose pods have the overhead of these runtime classes. Raises CliError."""
+    objects = _rendered(group, namespace)
+    try:
+        return workloads_of(with_runtime_classes(objects, classes))
+    except InvalidQuantity as error:
+        raise _impossible(group, error) from error
+
+
+def _impossible(group: BrokerGroup, error: Exception) -> CliError:
+    return CliError(f"group {group.metadata.name}: {error}", "see docs/groups.md")
+
+
+def _larger(
+    group: BrokerGroup, namespace: str, classes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, list[Workload]]]:
     """Yield the changes that make a group larger, each with the workloads of the larger group."""
     spec = group.spec
     if spec.shards < SHARDS_MAX:
         larger = msgspec.structs.replace(spec, shards=spec.shards + 1)
-        yield "one more shard", _workloads(msgspec.structs.replace(group, spec=larger), namespace)
+        yield "one more shard", _workloads(msgspec.structs.replace(group, spec=larger), namespace, classes)
     if spec.slaves < SLAVES_MAX:
         larger = msgspec.structs.replace(spec, slaves=spec.slaves + 1)
-        yield "one more slave in each shard", _workloads(msgspec.structs.replace(group, spec=larger), namespace)
+        larger_group = msgspec.structs.replace(group, spec=larger)
+        yield "one more slave in each shard", _workloads(larger_group, namespace, classes)
 
 
 def _step(change: str, before: Sequence[Workload], after: Sequence[Workload], judgement: _Judgement) -> CapacityStep:
@@ -230,7 +256,7 @@ def _without_pods(amounts: Mapping[str, int]) -> Amounts:
 
 def _judge(group: BrokerGroup, workloads: Sequence[Workload], objects: ClusterObjects) -> _Judgement:
     """Return whether workloads fit. While pods of others are unknown, only that they do not fit is certain."""
-    reasons = storage_reasons(workloads, objects)
+    reasons = [*_class_reasons(workloads, objects), *storage_reasons(workloads, objects)]
     if objects.nodes is None:
         return _Judgement(CapacityVerdict.DOES_NOT_FIT if reasons else CapacityVerdict.UNKNOWN, reasons)
     pods = objects.own_pods if objects.pods is None else objects.pods
@@ -239,7 +265,20 @@ def _judge(group: BrokerGroup, workloads: Sequence[Workload], objects: ClusterOb
     reasons = [*reasons, *plan.reasons]
     if reasons:
         return _Judgement(CapacityVerdict.DOES_NOT_FIT, reasons, plan)
-    return _Judgement(CapacityVerdict.UNKNOWN if objects.pods is None else CapacityVerdict.FITS, [], plan)
+    is_known = objects.pods is not None and not _unknown_classes(workloads, objects)
+    return _Judgement(CapacityVerdict.FITS if is_known else CapacityVerdict.UNKNOWN, [], plan)
+
+
+def _class_reasons(workloads: Sequence[Workload], objects: ClusterObjects) -> list[str]:
+    """Return which runtime classes are missing, so that the API server refuses their pods."""
+    missing = [] if objects.runtime_classes is None else _unknown_classes(workloads, objects)
+    return [f"runtime class {name} not found: the API server refuses its pods; create it" for name in missing]
+
+
+def _unknown_classes(workloads: Sequence[Workload], objects: ClusterObjects) -> list[str]:
+    """Return the runtime classes of the pods whose overhead is unknown."""
+    names = {str(one.spec["runtimeClassName"]) for one in workloads if one.spec.get("runtimeClassName")}
+    return sorted(names - known_runtime_classes(objects).keys())
 
 
 def _node_rows(objects: ClusterObjects, plan: Plan) -> list[NodeCapacity]:

@@ -1,4 +1,4 @@
-"""Reads from a cluster what an estimate of its capacity needs: nodes, pods, volumes and storage classes.
+"""Reads from a cluster what an estimate of its capacity needs: nodes, pods, volumes, storage and runtime classes.
 
 All of it is read once, with the rights of the user. What the user may not read is named, and the estimate is then
 unknown where it depends on it. Pods of all namespaces count, since they share the nodes.
@@ -12,7 +12,15 @@ from typing import Any, Final, NamedTuple, final
 from gantry_cli.kube.api_errors import ApiError, cli_error_of
 from gantry_cli.kube.capacity_documents import StorageCapacity, StorageClassCapacity
 from gantry_cli.kube.cluster import Cluster
-from gantry_cli.kube.naming import CLAIMS, NODES, PODS, STORAGE_CAPACITIES, STORAGE_CLASSES, VOLUMES
+from gantry_cli.kube.naming import (
+    CLAIMS,
+    NODES,
+    PODS,
+    RUNTIME_CLASSES,
+    STORAGE_CAPACITIES,
+    STORAGE_CLASSES,
+    VOLUMES,
+)
 from gantry_spec.capacity.needs import Workload
 from gantry_spec.capacity.nodes import WAIT_FOR_POD
 from gantry_spec.capacity.plan import Volumes
@@ -43,6 +51,9 @@ class ClusterObjects(NamedTuple):
 
     storage_classes: list[Object] | None
     storage_capacities: list[Object]
+    runtime_classes: list[Object] | None
+    """The runtime classes, if the group uses one."""
+
     left_out: list[str]
     """What could not be read, and why."""
 
@@ -54,8 +65,8 @@ class ClusterObjects(NamedTuple):
         return "" if newest is None else str(newest["metadata"]["name"])
 
 
-def read_cluster(cluster: Cluster, namespace: str) -> ClusterObjects:
-    """Read the objects. Raises CliError if the API server does not answer."""
+def read_cluster(cluster: Cluster, namespace: str, *, has_runtime_class: bool = False) -> ClusterObjects:
+    """Read the objects; runtime classes only for a group that uses one. Raises CliError without an answer."""
     left_out: list[str] = []
 
     def read(kind: Kind, place: str) -> list[Object] | None:
@@ -83,8 +94,21 @@ def read_cluster(cluster: Cluster, namespace: str) -> ClusterObjects:
         volumes=(read(VOLUMES, "") or []) if is_bound else [],
         storage_classes=read(STORAGE_CLASSES, ""),
         storage_capacities=read(STORAGE_CAPACITIES, "") or [],
+        runtime_classes=read(RUNTIME_CLASSES, "") if has_runtime_class else [],
         left_out=left_out,
     )
+
+
+def known_runtime_classes(objects: ClusterObjects) -> dict[str, Object]:
+    """Return the runtime classes by name; where they cannot be read, with the overhead of pods that have one."""
+    if objects.runtime_classes is not None:
+        return {str(one["metadata"]["name"]): one for one in objects.runtime_classes}
+    specs = (one.get("spec") or {} for one in objects.pods or objects.own_pods)
+    return {
+        str(spec["runtimeClassName"]): {"overhead": {"podFixed": spec.get("overhead") or {}}}
+        for spec in specs
+        if spec.get("runtimeClassName")
+    }
 
 
 def volumes_of(objects: ClusterObjects) -> Volumes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gantry_spec.backups import SNAPSHOT_API
-from gantry_spec.cluster_objects import BROKER, COMPONENT_LABEL, GROUP_LABEL, Kind
+from gantry_spec.cluster_objects import BROKER, COMPONENT_LABEL, GATEWAY_GROUP, GROUP_LABEL, Kind
 from gantry_spec.manifest.group import API_VERSION
 
 SIDECAR_CONTAINER: Final = "sidecar"
@@ -37,6 +37,7 @@ NODES: Final = Kind("v1", "Node", "nodes", is_namespaced=False)
 VOLUMES: Final = Kind("v1", "PersistentVolume", "persistentvolumes", is_namespaced=False)
 STORAGE_CLASSES: Final = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", is_namespaced=False)
 STORAGE_CAPACITIES: Final = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities")
+RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", is_namespaced=False)
 NAMESPACES: Final = Kind("v1", "Namespace", "namespaces", is_namespaced=False)
 DEPLOYMENTS: Final = Kind("apps/v1", "Deployment", "deployments")
 
@@ -55,6 +56,7 @@ BUNDLED_KINDS: Final = (
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     Kind("cert-manager.io/v1", "Certificate", "certificates"),
+    Kind(f"{GATEWAY_GROUP}/v1", "TCPRoute", "tcproutes"),
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors"),
     Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules"),
 )

@@ -20,6 +20,7 @@ from gantry_operator.api import (
     CLAIMS,
     DEPLOYMENTS,
     PODS,
+    ROUTE_KINDS,
     SERVICES,
     STATEFUL_SETS,
     Kind,
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 REAPPLY_MS: Final = 30 * 60_000
 """The time after which objects are applied again although they have not changed."""
 
-WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, DEPLOYMENTS, SERVICES})
+WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, DEPLOYMENTS, SERVICES, *ROUTE_KINDS})
 """The kinds of desired objects that are watched: an object of these that is not in the cache does not exist."""
 
 RETRY_MS: Final = 5_000

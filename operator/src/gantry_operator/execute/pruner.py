@@ -6,12 +6,15 @@ stay, and an external address would stay open.
     checked      when other objects are rendered than before, then every ``RETRY_MS`` until nothing is left over; when
                  this process starts; and every ``REAPPLY_MS``
     not checked  for a new group that has neither an edit nor a status: it never had other objects
-    deleted      Services, budgets and policies that this group owns, the StatefulSet of its name servers, and the
-                 Deployment, ConfigMap and ServiceAccount of its proxies
+    deleted      Services, TCPRoutes, budgets, policies and Certificates that this group owns, the StatefulSet of its
+                 name servers, and the Deployment, ConfigMap and ServiceAccount of its proxies
     kept         objects of a shard whose StatefulSets have no replicas: a hibernated shard keeps them, and those of a
                  removed one are deleted by ``delete_shards`` when the shard has no pod
                  the Service of a pod that still exists
                  replaced name servers, while a broker still runs with their addresses: it registers there
+
+TCPRoutes are found in the cache, since a cluster may lack their kind. All other objects are listed; a cluster without
+cert-manager has no Certificates.
 
 Volumes and Secrets are never deleted here; StatefulSets and Leases of brokers only with their shard.
 """
@@ -25,6 +28,7 @@ from typing import Final, final
 from gantry_operator.api import (
     ACCOUNTS,
     BUDGETS,
+    CERTIFICATES,
     CONFIG_MAPS,
     DEPLOYMENTS,
     LEASES,
@@ -32,6 +36,7 @@ from gantry_operator.api import (
     POLICIES,
     ROLE_BINDINGS,
     ROLES,
+    ROUTE_KINDS,
     SERVICES,
     STATEFUL_SETS,
     Kind,
@@ -46,7 +51,7 @@ from gantry_operator.api import (
 )
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
-from gantry_operator.errors import ApiError
+from gantry_operator.errors import ApiError, is_kind_missing
 from gantry_operator.execute.applier import REAPPLY_MS, RETRY_MS
 from gantry_operator.objects.names import (
     BROKER,
@@ -61,10 +66,14 @@ from gantry_operator.observe.group_objects import intended_replicas
 
 log = logging.getLogger(__name__)
 
-SHARD_KINDS: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, LEASES, STATEFUL_SETS)
+SHARD_KINDS: Final = (
+    *(*ROUTE_KINDS, SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, LEASES, STATEFUL_SETS),
+)
 """The kinds of a shard's objects except volumes. StatefulSets come last, because removed shards are found by them."""
 
-PRUNED_KINDS: Final = (DEPLOYMENTS, SERVICES, BUDGETS, POLICIES, STATEFUL_SETS, CONFIG_MAPS, ACCOUNTS)
+PRUNED_KINDS: Final = (
+    *(DEPLOYMENTS, *ROUTE_KINDS, SERVICES, BUDGETS, POLICIES, STATEFUL_SETS, CONFIG_MAPS, ACCOUNTS, CERTIFICATES),
+)
 """The kinds of objects that are deleted where they are not rendered any more. Pods of proxies stop before the rest."""
 
 COMPONENT_OF_KIND: Final = {
@@ -84,7 +93,8 @@ class Pruner:
         self._api: Final = api
         self._clock: Final = clock
         self._pruned: frozenset[ObjectRef] = frozenset()
-        """The objects that were rendered at the last check if it left nothing over; those of a new group unchecked."""
+        """The objects that were rendered at the last check, and in every round since, if it left nothing over; those of
+        a new group unchecked. Empty otherwise."""
 
         self._pruned_ms: int | None = None
 
@@ -100,6 +110,8 @@ class Pruner:
     async def prune(self, rendered: Sequence[Object], owner: str) -> None:
         """Delete the objects of the group with this uid that are not rendered. Errors are logged, not raised."""
         wanted, now_ms = frozenset(ref_of(one) for one in rendered), self._clock.now_ms()
+        if wanted != self._pruned:
+            self._pruned = frozenset()  # these objects may be left over when the former ones are rendered again
         age_ms = None if self._pruned_ms is None else now_ms - self._pruned_ms
         if age_ms is not None and age_ms < (REAPPLY_MS if wanted == self._pruned else RETRY_MS):
             return
@@ -133,22 +145,34 @@ class Pruner:
                 await self._delete_shard(shard)
 
     async def _delete_shard(self, shard: str) -> None:
-        selector = f"{GROUP_LABEL}={self._key[1]},{SHARD_LABEL}={shard}"
         try:
             for kind in SHARD_KINDS:
-                for document in await self._api.list(kind, self._key[0], selector):
+                for document in await self._list(kind, shard):
                     await self._api.delete(ref_of(document), uid=uid_of(document))
                     self._cache.apply_event("DELETED", document)
         except ApiError as error:
             log.warning("could not delete objects of removed shard", extra={"shard": shard, "reason": str(error)})
 
     async def _find_leftovers(self, kind: Kind, wanted: frozenset[ObjectRef], owner: str) -> list[Object]:
-        listed = await self._api.list(kind, self._key[0], f"{GROUP_LABEL}={self._key[1]}")
+        listed = await self._list(kind)
         found = [one for one in listed if ref_of(one) not in wanted and owner in owner_uids(one)]
         shards = {labels_of(one).get(SHARD_LABEL) for one in self._running_sets()}
         if kind in COMPONENT_OF_KIND:
             return [one for one in found if labels_of(one).get(COMPONENT_LABEL) == COMPONENT_OF_KIND[kind]]
         return [one for one in found if labels_of(one).get(SHARD_LABEL) in {*shards, None}]
+
+    async def _list(self, kind: Kind, shard: str = "") -> list[Object]:
+        """Return the objects of a kind that have the label of the group, and that of a shard if one is given."""
+        if kind in ROUTE_KINDS:
+            cached = self._cache.of_group(kind, self._key)
+            return [one for one in cached if shard in ("", labels_of(one).get(SHARD_LABEL))]
+        of_shard = f",{SHARD_LABEL}={shard}" if shard else ""
+        try:
+            return await self._api.list(kind, self._key[0], f"{GROUP_LABEL}={self._key[1]}{of_shard}")
+        except ApiError as error:
+            if kind == CERTIFICATES and is_kind_missing(error):
+                return []
+            raise
 
     def _running_sets(self) -> Iterable[Object]:
         stateful_sets = self._cache.of_group(STATEFUL_SETS, self._key)

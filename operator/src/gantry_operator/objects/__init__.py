@@ -6,6 +6,7 @@
     facts                    the input besides the group: image, present roles, which other CRDs exist
     names                    the names of all objects, and which member a pod is
     network                  Services, policies, and the addresses of Services for clients outside of the cluster
+    gateway                  the TCPRoutes of external Services, and their ports at a Gateway
     memory                   the memory of a pod; resources that cannot work are refused (``ImpossibleResources``)
 
 The same group and facts always result in the same objects, so that applying them again changes nothing.

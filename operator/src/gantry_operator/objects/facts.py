@@ -89,6 +89,12 @@ class Facts(OperatorFacts, frozen=True):
     has_prometheus_rule: bool = False
     """Whether the cluster has the kind PrometheusRule."""
 
+    route_api: str = ""
+    """The apiVersion with which the cluster serves TCPRoutes; empty if it has no Gateway API."""
+
+    gateway_listeners: Mapping[int, str] = msgspec.field(default_factory=dict)
+    """The names of the Gateway's listeners that routes of the group may use, by port."""
+
     nodes: tuple[NodeFacts, ...] = ()
     """The Nodes, if the operator may read them; an empty tuple proves nothing."""
 

@@ -6,7 +6,8 @@
     g-0-master, ...   headless: the host names of pods
     g-nameserver      headless: the host names of the name servers
     ...-external      optional, for clients outside of the cluster: one for each Service that clients use; name servers
-                      have another port for them, and return the brokers' external addresses there
+                      have another port for them, and return the brokers' external addresses there. With a Gateway
+                      each has a TCPRoute of the same name: see ``gateway``
     g-proxy           the gRPC proxies, only those that are ready, and g-proxy-pods with all of them: see ``proxy``
 
 All Services but g-proxy publish addresses that are not ready. Readiness is for users and rolls. RocketMQ
@@ -109,13 +110,15 @@ def _external_service(
 ) -> Object:
     """Return a Service for clients outside of the cluster that corresponds to the Service ``inner``."""
     external = group.spec.access.external
-    body = {
-        "type": str(external.type),
+    is_routed = external.type is ExternalType.GATEWAY
+    body: Object = {
+        "type": "ClusterIP" if is_routed else str(external.type),
         "publishNotReadyAddresses": True,
-        "externalTrafficPolicy": "Cluster",
         "selector": chosen,
         "ports": [port | {"protocol": "TCP"}],
     }
+    if not is_routed:
+        body["externalTrafficPolicy"] = "Cluster"
     more = {"annotations": dict(external.annotations)} if external.annotations else {}
     own_labels = labels(group, chosen[names.COMPONENT_LABEL], shard)
     return make_object(group, SERVICE, names.external_name(inner), own_labels, {"spec": body}, **more)
@@ -200,7 +203,8 @@ def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, An
 
     Every Node accepts connections to a node port for all pods. The first ready Node by name is used, so that the
     address changes seldom. The port is the one that the operator has rendered: others may have added more. A Service
-    without it, which belongs to a user, has no such address.
+    without it, which belongs to a user, has no such address. The addresses at a Gateway are those of its ports instead
+    (``observe.gateways``).
     """
     spec = service.get("spec") or {}
     port: Mapping[str, Any] = next(

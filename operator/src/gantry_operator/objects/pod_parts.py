@@ -48,6 +48,8 @@ def placement(template: PodSettings | PodTemplate, affinity: Mapping[str, Any]) 
         found["affinity"] = dict(affinity)
     if template.priority_class_name:
         found["priorityClassName"] = template.priority_class_name
+    if template.runtime_class_name:
+        found["runtimeClassName"] = template.runtime_class_name
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantry_operator.objects import access, certificates, configuration, monitoring, network, proxy, workloads
+from gantry_operator.objects import access, certificates, configuration, gateway, monitoring, network, proxy, workloads
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
@@ -21,6 +21,7 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
         found.append(configuration.config_map(group, facts, shard))
         found += network.shard_services(group, facts, shard)
     found += network.name_server_services(group)
+    found += gateway.gateway_routes(group, facts)
     found += workloads.budgets(group, facts)
     found += [name_servers] if name_servers is not None else []
     found += stateful_sets

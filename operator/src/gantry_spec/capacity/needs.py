@@ -3,6 +3,9 @@
 The figures are those of the objects that the operator applies, so that nothing about memory is calculated here.
 Brokers are replaced one by one, each after its predecessor has ended, so that a roll needs no more than the group
 itself. Only a Deployment with ``maxSurge``, that of the proxies, starts a pod before it stops another.
+
+The API server adds the overhead of a runtime class to a pod when it is created, so ``with_runtime_classes`` adds it to
+planned pods. Pods that exist have it in their own spec.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from gantry_spec.capacity.resources import Amounts, added, amounts_of, limits_of
 from gantry_spec.cluster_objects import COMPONENT_LABEL, POD_NAME_LABEL
 
 Object = Mapping[str, Any]
+
+POD_KINDS: Final = ("StatefulSet", "Deployment")
+"""The kinds of rendered objects that create pods."""
 
 SURGE_DEFAULT: Final = "25%"
 """The value of ``maxSurge`` of a Deployment without one."""
@@ -82,8 +88,38 @@ class Totals(NamedTuple):
 
 def workloads_of(objects: Iterable[Object]) -> list[Workload]:
     """Return the workloads among rendered objects, in their order. Raises ``InvalidQuantity``."""
-    found = [_workload(one) for one in objects if one["kind"] in ("StatefulSet", "Deployment")]
+    found = [_workload(one) for one in objects if one["kind"] in POD_KINDS]
     return [one for one in found if one.pods]
+
+
+def runtime_class_names(objects: Iterable[Object]) -> list[str]:
+    """Return the names of the runtime classes that the pods of rendered objects have."""
+    specs = (one["spec"]["template"]["spec"] for one in objects if one["kind"] in POD_KINDS)
+    return sorted({str(spec["runtimeClassName"]) for spec in specs if spec.get("runtimeClassName")})
+
+
+def with_runtime_classes(objects: Iterable[Object], classes: Mapping[str, Object]) -> list[Object]:
+    """Return rendered objects whose pods have what the API server adds to pods of these runtime classes.
+
+    It adds the overhead, which the scheduler reserves beside the requests, and the nodes that have the runtime: a node
+    selector and tolerations. Pods of an unknown class get nothing.
+    """
+    return [_with_class(one, classes) if one["kind"] in POD_KINDS else one for one in objects]
+
+
+def _with_class(document: Object, classes: Mapping[str, Object]) -> Object:
+    template = document["spec"]["template"]
+    spec = template["spec"]
+    found = classes.get(str(spec.get("runtimeClassName") or ""))
+    if found is None:
+        return document
+    overhead, scheduling = (found.get("overhead") or {}).get("podFixed"), found.get("scheduling") or {}
+    added_parts: dict[str, Any] = {"overhead": overhead} if overhead else {}
+    if scheduling.get("nodeSelector"):
+        added_parts["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **scheduling["nodeSelector"]}
+    if scheduling.get("tolerations"):
+        added_parts["tolerations"] = [*(spec.get("tolerations") or []), *scheduling["tolerations"]]
+    return {**document, "spec": {**document["spec"], "template": {**template, "spec": {**spec, **added_parts}}}}
 
 
 def totals_of(workloads: Sequence[Workload]) -> Totals:

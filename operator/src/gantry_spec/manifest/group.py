@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, final
 
 import msgspec
 
+from gantry_spec.manifest.parts import SHARDS_MAX as SHARDS_MAX
+from gantry_spec.manifest.parts import SLAVES_MAX as SLAVES_MAX
 from gantry_spec.manifest.parts import (
     Access,
     Backup,
@@ -28,8 +30,6 @@ API_GROUP: Final = "gantry.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{API_GROUP}/{VERSION}"
 KIND: Final = "BrokerGroup"
-SHARDS_MAX: Final = 64
-SLAVES_MAX: Final = 8
 
 
 @final

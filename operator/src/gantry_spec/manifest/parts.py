@@ -7,7 +7,7 @@ The text below a field is its documentation everywhere: in ``docs/groups.md``, i
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, final
+from typing import Annotated, Any, Final, final
 
 import msgspec
 
@@ -26,6 +26,15 @@ HostName = Annotated[
 """A host name, which may begin with `*.`, or an IP address."""
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=300, pattern=r"^.+:[0-9]{1,5}$")]
 Replicas = Annotated[int, msgspec.Meta(ge=0, le=9)]
+
+SHARDS_MAX: Final = 64
+SLAVES_MAX: Final = 8
+PORT_MAX: Final = 65_535
+PORTS_PER_SHARD: Final = SLAVES_MAX + 2
+"""The ports of a shard at a Gateway: one for its master, and one for each member of a shard with the most slaves."""
+
+FIRST_PORT_MAX: Final = PORT_MAX - PORTS_PER_SHARD * SHARDS_MAX - SLAVES_MAX - 1
+"""The greatest first port at a Gateway. It leaves room for the most shards and slaves, so that any scale-out fits."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -85,6 +94,7 @@ class ExternalType(StrEnum):
     NONE = "None"
     LOAD_BALANCER = "LoadBalancer"
     NODE_PORT = "NodePort"
+    GATEWAY = "Gateway"
 
 
 class CertificateIssuer(StrEnum):
@@ -246,14 +256,34 @@ class Backup(Part, frozen=True):
 
 
 @final
+class GatewayReference(Part, frozen=True):
+    """An existing Gateway of the Gateway API. It is used only with type `Gateway`, which needs its name."""
+
+    name: SecretName = ""
+    """The name of the Gateway."""
+
+    namespace: Annotated[str, msgspec.Meta(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")] = ""
+    """The namespace of the Gateway. Empty: that of the group. Its listeners must allow routes of the group's
+    namespace."""
+
+    first_port: Annotated[int, msgspec.Meta(ge=1, le=FIRST_PORT_MAX)] = 9876
+    """The port of the name servers at the Gateway. The ports of brokers follow from it: `firstPort + 10 * (S + 1)` for
+    the master of shard S, and the following ones for its members. Groups at one Gateway need different ranges."""
+
+
+@final
 class External(Part, frozen=True):
     """Access from outside the cluster."""
 
     type: ExternalType = ExternalType.NONE
-    """The type of each broker's external Service. `None`: brokers are reachable only inside the cluster."""
+    """The type of each broker's external Service, or `Gateway`: one port of a Gateway for each broker. `None`: brokers
+    are reachable only inside the cluster."""
 
     annotations: dict[str, str] = {}
-    """The annotations of these Services."""
+    """The annotations of these Services, and with type `Gateway` also of the TCPRoutes."""
+
+    gateway: GatewayReference = GatewayReference()
+    """The Gateway through which external clients connect, with type `Gateway`. Other types ignore it."""
 
 
 @final
@@ -363,6 +393,10 @@ class PodSettings(Part, frozen=True):
 
     priority_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
     """The priority class of the pods, as in a pod's spec."""
+
+    runtime_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    """The runtime class of the pods, as in a pod's spec. It must exist: the API server refuses pods of one that is
+    missing."""
 
 
 @final

@@ -12,7 +12,15 @@ from typing import Final, NamedTuple
 
 from gantry_spec.manifest.errors import Problem
 from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.parts import AckLevel, CertificateIssuer, FailoverMode, FlushMode, Medium, ReplicationMode
+from gantry_spec.manifest.parts import (
+    AckLevel,
+    CertificateIssuer,
+    ExternalType,
+    FailoverMode,
+    FlushMode,
+    Medium,
+    ReplicationMode,
+)
 from gantry_spec.manifest.proxy import ProxyServiceType
 from gantry_spec.manifest.quantities import duration_text, size_text
 
@@ -219,6 +227,13 @@ RULES: Final = (
         lambda _: "has no effect while no certificate is issued; set spec.access.certificates.issuer, or leave it out",
         "size(self.access.certificates.names) == 0 || self.access.certificates.issuer != 'None'",
         "access.certificates.names has no effect without access.certificates.issuer: set both, or leave it out",
+    ),
+    Rule(
+        "spec.access.external.gateway.name",
+        lambda spec: spec.access.external.type is not ExternalType.GATEWAY or bool(spec.access.external.gateway.name),
+        lambda _: "empty, but spec.access.external.type is Gateway; set the name of an existing Gateway",
+        "self.access.external.type != 'Gateway' || self.access.external.gateway.name != ''",
+        "access.external.type Gateway needs access.external.gateway.name, the name of an existing Gateway",
     ),
     Rule(
         "spec.proxy.credentialsSecret",

@@ -196,6 +196,10 @@ class PodTemplate(Part, frozen=True):
     priority_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
     """The priority class of the pods, as in a pod's spec."""
 
+    runtime_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    """The runtime class of the pods, as in a pod's spec. It must exist: the API server refuses pods of one that is
+    missing."""
+
 
 @final
 class Engine(Part, frozen=True):
