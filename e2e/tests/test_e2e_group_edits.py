@@ -74,6 +74,11 @@ tlsServerCertPath=/certificates/tls.crt
 tlsServerKeyPath=/certificates/tls.key
 """
 
+RUNTIME_CLASS = "sandboxed"
+"""The runtime class of the rows. Here it is the ordinary runtime."""
+
+RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+
 KEPT = {"topics": [{"name": "always", "queues": 4}]}
 """A topic that rows do not edit, by which brokers are found."""
 
@@ -102,18 +107,21 @@ ROLLED_BATCHES = batches(rows(Effect.ROLL))
 
 @pytest.fixture
 def prepared(operator_cluster: Cluster) -> Iterator[Cluster]:
-    """Labels of nodes, a priority class, image names and the kind of cert-manager, which rows need. All but the images
-    are removed after the test."""
+    """Labels of nodes, classes of priority and runtime, image names and the kind of cert-manager, which rows need. All
+    but the images are removed after the test."""
     for tag in ("e2e", "next"):
         operator_cluster.tag_image("localhost/gantry:latest", f"localhost/gantry:{tag}")
     operator_cluster.kubectl("label", "nodes", "--all", "disk=fast", "--overwrite")
     operator_cluster.kubectl("delete", "priorityclass", "orders-first", "--ignore-not-found")
     operator_cluster.kubectl("create", "priorityclass", "orders-first", "--value=1000")
+    operator_cluster.kubectl("delete", "runtimeclass", RUNTIME_CLASS, "--ignore-not-found")
+    operator_cluster.api.create(RUNTIME_CLASSES, {"metadata": {"name": RUNTIME_CLASS}, "handler": "runc"})
     try:
         with certificate_kind(operator_cluster):
             yield operator_cluster
     finally:
         operator_cluster.kubectl("delete", "priorityclass", "orders-first")
+        operator_cluster.kubectl("delete", "runtimeclass", RUNTIME_CLASS)
         operator_cluster.kubectl("label", "nodes", "--all", "disk-")
 
 
