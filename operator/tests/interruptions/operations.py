@@ -5,6 +5,7 @@ Each operation has its own small group, so that thousands of runs take minutes.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,8 +14,10 @@ from operator_world.cluster import GROUP, NAMESPACE, ModelCluster, ResizeAnswer
 
 from gantry_operator.api import (
     CLAIMS,
+    CONFIG_MAPS,
     EVENTS,
     NODES,
+    SECRETS,
     SNAPSHOTS,
     STATEFUL_SETS,
     VOLUMES,
@@ -84,6 +87,19 @@ def operation(
 def create(cluster: ModelCluster) -> IsDone:
     """Create a group: everything begins with the resource."""
     return lambda: cluster.master(0) == 1
+
+
+@operation(spec=PAIR | {"access": {"certificates": {"issuer": "Operator"}}}, is_new=True)
+def create_with_certificates(cluster: ModelCluster) -> IsDone:
+    """Create a group with an authority of its own, which pods and clients must know alike."""
+
+    def is_known_alike() -> bool:
+        own, public = (cluster.api.found(kind, NAMESPACE, f"{GROUP}-authority") for kind in (SECRETS, CONFIG_MAPS))
+        if own is None or public is None:
+            return False
+        return base64.b64decode(own["data"]["ca.crt"]).decode() == public["data"]["ca.crt"]
+
+    return lambda: cluster.master(0) == 1 and is_known_alike()
 
 
 @operation(is_rolling=True)
