@@ -140,12 +140,14 @@ async def broadcast(world: World) -> None:
 
 
 async def commit_broadcast_offsets(world: World, folders: Sequence[Path]) -> None:
-    """Commit what every consumer of the broadcast has consumed, as a group of its own.
+    """Commit what every consumer of the broadcast has consumed, as a group of its own, which reads the messages, too.
 
     Such consumers keep their offsets themselves, and no file is deleted for the use of the disk while it holds a
-    message that no group has consumed, as far as the broker knows.
+    message that no group has consumed, as far as the broker knows. After a failover a group that only commits would
+    stay at the begin of the new master's term, since it might mean messages of a history that is gone.
     """
     async with world.puller(group_of("broadcast-offsets")) as consumer:
+        read: dict[int, int] = {}
         while not world.drained.is_set():
             try:
                 offsets = [
@@ -153,9 +155,12 @@ async def commit_broadcast_offsets(world: World, folders: Sequence[Path]) -> Non
                     for folder in folders
                 ]
                 for queue in await consumer.queues(topic_of("broadcast")):
-                    found = [one.get((queue.topic, queue.queue_id), 0) for one in offsets]
-                    if min(found):
-                        await consumer.commit(queue, min(found))
+                    consumed = min(one.get((queue.topic, queue.queue_id), 0) for one in offsets)
+                    begin = read.get(queue.queue_id, 0)
+                    if begin < consumed:
+                        result = await consumer.fetch(queue, begin)
+                        read[queue.queue_id] = min(result.next_offset, consumed)
+                        await consumer.commit(queue, read[queue.queue_id])
             except ClientError as error:
                 world.note_failure("broadcast", error)
             await asyncio.sleep(COMMIT_S)

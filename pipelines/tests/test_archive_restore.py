@@ -241,3 +241,16 @@ def test_interrupted_restore_into_a_new_group_continues(tmp_path: Path) -> None:
     rest = RestorePlan(prepare_new_group(storage, broker, progress), progress)
     assert restore(storage, rest, broker, Time())[0].is_complete
     assert broker.bodies(0) == [body_of(ONE, offset) for offset in range(650)]
+
+
+def test_progress_of_another_group_is_refused(tmp_path: Path) -> None:
+    """A group that was restored is lost, too. With the old progress the next one would get nothing, and no error."""
+    storage, progress = archive_log(ToyLog({ONE: 650}), tmp_path / "archive"), str(tmp_path / "progress")
+    first, second = Broker(1), Broker(1)
+    for broker in (first, second):
+        broker.existing = {"orders"}
+    restore(storage, RestorePlan(prepare_new_group(storage, first, progress), progress), first, Time())
+
+    with pytest.raises(RestoreFailed, match=r"belongs to a restore to another group.*use another folder"):
+        restore(storage, RestorePlan(prepare_new_group(storage, second, progress), progress), second, Time())
+    assert second.bodies(0) == []

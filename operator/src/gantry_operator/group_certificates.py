@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from gantry_operator.api import CERTIFICATES, Kubernetes, Object, ObjectRef
 from gantry_operator.clock import Clock, parse_time
-from gantry_operator.errors import ApiError, NotFound
+from gantry_operator.errors import ApiError, is_kind_missing
 from gantry_operator.event_recorder import Event
 from gantry_operator.objects import authority_secret, derive_authority, names, secret
 from gantry_operator.objects.authority import Authority
@@ -58,11 +58,11 @@ class GroupCertificates:
         ref = ObjectRef(CERTIFICATES, group.metadata.namespace, names.certificate_name(group.metadata.name))
         try:
             self.condition = certificate_condition(await self._api.get(ref))
-        except NotFound:
-            self.condition = _unissued(
-                "Missing", f"the Certificate {ref.name} does not exist; is cert-manager installed?"
-            )
         except ApiError as error:
+            if is_kind_missing(error):
+                text = f"the Certificate {ref.name} does not exist; is cert-manager installed?"
+                self.condition = _unissued("Missing", text)
+                return
             text = f"cannot read the Certificate {ref.name}: {error.reason}"
             self.condition = Condition(type=CONDITION, is_true=None, reason="Unknown", message=text)
 
@@ -71,6 +71,8 @@ class GroupCertificates:
         known = {one.get("type"): one for one in before.get("conditions") or []}.get(CONDITION, {})
         condition = self.condition
         if condition is None or condition.is_true is None or known.get("reason") == condition.reason:
+            return None
+        if condition.is_true and known.get("status") == "Unknown":
             return None
         if condition.is_true:
             return Event(READY_EVENT, "cert-manager has issued the certificate of the group")

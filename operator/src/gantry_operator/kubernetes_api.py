@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar, final
 from urllib.parse import quote
 
@@ -276,7 +277,10 @@ def _parse_answer(request: Request, status: int, data: bytes) -> Object:
     try:
         document = json.loads(data) if data else {}
     except (ValueError, RecursionError) as error:
-        raise Unavailable(request.what, f"the answer ({status}) is not JSON", status) from error
+        text = f"the answer ({status}) is not JSON"
+        if status == HTTPStatus.NOT_FOUND:
+            text = f"the API server has no {request.kind.plural} of {request.kind.api_version}"
+        raise Unavailable(request.what, text, status) from error
     if 200 <= status < 300 and isinstance(document, dict):
         return document
     reason = str(document.get("message", "")) if isinstance(document, dict) else ""

@@ -73,7 +73,7 @@ class GroupSecrets:
 
         the last attempt failed                          the API server has not answered that the Secrets exist
         a sidecar rejects the token                      it uses the Secret of an earlier operator
-        a pod is scheduled, and its broker never starts  kubelet may wait for the Secret, which no status shows
+        a pod is scheduled, and never starts             kubelet may wait for a Secret, which no status shows
 
     The last happens in practice. A group that is deleted and created again at once uses the same Secret name. The
     first Secret still exists when the second one is to be created, and is deleted a moment later.

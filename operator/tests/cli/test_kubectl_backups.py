@@ -200,6 +200,24 @@ def test_restore_without_a_name_continues_from_the_backup_that_it_began_with(
     assert found["gantry.dev/restored-from"] == "orders/second"
 
 
+def test_complete_restore_is_not_continued(scene: Scene) -> None:
+    """A group that was restored long ago exists: the command says so, and does not report a success."""
+    make_backup(scene, "first")
+    words = ("restore", "again", "--timeout", "0", "--from", "orders")
+    assert scene.kubectl(*words).exit_code == 0
+    done = {"status": {"conditions": [{"type": "Restored", "status": "True", "reason": "Done", "message": "",
+                                       "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}  # fmt: skip
+    scene.merge(f"{groups_path()}/again/status", done)
+    for one in scene.request("GET", CLAIMS)["items"]:
+        scene.merge(f"{CLAIMS}/{one['metadata']['name']}", {"metadata": {"labels": {"gantry.dev/group": "again"}}})
+    make_backup(scene, "second")
+
+    result = scene.kubectl(*words)
+
+    assert result.exit_code == 1
+    assert "exists already, and was not made from backup orders/second" in result.stderr
+
+
 def claim(scene: Scene, name: str, **metadata: Any) -> None:
     """Create a claim, as an earlier group has left it."""
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}

@@ -5,6 +5,7 @@ A twin repeats a test without the rule that it checks, and finds the fault: so t
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -211,6 +212,10 @@ class Process:
         """Return the exit code, None while it runs."""
         return self.code
 
+    def kill(self) -> None:
+        """End with the signal SIGKILL."""
+        self.code = -9
+
 
 class Scene:
     """A pod whose time and processes are under control."""
@@ -219,6 +224,7 @@ class Scene:
         self.settings = settings
         self.seconds = 1_000.0
         self.processes: list[Process] = []
+        self.start_error: OSError | None = None
         self.certificate = self.restarted()
 
     def restarted(self) -> PodCertificate:
@@ -231,6 +237,8 @@ class Scene:
 
     def _start(self, words: list[str]) -> Process:
         assert words[:3] == ["gantry_cli", "pod", "certificate"]
+        if self.start_error is not None:
+            raise self.start_error
         self.processes.append(Process())
         return self.processes[-1]
 
@@ -277,7 +285,8 @@ def test_server_waits_for_its_first_certificate(settings: IssueSettings, resolve
 def test_certificate_is_renewed_after_a_third_of_its_validity(scene: Scene) -> None:
     """Until then nothing is started; then one process, and not another while it runs."""
     assert scene.run(9.9 * 86_400) == 0
-    assert scene.run(0.2 * 86_400) == 1
+    scene.seconds += 0.2 * 86_400
+    assert scene.run(60) == 1
     scene.end()
     assert scene.run(9 * 86_400) == 0
 
@@ -306,6 +315,44 @@ def test_change_of_names_or_authority_issues_another_one(scene: Scene, what: str
     assert ("mq.example.net" in names_in(scene.settings.folder)) is (what == "names")
 
 
+def test_attempts_after_failures_are_further_and_further_apart(scene: Scene) -> None:
+    """A damaged authority costs a process every few minutes, not every few seconds, and the reason is printed once."""
+    scene.run(10.1 * 86_400)
+    started = len(scene.processes)
+    for _ in range(3_600):
+        if scene.processes[-1].code is None:
+            scene.end(is_issued=False)
+        scene.seconds += 1
+        scene.certificate.keep()
+
+    assert 12 <= len(scene.processes) - started <= 20
+
+
+def test_process_that_hangs_is_killed(scene: Scene) -> None:
+    """The next attempt follows, and the server runs on."""
+    scene.run(10.1 * 86_400)
+    hanging = scene.processes[-1]
+    scene.run(60)
+    assert hanging.code is None
+    scene.run(100)
+
+    assert hanging.code == -9
+    assert scene.processes[-1] is not hanging
+
+
+def test_process_that_cannot_be_started_does_not_end_the_server(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The limit of processes of the pod is reached for a while."""
+    scene.start_error = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    scene.run(10.1 * 86_400)
+    scene.run(600)
+    assert capsys.readouterr().err.count("cannot start a process: Resource temporarily unavailable") == 1
+
+    scene.start_error = None
+    assert scene.run(600) >= 1
+
+
 def test_missing_address_is_tried_again_after_a_minute(scene: Scene, resolved: dict[str, list[str]]) -> None:
     """A Service's name may be unknown to the DNS server when the first pod starts."""
     resolved.clear()
@@ -325,12 +372,15 @@ def test_clock_that_was_set_back_issues_another_one(scene: Scene) -> None:
     assert scene.run(30) == 1
 
 
-def test_new_container_issues_a_certificate_without_waiting(scene: Scene) -> None:
-    """The server starts with the certificate that exists, and gets the new one when it is there."""
+def test_new_container_waits_only_briefly_for_another_certificate(scene: Scene) -> None:
+    """It must not read the new key with the old certificate. If issuing takes long, the old ones are good enough."""
     scene.certificate = scene.restarted()
 
-    scene.certificate.require()
+    with pytest.raises(NotReadyError, match="is being issued"):
+        scene.certificate.require()
     assert len(scene.processes) == 2
+    scene.seconds += 11
+    scene.certificate.require()
 
 
 def test_pod_without_an_authority_does_nothing() -> None:

@@ -242,3 +242,34 @@ def test_sidecars_with_certificates_use_tls_for_all(secret: str) -> None:
     assert endpoint.get("scheme") == ("https" if secret else None)
     if secret:
         assert "--peer-verify" in sidecar["args"] and "/etc/gantry/certificates/ca.crt" in sidecar["args"]
+
+
+def test_upgrade_of_the_operator_replaces_no_pod() -> None:
+    """The hashes of templates of specs without newer fields are those of the operator before.
+
+    If a pod has to change, so do these hashes. An upgrade of the operator then rolls all groups: the changelog must say
+    so.
+    """
+    secure = {"access": {"tlsSecret": "certificates", "aclSecret": "accounts"}, "proxy": {"replicas": 1}}
+    found = [
+        {
+            name: one["spec"]["template"]["metadata"]["annotations"]["gantry.dev/template"]
+            for kind in WORKLOADS
+            for name, one in of_kind(rendered(group(**spec)), kind).items()
+        }
+        for spec in ({}, secure)
+    ]
+
+    assert found == [
+        {
+            "orders-nameserver": "24e8828418665203",
+            "orders-0-master": "1c2aa32267214139",
+            "orders-0-slave": "1c2aa32267214139",
+        },
+        {
+            "orders-nameserver": "5f75850e21dd6ca7",
+            "orders-0-master": "1327ea5c22ab3372",
+            "orders-0-slave": "1327ea5c22ab3372",
+            "orders-proxy": "947e36e3b8d46b93",
+        },
+    ]

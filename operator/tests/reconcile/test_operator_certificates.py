@@ -124,9 +124,14 @@ async def test_certificate_at_rest_is_read_every_ten_minutes() -> None:
 async def test_missing_certificate_asks_for_cert_manager() -> None:
     """Without cert-manager the API server knows no such kind, so the object never exists."""
     simulation = await Simulation(ISSUED).run_until_healthy()
-    [place] = [one for one in simulation.cluster.api.objects if one.kind == CERTIFICATES]
-    simulation.cluster.api.remove(place)
+    real = simulation.cluster.api.get
 
+    async def get(ref: Any) -> Object:
+        if ref.kind == CERTIFICATES:
+            raise Unavailable("get", "the API server has no certificates of cert-manager.io/v1", 404)
+        return await real(ref)
+
+    simulation.cluster.api.get = get  # type: ignore[method-assign]
     await simulation.run_until(
         lambda: simulation.condition("CertificatesReady")[1] == "Missing", "the absence is reported", 30
     )
@@ -186,4 +191,21 @@ async def test_cluster_without_cert_manager_prunes_everything_else() -> None:
     simulation.cluster.edit(proxy={"replicas": 0})
     await simulation.run_until(
         lambda: simulation.cluster.api.found(DEPLOYMENTS, NAMESPACE, f"{GROUP}-proxy") is None, "they are deleted", 60
+    )
+
+
+async def test_name_server_that_waits_for_a_deleted_authority_gets_it() -> None:
+    """Brokers run, so only the pod of the name server shows that a Secret may be missing."""
+    simulation = await Simulation(OWN).run_until_healthy()
+    [place] = [
+        one for one in simulation.cluster.api.objects if one.name == f"{GROUP}-authority" and one.kind == SECRETS
+    ]
+    simulation.cluster.api.remove(place)
+    own_labels = {"gantry.dev/group": GROUP, "app.kubernetes.io/component": "nameserver"}
+    head = {"name": f"{GROUP}-nameserver-0", "namespace": NAMESPACE, "labels": own_labels}
+    waiting = {"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": {"nodeName": "node-1"}}
+    simulation.cluster.api.put(waiting | {"status": {"phase": "Pending"}})
+
+    await simulation.run_until(
+        lambda: simulation.cluster.api.found(SECRETS, NAMESPACE, f"{GROUP}-authority") is not None, "it is made", 30
     )

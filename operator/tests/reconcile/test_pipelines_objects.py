@@ -15,6 +15,8 @@ from pod_security import broken_rules
 
 from gantry_operator.api import ref_of
 from gantry_operator.objects import names
+from gantry_operator.objects.base import hash_of
+from gantry_operator.pipelines.configuration import pipeline_text
 from gantry_operator.pipelines.rendering import job_name, render
 from gantry_spec.pipelines.parts import Volume
 
@@ -90,6 +92,19 @@ def test_job_of_an_audit_follows_from_its_spec() -> None:
     one = pipeline("LogAudit")
     assert job_name(one) == job_name(pipeline("LogAudit", suspend=True))
     assert job_name(one) != job_name(pipeline("LogAudit", checks=["index"]))
+
+
+def test_upgrade_of_the_operator_restarts_no_pipeline() -> None:
+    """A field that is new in the spec changes neither the name of a Job nor the configuration, where it is not set.
+
+    Another name would run an audit again that is done, and an older image refuses an unknown field.
+    """
+    audit, archive = pipeline("LogAudit"), pipeline("TopicArchive")
+    assert job_name(audit) == "orders-audit-3c874030"
+    assert hash_of(pipeline_text(audit, facts(audit))) == "72ca0febe6bcd089"
+    assert hash_of(pipeline_text(archive, facts(archive))) == "9f827cb34c4a6220"
+    sandboxed = {"engine": {"podTemplate": {"runtimeClassName": "sandboxed"}}}
+    assert job_name(pipeline("LogAudit", **sandboxed)) != job_name(audit), "a value that is set counts"
 
 
 def test_template_of_executors_does_not_depend_on_order_of_keys() -> None:

@@ -162,14 +162,15 @@ def restore_backup(options: OrderOptions, source: str) -> None:
 def _continued_source(cluster: Cluster, group: str, source: str) -> str:
     """Return the backup of an interrupted restore of ``group``, if ``source`` names none; else ``source``.
 
-    A newer backup may have been made since the interruption, and the claims are from the older one.
+    A newer backup may have been made since the interruption, and the claims are from the older one. A group that has
+    the condition Restored is complete, and so are claims that a group uses.
     """
     if "/" in source:
         return source
-    begun = {annotations_of(one).get(RESTORED_FROM, "") for one in _claims_of(cluster, group)}
-    begun |= {
-        annotations_of(one).get(RESTORED_FROM, "") for one in cluster.list(GROUPS) if one["metadata"]["name"] == group
-    }
+    claims = [one for one in _claims_of(cluster, group) if GROUP_LABEL not in (one["metadata"].get("labels") or {})]
+    groups = [one for one in cluster.list(GROUPS) if one["metadata"]["name"] == group]
+    unfinished = [one for one in groups if not _has_condition(one, "Restored")]
+    begun = {annotations_of(one).get(RESTORED_FROM, "") for one in (*claims, *unfinished)}
     origins = sorted(origin for origin in begun if origin.startswith(f"{source}/"))
     if len(origins) != 1:
         return source
@@ -341,6 +342,10 @@ def _wait(poll: Callable[[], tuple[T | None, str]], timeout_s: float, what: str,
             click.echo(f"waiting: {text}", err=True)
             shown = text
         time.sleep(POLL_S)
+
+
+def _has_condition(document: Object, kind: str) -> bool:
+    return any(one.get("type") == kind for one in (document.get("status") or {}).get("conditions") or [])
 
 
 def _condition_of(document: Object, kind: str) -> str:

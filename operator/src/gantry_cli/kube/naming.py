@@ -57,6 +57,7 @@ BUNDLED_KINDS: Final = (
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     Kind("cert-manager.io/v1", "Certificate", "certificates"),
     Kind(f"{GATEWAY_GROUP}/v1", "TCPRoute", "tcproutes"),
+    Kind(f"{GATEWAY_GROUP}/v1alpha2", "TCPRoute", "tcproutes"),
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors"),
     Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules"),
 )

@@ -11,6 +11,7 @@ process 1 keeps neither the memory of a library for certificates, nor waits for 
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import subprocess
 import sys
@@ -33,10 +34,23 @@ CLOCK_ERROR_S: Final = 3600.0
 """A certificate that is from further in the future was issued before the clock was set back."""
 
 CHECK_S: Final = 5.0
-"""The time between two checks whether a new certificate is needed."""
+"""The time between two checks whether a new certificate is needed, and the first pause after a failure."""
+
+PAUSE_S_MAX: Final = 300.0
+"""The longest pause between two attempts; after each failure it is twice as long."""
+
+ISSUE_S_MAX: Final = 120.0
+"""How long the process may take that issues a certificate. Then it is killed."""
+
+RESOLVER_OPTIONS: Final = "timeout:1 attempts:1"
+"""How long that process waits for DNS servers: a pod must start without them, and the next certificate is complete."""
 
 RESOLVE_AGAIN_S: Final = 60.0
-"""The time after which a certificate without the addresses of a name that could not be resolved is issued again."""
+"""The time after which a certificate without the addresses of a name that could not be resolved is issued again. The
+pause until the next one is twice as long each time, at most ``PAUSE_S_MAX``."""
+
+WAIT_S: Final = 10.0
+"""How long a start waits for a certificate that is being issued, although the pod has one."""
 
 AUTHORITY_FILE: Final = "ca.crt"
 AUTHORITY_KEY_FILE: Final = "ca.key"
@@ -169,15 +183,25 @@ class PodCertificate:
         self._issuing_for: tuple[bytes, int] = (b"", 0)
         """The digest for the certificate that is being issued, and the time of the file that it replaces."""
 
+        self._kill_at_s = 0.0
+        self._pause_s = CHECK_S
+        self._resolve_s = RESOLVE_AGAIN_S
+        self._last_message = ""
+
     def __repr__(self) -> str:
         return f"<PodCertificate {'of no authority' if self._settings is None else self._settings.folder}>"
 
     def require(self) -> None:
-        """Keep the certificate. Raises ``NotReadyError`` while the pod has none."""
+        """Keep the certificate. Raises ``NotReadyError`` while the pod has none, or just gets another one.
+
+        A server that starts refuses a key that does not match its certificate, which it could read between the two.
+        """
         self.keep()
         folder = None if self._settings is None else self._settings.folder
         if folder is not None and not (folder / CERTIFICATE_FILE).exists():
             raise NotReadyError(f"no certificate yet: {folder / CERTIFICATE_FILE} is missing")
+        if self._process is not None and self._now() < self._kill_at_s - ISSUE_S_MAX + WAIT_S:
+            raise NotReadyError("a certificate is being issued")
 
     def keep(self) -> None:
         """Start a process that issues a certificate, if that is due and none runs. Never waits."""
@@ -186,34 +210,57 @@ class PodCertificate:
             return
         self._check_at_s = self._now() + CHECK_S
         digest = settings.digest()
-        if self._is_due(settings, digest):
-            self._issuing_for = digest, settings.issued_ns()
+        if not self._is_due(settings, digest):
+            return
+        self._issuing_for, self._kill_at_s = (digest, settings.issued_ns()), self._now() + ISSUE_S_MAX
+        try:
             self._process = self._start(["gantry_cli", "pod", "certificate", *settings.arguments])
+        except OSError as error:  # the running server must not end because no process can be started
+            self._record_failure(f"cannot start a process: {error.strerror or error}")
 
     def _has_ended(self, settings: IssueSettings) -> bool:
         """Return whether no process issues a certificate, and record what the last one has issued."""
         if self._process is None:
             return True
         if self._process.poll() is None:
+            if self._now() >= self._kill_at_s:
+                self._process.kill()
             return False
         self._process = None
         digest, before_ns = self._issuing_for
-        if settings.issued_ns() != before_ns:
-            self._issued_for = digest
+        if settings.issued_ns() == before_ns:
+            self._record_failure("the process that issues it has failed")
+            return True
+        self._issued_for, self._pause_s, self._last_message = digest, CHECK_S, ""
+        is_complete = not (settings.folder / UNRESOLVED_FILE).exists()
+        self._resolve_s = RESOLVE_AGAIN_S if is_complete else min(2 * self._resolve_s, PAUSE_S_MAX)
         return True
+
+    def _record_failure(self, reason: str) -> None:
+        """Delay the next attempt, and print a new reason. The server keeps the certificate that it has."""
+        if reason != self._last_message:
+            print(f"gantry pod: no certificate issued; trying again: {reason}", file=sys.stderr, flush=True)
+        self._last_message = reason
+        self._check_at_s = self._now() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
     def _is_due(self, settings: IssueSettings, digest: bytes) -> bool:
         issued_ns = settings.issued_ns()
         age_s = self._wall() - issued_ns / 1e9
         if not issued_ns or digest != self._issued_for:
             return True
-        if (settings.folder / UNRESOLVED_FILE).exists() and age_s >= RESOLVE_AGAIN_S:
+        if (settings.folder / UNRESOLVED_FILE).exists() and age_s >= self._resolve_s:
             return True
         return not -CLOCK_ERROR_S <= age_s < RENEW_S
 
 
 def _start_process(words: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(server_command(*words), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno())
+    return subprocess.Popen(
+        server_command(*words),
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr.fileno(),
+        env={**os.environ, "RES_OPTIONS": RESOLVER_OPTIONS},
+    )
 
 
 def _bytes(path: Path) -> bytes:

@@ -156,8 +156,7 @@ def _outer_names(group: BrokerGroup, facts: Facts) -> list[str]:
 def _certificate(group: BrokerGroup, facts: Facts) -> Object:
     """Return the Certificate for all pods of the group, with the names of all of them."""
     certificates, name = group.spec.access.certificates, names.certificate_name(group.metadata.name)
-    hosts = [one for host in _all_hosts(group, facts) for one in host_spellings(host)]
-    found = list(dict.fromkeys([*hosts, *_outer_names(group, facts)]))
+    found = list(dict.fromkeys([*_all_hosts(group, facts), *_outer_names(group, facts)]))
     addresses = [one for one in found if _is_address(one)]
     body = {
         "secretName": name,
@@ -185,10 +184,18 @@ def _is_address(name: str) -> bool:
 
 
 def _all_hosts(group: BrokerGroup, facts: Facts) -> list[str]:
+    """Return the host names of all pods and Services of the group.
+
+    Only those that people write have all spellings, because a chain of certificates is limited to 100 kB.
+    """
     name, namespace = group.metadata.name, group.metadata.namespace
-    found = name_server_hosts(group) if group.spec.name_servers.count else []
+    written = name_server_hosts(group) if group.spec.name_servers.count else []
+    written += proxy_hosts(group) if group.spec.proxy.replicas else []
+    others = []
     for shard in configuration.shard_numbers(group, facts):
-        found += broker_hosts(group, shard)[1:]
+        _, service, *wildcards = broker_hosts(group, shard)
+        written.append(service)
+        others += wildcards
         for member in configuration.member_numbers(group, facts, shard):
-            found.append(f"{names.member_pod(name, shard, member)}.{namespace}.svc")
-    return found + (proxy_hosts(group) if group.spec.proxy.replicas else [])
+            others.append(f"{names.member_pod(name, shard, member)}.{namespace}.svc")
+    return [one for host in written for one in host_spellings(host)] + others

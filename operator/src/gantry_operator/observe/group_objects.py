@@ -98,10 +98,12 @@ class GroupObjects:
         return str(chosen.get(names.POD_NAME_LABEL, ""))
 
     def pods_not_started(self) -> list[Object]:
-        """Return the scheduled broker pods in which the broker's container has never started."""
-        found = self.cache.of_group(PODS, self.key)
-        brokers = (pod for pod in found if labels_of(pod).get(names.COMPONENT_LABEL) == names.BROKER)
-        return [pod for pod in brokers if (pod.get("spec") or {}).get("nodeName") and not pods.has_started(pod)]
+        """Return the scheduled pods of all components in which no container has ever started, native sidecars aside.
+
+        A pod that has ended is not among them.
+        """
+        found = (pod for pod in self.cache.of_group(PODS, self.key) if (pod.get("spec") or {}).get("nodeName"))
+        return [pod for pod in found if not pods.has_started(pod) and not pods.is_final(pod)]
 
     def claim(self, shard: int, member: int) -> Object | None:
         """Return the claim of a member's volume."""

@@ -58,9 +58,15 @@ def process_state_of(pod: Object, machine: Machine) -> ProcessState:
 
 
 def has_started(pod: Object) -> bool:
-    """Return whether the broker's container has ever run in this pod: then that of an earlier pod has ended."""
-    container = container_of(pod)
-    return bool(container.get("containerID") or container.get("restartCount") or container.get("lastState"))
+    """Return whether a container has ever run in this pod, in a broker's pod the broker: then an earlier pod's has
+    ended."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    return any(one.get("containerID") or one.get("restartCount") or one.get("lastState") for one in containers)
+
+
+def is_final(pod: Object) -> bool:
+    """Return whether the pod has ended, and will not run again."""
+    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
 def has_ended(deleted_pod: Object, machine: Machine) -> bool:

@@ -30,11 +30,31 @@ ARCHIVE: Final = f"{VOLUMES}/archive"
 API_SERVER: Final = "k8s://https://kubernetes.default.svc"
 """The address of the API server, as Spark expects it."""
 
+LATER_FIELDS: Final = {"engine.podTemplate.runtimeClassName": ""}
+"""The fields of a spec that were added after pipelines were in use, and their defaults."""
+
 
 def pipeline_document(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
     """Return the configuration document of a pipeline."""
+    return stable_values(pipeline) | {"runtime": pod_settings(pipeline, facts)}
+
+
+def stable_values(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the spec as plain values, which an upgrade of the operator does not change.
+
+    The configuration and the name of an audit's Job follow from them: with a new field in each spec, an upgrade would
+    restart all drivers, which refuse unknown fields with an older image, and would run audits again that are done. So a
+    field that was added later is left out while it has its default.
+    """
     spec: dict[str, Any] = plain_values(pipeline.spec)
-    return spec | {"runtime": pod_settings(pipeline, facts)}
+    for path, default in LATER_FIELDS.items():
+        *parents, name = path.split(".")
+        part = spec
+        for parent in parents:
+            part = part[parent]
+        if part[name] == default:
+            del part[name]
+    return spec
 
 
 def pod_settings(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from gantry_operator.pipelines.naming import (
     selector,
 )
 from gantry_operator.pipelines.pods import driver_template, executor_template
-from gantry_spec.manifest.reading import plain_values
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.parts import EngineMode
 
@@ -60,7 +59,7 @@ def render(pipeline: Pipeline, facts: PipelineFacts) -> tuple[Object, ...]:
 
 def job_name(pipeline: Pipeline) -> str:
     """Return the name of an audit's Job. It changes with the spec, except for ``spec.suspend``."""
-    spec = {name: value for name, value in plain_values(pipeline.spec).items() if name != "suspend"}
+    spec = {name: value for name, value in configuration.stable_values(pipeline).items() if name != "suspend"}
     return f"{pipeline.base}-{hash_of(spec)[:8]}"
 
 

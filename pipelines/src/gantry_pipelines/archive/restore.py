@@ -274,6 +274,13 @@ class _QueueRestore:
                 f"{self._plan.progress}/{self._progress_path} belongs to a restore to {document['to']}, but this one"
                 f" goes to {self._target_name}: use another folder for the progress"
             )
+        end = self._target.end(self._target_queue)
+        if end < document["tail"]:
+            raise RestoreFailed(
+                f"{self._plan.progress}/{self._progress_path} belongs to a restore to another group: it had stored"
+                f" {document['tail']} messages in {self._target_name}, which has {end}; use another folder for the"
+                " progress"
+            )
         return Progress(document["next"], document["tail"])
 
     def _write_progress(self, progress: Progress) -> None:
