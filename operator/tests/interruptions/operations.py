@@ -97,7 +97,8 @@ def create_with_certificates(cluster: ModelCluster) -> IsDone:
         own, public = (cluster.api.found(kind, NAMESPACE, f"{GROUP}-authority") for kind in (SECRETS, CONFIG_MAPS))
         if own is None or public is None:
             return False
-        return base64.b64decode(own["data"]["ca.crt"]).decode() == public["data"]["ca.crt"]
+        certificate: str = public["data"]["ca.crt"]
+        return base64.b64decode(own["data"]["ca.crt"]).decode() == certificate
 
     return lambda: cluster.master(0) == 1 and is_known_alike()
 

@@ -250,14 +250,18 @@ def test_upgrade_of_the_operator_replaces_no_pod() -> None:
     If a pod has to change, so do these hashes. An upgrade of the operator then rolls all groups: the changelog must say
     so.
     """
-    secure = {"access": {"tlsSecret": "certificates", "aclSecret": "accounts"}, "proxy": {"replicas": 1}}
+    plain: dict[str, Any] = {}
+    secure: dict[str, Any] = {
+        "access": {"tlsSecret": "certificates", "aclSecret": "accounts"},
+        "proxy": {"replicas": 1},
+    }
     found = [
         {
             name: one["spec"]["template"]["metadata"]["annotations"]["gantry.dev/template"]
             for kind in WORKLOADS
             for name, one in of_kind(rendered(group(**spec)), kind).items()
         }
-        for spec in ({}, secure)
+        for spec in (plain, secure)
     ]
 
     assert found == [

@@ -103,7 +103,7 @@ def test_upgrade_of_the_operator_restarts_no_pipeline() -> None:
     assert job_name(audit) == "orders-audit-3c874030"
     assert hash_of(pipeline_text(audit, facts(audit))) == "72ca0febe6bcd089"
     assert hash_of(pipeline_text(archive, facts(archive))) == "9f827cb34c4a6220"
-    sandboxed = {"engine": {"podTemplate": {"runtimeClassName": "sandboxed"}}}
+    sandboxed: dict[str, Any] = {"engine": {"podTemplate": {"runtimeClassName": "sandboxed"}}}
     assert job_name(pipeline("LogAudit", **sandboxed)) != job_name(audit), "a value that is set counts"
 
 
