@@ -30,8 +30,14 @@ from edit_world.making import (
 )
 from edit_world.row import ABSENT, Effect, Fields, Row, Shown, Source, spec_part
 
-ISSUED: Final[Fields] = {"access": {"certificates": {"issuer": "CertManager", "issuerRef": {"name": "first"}}}}
-"""A spec with certificates of cert-manager."""
+ISSUED: Final[Fields] = {
+    "access": {
+        "certificates": {"issuer": "CertManager", "issuerRef": {"name": "first"}},
+        "external": {"type": "None"},
+    },
+}
+"""A spec with certificates of cert-manager. External addresses would be names in them, too, and rows that show external
+access have clients without TLS."""
 
 CERT_MANAGER_SECRET: Final = "orders-certificates"
 """The Secret that cert-manager writes for the Certificate of the same name."""
