@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -117,7 +118,7 @@ def main(
 
     \b
     You need Linux and a file system of which 12 % are used and 2 GiB are free. Leave the machine alone meanwhile.
-    Exit code: 0, or 1 if a check has failed; 130 after an interrupt.
+    Exit code: 0, or 1 if a check has failed; 130 after an interrupt or SIGTERM, which stop the group.
     """
     console = Console(width=None if sys.stdout.isatty() else 200)
     try:
@@ -140,7 +141,7 @@ def main(
         def report(text: str) -> None:
             console.print(text, highlight=False, soft_wrap=True)
 
-        asyncio.run(run_soak(plan, group_folder, RecordFile(path), report, leak_environment(leak)))
+        asyncio.run(until_terminated(run_soak(plan, group_folder, RecordFile(path), report, leak_environment(leak))))
         has_passed = analyse(path, console, folder=folder, is_publishing=is_publishing)
         if has_passed and not keep:
             remove_folder(group_folder)
@@ -148,9 +149,16 @@ def main(
             console.print(f"files of the group: {shown_path(group_folder, ROOT)}", highlight=False)
     except BenchmarkFailed as error:
         raise click.ClickException(str(error)) from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(0 if has_passed else 1)
+
+
+async def until_terminated(soak: Coroutine[object, object, object]) -> None:
+    """Run the soak until it ends or SIGTERM comes, after which it stops the group like after an interrupt."""
+    task = asyncio.ensure_future(soak)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
 
 
 def remove_folder(folder: Path) -> None:

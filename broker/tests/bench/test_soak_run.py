@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from gantry_bench.processes import ROOT
 from gantry_soak.bounds import Judged, judge
 from gantry_soak.names import QUEUES
 from gantry_soak.records import RecordFile, Run, read_run
@@ -67,6 +71,37 @@ def test_retention_need_not_wait_for_broadcast_consumers(tmp_path: Path) -> None
     [path] = (tmp_path / "group").glob("**/master-0/config/consumerOffset.json")
     committed = json.loads(path.read_text())["offsetTable"]["soak-broadcast@soak-broadcast-offsets-readers"]
     assert len(committed) == QUEUES and all(int(offset) > 0 for offset in committed.values())
+
+
+@pytest.mark.verify
+def test_terminated_soak_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Its group would go on, and disturb the next measurement."""
+    group, samples = tmp_path / "group", tmp_path / "samples.jsonl"
+    group.mkdir()
+    words = [
+        "--minutes",
+        "3",
+        "--feature",
+        "normal",
+        "--fault",
+        "none",
+        "--data",
+        str(group),
+        "--samples",
+        str(samples),
+    ]
+    process = subprocess.Popen([sys.executable, str(ROOT / "bench" / "soak.py"), *words], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not samples.exists() or samples.read_bytes().count(b"\n") < 2:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.2)
+        process.terminate()
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [one for one in commands if str(group).encode() in one]
 
 
 @pytest.mark.verify
