@@ -76,8 +76,8 @@ OPERATOR: Final = (
     Fault(
         "volumes deleted with their shard",
         "operator/src/gantry_operator/execute/pruner.py",
-        "SHARD_KINDS: Final = (SERVICES, CONFIG_MAPS,",
-        "SHARD_KINDS: Final = (CLAIMS, SERVICES, CONFIG_MAPS,",
+        "    *(*ROUTE_KINDS, SERVICES, CONFIG_MAPS, BUDGETS,",
+        '    *(Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"), SERVICES, CONFIG_MAPS, BUDGETS,',
         "The operator never deletes a PersistentVolumeClaim.",
     ),
     Fault(

@@ -33,6 +33,9 @@ POP_CLIENTS = (versions.PREVIOUS, versions.PEER)
 REFERENCE = "reference"
 BUILD_SECONDS_MAX = 600
 TARGET = INTEROP / "target"
+LOCK = INTEROP / ".build.lock"
+"""The lock of a build. It is not in ``TARGET``, which Maven's `clean` deletes: the next process would lock a new file,
+and two would build at once."""
 
 OPENED_MODULES = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -66,13 +69,13 @@ def build() -> bool:
     """Compile everything unless it is up to date; return whether Maven was called."""
     maven = find_program("mvn", "install Maven (package `maven`)")
     find_program("javac", "install a Java 17 development kit (package `openjdk-17-jdk-headless`)")
-    TARGET.mkdir(exist_ok=True)
     stamp = TARGET / "built.sha256"
-    with (TARGET / "build.lock").open("w") as lock:
+    with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = sources_digest()
         if stamp.exists() and stamp.read_text() == wanted and all(_has_class_path(m) for m in _modules()):
             return False
+        TARGET.mkdir(exist_ok=True)
         stamp.unlink(missing_ok=True)
         with tempfile.TemporaryFile() as output:  # not in TARGET, which `clean` deletes
             done = subprocess.run(

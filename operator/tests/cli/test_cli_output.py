@@ -34,6 +34,8 @@ COMMANDS_WITHOUT_DOCUMENTS = {
     "gantry pod broker": "is the first process of a container",
     "gantry pod nameserver": "is the first process of a container",
     "gantry pod sidecar": "is the first process of a container",
+    "gantry pod proxy": "is the first process of a container",
+    "gantry pod certificate": "writes files, and is run by the first process of a container",
     "gantry pod ask": "the former name of `gantry pod get`",
     "gantry pod get": "prints the response of a sidecar, which is a document",
     "kubectl gantry bundle": "writes a file",
