@@ -137,7 +137,8 @@ def test_lost_group_is_restored_from_its_archive_in_an_object_store(
                 "sidecars": ",".join(lost.sidecar_urls[:1]),
                 "archive.cores": "1",
             }
-            assert Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100)).run_process() == 0
+            query = Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100), environment=KEYS)
+            assert query.run_process() == 0
         with group(tmp_path / "second") as new:
             runtime = {"nameServers": [new.name_server], "destination": destination}
             restore = {"intoNewGroup": True, "progress": str(tmp_path / "progress")}

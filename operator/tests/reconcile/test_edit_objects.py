@@ -23,7 +23,7 @@ from kubernetes.client import ApiClient, Configuration
 from objects_scene import facts
 from operator_world.cluster import ModelClock
 
-from gantry_operator.api import GROUPS, ROUTE_KINDS, Object, ObjectRef, ref_of
+from gantry_operator.api import CERTIFICATES, GROUPS, ROUTE_KINDS, Object, ObjectRef, ref_of
 from gantry_operator.cache import Cache
 from gantry_operator.execute.pruner import PRUNED_KINDS, Pruner
 from gantry_operator.group_reconciler import GroupContext
@@ -51,8 +51,8 @@ CREATING_OR_DELETING = [
 """The edits that create or delete objects: the names of these begin with + or - in the table of edits."""
 
 REVERTIBLE = [row for row in CREATING_OR_DELETING if row.path not in ONLY_ADDED]
-SERVED_KINDS = [kind for kind in PRUNED_KINDS if kind not in ROUTE_KINDS]
-"""The kinds of pruned objects that this server has. The Gateway API is in `test_gateway_api_server`."""
+SERVED_KINDS = [kind for kind in PRUNED_KINDS if kind not in (*ROUTE_KINDS, CERTIFICATES)]
+"""The kinds of pruned objects that this server has: it has neither the Gateway API nor cert-manager."""
 
 ROUNDS_COUNT = 4
 """The rounds of the operator after an edit."""
