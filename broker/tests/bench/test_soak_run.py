@@ -75,7 +75,7 @@ def test_retention_need_not_wait_for_broadcast_consumers(tmp_path: Path) -> None
 
 @pytest.mark.verify
 def test_terminated_soak_leaves_no_process_behind(tmp_path: Path) -> None:
-    """Its group would go on, and disturb the next measurement."""
+    """Its group would keep running, and disturb the next measurement."""
     group, samples = tmp_path / "group", tmp_path / "samples.jsonl"
     group.mkdir()
     words = [
