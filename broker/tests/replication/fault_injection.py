@@ -213,9 +213,10 @@ class FaultInjector:
         # The slave may have a copy of every message that is in flight now. Later ones it cannot have.
         await self.send_some_if_possible(extra_messages=self._load.in_flight)
         await old.kill()
-        self._group.network.heal()
         slave.is_cut_off = False
         await self.fail_over()
+        # Not before: the kernel still has what the killed master had sent, and would deliver it to the slave.
+        self._group.network.heal()
         await self.send_some_if_possible()
         await self.restart_and_follow(old)
 
