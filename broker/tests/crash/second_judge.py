@@ -4,8 +4,11 @@
 
 Each start that serves is a term of the only broker, with the number of the start as its epoch. It begins after the last
 message that the start has found, so in a cell that may lose the end of the log, the term may have cut it there. In all
-others the log of a term begins with everything that any reply acknowledged or showed. A send without a reply that was
-not stored after a start counts as refused from then on, because it must never return.
+others the log of a term begins with everything that any reply acknowledged or showed.
+
+A send without a reply that was not stored after a start must never return, so it counts as refused from then on. In a
+cell that may lose the end of the log it counts as open instead: it may have been appended, and lost with the messages
+after it, of which some may have been acknowledged. There only the crash checker sees a message that returns.
 """
 
 import time
@@ -97,7 +100,7 @@ class JobRecording:
         ``own`` are the faults that the crash checker found in the last readback; Porcupine must agree with it, too.
         """
         mode = Mode(Loss.SUFFIX if may_lose_tail else Loss.NOTHING, shows_acknowledged, keeps_shown=True)
-        recording = Recording(self._events(), self._end(), mode)
+        recording = Recording(self._events(are_gone_open=may_lose_tail), self._end(), mode)
         with path.open("wb") as file:
             write_recording(file, recording)
         judgement = judge(path, recording, find_porcupine())
@@ -110,7 +113,7 @@ class JobRecording:
 
     # -- the events ----------------------------------------------------------------------------------------------------
 
-    def _events(self) -> Events:
+    def _events(self, *, are_gone_open: bool) -> Events:
         events = Events()
         for term in self._terms:
             events.add(term)
@@ -120,7 +123,7 @@ class JobRecording:
                 queue=EventQueue(sent.topic, sent.queue_id), digest=sent.body_digest, at=sent.sent_ns,
             ))  # fmt: skip
             answer = self._answer(sent)
-            if answer is not None:
+            if answer is not None and (sent.answered_ns or not are_gone_open):
                 events.add(answer)
         for client, read in self._reads:
             for event in self._read_events(client, read):

@@ -102,6 +102,19 @@ def test_lost_end_of_the_log_is_legal_only_with_an_anonymous_buffer(tmp_path: Pa
 
 
 @pytest.mark.needs_porcupine
+def test_message_after_one_without_a_reply_may_be_lost_with_it(tmp_path: Path) -> None:
+    """A kill between two replies: the later message is acknowledged, the earlier one is not, and both are lost."""
+    job = SmallJob()
+    job.send(2, is_acked=False)
+    job.send(3)
+    job.restart(lost=2)
+    job.send(4)
+    job.restart()
+
+    assert is_linearizable(job, tmp_path, may_lose_tail=True)
+
+
+@pytest.mark.needs_porcupine
 def test_message_that_was_shown_may_not_be_lost(tmp_path: Path) -> None:
     """Even with an anonymous buffer. The crash checker compares that elsewhere; its faults are passed to the judges."""
     job = SmallJob()
