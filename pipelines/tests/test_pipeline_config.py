@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gantry_pipelines.__main__ import main
+from gantry_pipelines.archive import settings as archive_settings
 from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.restore_job import RestoreJob, RestoreSpec
 from gantry_pipelines.config import PipelineConfig, config_of, read_config
@@ -25,7 +26,7 @@ from gantry_pipelines.source_options import (
 )
 from gantry_spec.manifest.reading import plain_values
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS, ArchiveSpec, AuditSpec, PipelineKind
-from gantry_spec.pipelines.parts import EngineMode
+from gantry_spec.pipelines.parts import EngineMode, TableFormat
 from pyspark_rocketmq.options import CONNECTION_OPTIONS, READ_OPTIONS
 
 RESOURCE = """
@@ -311,6 +312,34 @@ def test_memory_and_executors_follow_the_fields() -> None:
     assert "spark.executor.memory" not in spark_conf(read("engine: {cores: 2}"), {})
     with pytest.raises(ConfigError, match=r"engine\.mode: kubernetes runs only in a pod"):
         spark_conf(read(own), {})
+
+
+LOCAL = "runtime.nameServers=[127.0.0.1:9876]"
+
+
+def test_table_option_selects_the_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--table` is the same as the field, and the job `tables` needs one of them."""
+    words = ["tables", "--check", "--set", "runtime.destination=/archive"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--table", "iceberg", "--table", "delta"])
+    assert ended.value.code == 0
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == EXIT_CONFIG
+    assert "tables.formats: missing; set it to [iceberg], [delta] or both, or use --table" in capsys.readouterr().err
+
+    parameters = ArchiveJob().parse(
+        read("", LOCAL, "runtime.destination=/archive", "runtime.once=true", "tables.formats=[delta, delta]")
+    )
+    assert parameters.tables.formats == (TableFormat.DELTA,)
+
+
+def test_tables_without_their_package_are_refused_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The problem names the extra that installs it."""
+    monkeypatch.setattr(archive_settings, "find_spec", lambda _: None)
+    words = re.escape("tables.formats: needs the package deltalake, which is not installed: pip install 'gantry-mq[tab")
+    with pytest.raises(ConfigError, match=words):
+        ArchiveJob().parse(read("", LOCAL, "runtime.destination=/archive", "tables.formats=[delta]"))
 
 
 RESERVED_SETTING = (

@@ -120,6 +120,7 @@ def tree(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path / name)
     for name in (
         "requirements/spark.txt",
+        "requirements/tables.txt",
         "requirements/build.txt",
         "requirements/sbom.txt",
         "broker/src/gantry_wire/__init__.py",

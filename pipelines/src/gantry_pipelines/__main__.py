@@ -28,6 +28,7 @@ from gantry_pipelines.reporting import Output, OutputFormat, Reporter
 from gantry_pipelines.status_page import STATUS_PORT, serve_status_page
 from gantry_pipelines.stop_request import StopRequest
 from gantry_remoting.addresses import ANYWHERE, join_address, split_address
+from gantry_spec.pipelines.parts import TableFormat
 from pyspark_rocketmq.errors import DataLost, InvalidOption, LogForked, NoReplica, RocketMQSourceError
 
 SOURCE_EXIT_CODES: Final[dict[type[RocketMQSourceError], int]] = {
@@ -48,6 +49,7 @@ examples:
   gantry pipeline archive --set runtime.destination=/data/archive      all topics of `gantry up`
   gantry pipeline archive --conf orders.yaml --once                 archive the present messages and exit
   gantry pipeline audit --conf audit.yaml                           exit with 1 if replicas differ
+  gantry pipeline archive --table iceberg --set runtime.destination=/data/archive
   gantry pipeline verify --set runtime.destination=/data/archive       prove that nothing is missing
 
 exit codes: 0 done, 1 failed or found differences, 2 invalid configuration, 3 topic, archive or group not found,
@@ -92,6 +94,10 @@ def build_parser() -> argparse.ArgumentParser:
     argument_parser.add_argument(
         "--once", action="store_true", help="Process the present messages and exit, regardless of `schedule`."
     )
+    argument_parser.add_argument(
+        "--table", choices=[one.value for one in TableFormat], action="append", default=[],
+        help="Publish the archive as tables of this format; repeatable. The same as `--set tables.formats=[FORMAT]`.",
+    )  # fmt: skip
     argument_parser.add_argument(
         "-O", "--output", choices=["text", "json"], default="text", help="Print text, or JSON lines.  [text]"
     )
@@ -211,6 +217,8 @@ def _settings(options: argparse.Namespace) -> list[str]:
     settings = list(options.set)
     if options.once:
         settings.append("runtime.once=true")
+    if options.table:
+        settings.append(f"tables.formats=[{', '.join(options.table)}]")
     return settings
 
 

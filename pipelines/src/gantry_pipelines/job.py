@@ -73,6 +73,12 @@ JOBS: Final[dict[str, JobEntry]] = {
     "compact": JobEntry(
         "gantry_pipelines.archive.compact_job", "CompactJob", ARCHIVE.name, "Merge the files of closed days."
     ),
+    "tables": JobEntry(
+        "gantry_pipelines.archive.tables.tables_job",
+        "TablesJob",
+        ARCHIVE.name,
+        "Publish an archive as Iceberg or Delta tables.",
+    ),
     "migrate-check": JobEntry(
         "gantry_pipelines.migrate_check.job",
         "MigrateCheckJob",

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +27,17 @@ from gantry_pipelines.archive.grid import align_to_grid, split_on_grid
 from gantry_pipelines.archive.layout import day_end_ms
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.object_storage import storage_of
+from gantry_pipelines.archive.settings import TableParameters
 from gantry_pipelines.archive.storage import Folder, Storage
+from gantry_pipelines.archive.tables import publication
+from gantry_pipelines.archive.tables.model import TableRoot
+from gantry_pipelines.archive.tables.publication import TablePublisher
 from gantry_pipelines.archive.writer import ArchiveWriter
 from pyspark_rocketmq.model import QueueId, QueueRange
 from pyspark_rocketmq.planning import limit_rows
 
 GRID_ROWS: Final = 100
+NO_TABLES: Final = TableParameters()
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["spark_kit.toy_run"])
 DEADLINE_S: Final = 120
@@ -55,6 +61,10 @@ class ToyRun:
     """The age in days from which days are deleted; None: none are."""
     now_ms: int = 0
     """The time for compaction and expiry, in milliseconds since 1970."""
+    tables: TableParameters = NO_TABLES
+    """The tables to which each change of the manifest is published."""
+    kill_after_s: float = 0.0
+    """When the process is killed by SIGALRM, in seconds after the archive was opened; 0: not by time."""
     destination: str = ""
     """Address of the archive in an object store; empty: the archive is in `root`. The checkpoint is beside `root`."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +97,11 @@ def run_toy(toy_run: ToyRun) -> None:
     os.environ.update(toy_run.environment)
     storage = storage_of(toy_run.destination or toy_run.root)
     with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), acquire_lock(storage, toy_run.takeover_s)) as writer:
+        if toy_run.kill_after_s:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends the process at once, as with SIGKILL
+            signal.setitimer(signal.ITIMER_REAL, toy_run.kill_after_s)
+        tables = TablePublisher(writer, toy_run.tables)
+        list(tables.publish())
         number = 0
         starts = dict.fromkeys(toy_run.log.ends, 0) | writer.manifest.ends() if not any(checkpoint.iterdir()) else {}
         while True:
@@ -99,12 +114,15 @@ def run_toy(toy_run: ToyRun) -> None:
             starts, ends = (_from_json(one) for one in json.loads(planned.read_text()))
             if not done.exists():
                 _batch(toy_run, writer, number, starts, ends)
+                list(tables.publish())
                 done.touch()
             starts, number = ends, number + 1
         if toy_run.is_compacting:
-            list(compact(writer, CompactionRules(1 << 30, 0), Packing(), toy_run.now_ms))
+            for _ in compact(writer, CompactionRules(1 << 30, 0), Packing(), toy_run.now_ms):
+                list(tables.publish())
         if toy_run.expire_days is not None:
-            list(expire(writer, toy_run.expire_days, toy_run.now_ms))
+            list(expire(writer, toy_run.expire_days, toy_run.now_ms, lambda: list(tables.publish())))
+        tables.sweep(int(time.time() * 1000))
 
 
 def acquire_lock(storage: Storage, takeover_s: float) -> lock.WriterLock:
@@ -214,10 +232,29 @@ def _replace(owner: type, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
+def without_links() -> None:
+    """Tables name the files in `data`."""
+    _replace(TablePublisher, "_link", lambda *_: None)
+    setattr(  # noqa: B010 - it is a function for types
+        publication, "root_of", lambda storage, topic: TableRoot(topic, f"{storage}/data/topic={topic}")
+    )
+
+
+def without_difference() -> None:
+    """A publisher does not read the tables, and adds everything that it has not published itself."""
+
+    def difference(known: Any, wanted: Any, properties: Any, usual: Any = publication.difference) -> Any:
+        return usual(frozenset(), wanted, properties)
+
+    setattr(publication, "difference", difference)  # noqa: B010 - it is a function for types
+
+
 GUARDS: Final = {
     # The functions that remove a guard, by its name.
     "staging": without_staging,
     "publishing": without_publishing,
     "completing": without_completing,
     "exchange": without_atomic_exchange,
+    "links": without_links,
+    "difference": without_difference,
 }

@@ -20,6 +20,7 @@ from gantry_spec.pipelines.parts import (
     PipelineSpec,
     Retention,
     Start,
+    Tables,
 )
 
 
@@ -55,6 +56,9 @@ class ArchiveSpec(PipelineSpec, frozen=True):
 
     retention: Retention = Retention()
     """How long archived messages are kept."""
+
+    tables: Tables = Tables()
+    """The Iceberg and Delta tables over the files of the archive."""
 
 
 @final

@@ -80,6 +80,21 @@ class AuditCheck(StrEnum):
     ARCHIVE = "archive"
 
 
+class TableFormat(StrEnum):
+    """A format of tables to which an archive is published."""
+
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+
+
+class CatalogKind(StrEnum):
+    """The kind of an Iceberg catalog."""
+
+    FOLDER = "folder"
+    SQL = "sql"
+    REST = "rest"
+
+
 class Column(StrEnum):
     """A column that an archive keeps of a message in addition to its id, queue, offset and times."""
 
@@ -291,3 +306,32 @@ class Retention(Part, frozen=True):
 
     days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
     """The number of days that are kept; older ones are deleted. 0: nothing is deleted."""
+
+
+@final
+class Catalog(Part, frozen=True):
+    """The catalog of the Iceberg tables."""
+
+    kind: CatalogKind = CatalogKind.FOLDER
+    """`folder`: the metadata is beside the files, and needs no server. `sql`: a database. `rest`: a server of Iceberg's
+    REST protocol."""
+
+    namespace: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=r"^[a-zA-Z0-9_]+$")] = "gantry"
+    """The namespace of the tables."""
+
+    properties: Annotated[dict[str, str], msgspec.Meta(max_length=50)] = msgspec.field(default_factory=dict)
+    """The properties of the catalog, as PyIceberg names them, such as `uri`. Without secrets."""
+
+
+@final
+class Tables(Part, frozen=True):
+    """The tables to which an archive is published."""
+
+    formats: Annotated[list[TableFormat], msgspec.Meta(max_length=2)] = msgspec.field(default_factory=list)
+    """The formats of the tables; each topic has one table in each. Empty: no tables."""
+
+    catalog: Catalog = Catalog()
+    """The catalog of the Iceberg tables."""
+
+    snapshot_age: Duration = Duration(24 * 3_600_000)
+    """How long old snapshots, and files that only they have, stay readable."""

@@ -9,10 +9,11 @@ from gantry_pipelines.archive.compaction import CompactedDay, compact
 from gantry_pipelines.archive.job_errors import map_archive_errors
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, parse_archive_parameters
+from gantry_pipelines.archive.tables.reported_publication import ReportedPublication
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import Job
-from gantry_pipelines.outcome import EXIT_INTERRUPTED, Outcome
+from gantry_pipelines.outcome import EXIT_FAILED, EXIT_INTERRUPTED, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 
@@ -32,14 +33,21 @@ class CompactJob(Job[ArchiveSpec, ArchiveParameters]):
         """Compact all due days; after a stop request the run ends with the current day."""
         merged: list[CompactedDay] = []
         with map_archive_errors(settings.destination), ArchiveWriter.open(storage_of(settings.destination)) as writer:
+            tables = ReportedPublication(writer, settings.tables, reporter)
+            tables.publish()
             for day in compact(writer, settings.rules, settings.packing, int(time.time() * 1000)):
                 merged.append(day)
                 reporter.report_step(str(day))
+                tables.publish()
                 reporter.report_progress(files=sum(one.files_after for one in merged))
                 if reporter.stop.is_requested:
                     return Outcome(EXIT_INTERRUPTED, "Interrupted", "stopped after the current day")
+            tables.sweep(int(time.time() * 1000))
         before, after = sum(one.files_before for one in merged), sum(one.files_after for one in merged)
         text = (
             f"compacted {before} files to {after}, in {len(merged)} days" if merged else "no day is due for compaction"
         )
-        return Outcome(text=text, files=after, bytes=sum(one.bytes_after for one in merged))
+        size = sum(one.bytes_after for one in merged)
+        if tables.failure is not None:
+            return Outcome(EXIT_FAILED, "TablesBehind", f"{text}; {tables.failure}", files=after, bytes=size)
+        return Outcome(text=text, files=after, bytes=size)

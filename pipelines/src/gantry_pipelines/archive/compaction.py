@@ -17,7 +17,7 @@ finds the end of the archive. Then the files are deleted; after a kill the next 
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -179,18 +179,25 @@ def _merge(
     return ArchivedFile(place, rows, size, checksum, first, last, RangeKind.DATA)
 
 
-def expire(writer: ArchiveWriter, days: int, now_ms: int) -> Iterator[tuple[str, str, int]]:
-    """Delete days that ended more than `days` days ago; yields topic, day and number of files of each."""
+def expire(
+    writer: ArchiveWriter, days: int, now_ms: int, before_deletion: Callable[[], object] = lambda: None
+) -> Iterator[tuple[str, str, int]]:
+    """Delete days that ended more than `days` days ago; yields topic, day and number of files of each.
+
+    `before_deletion` is called for each day when the manifest has no more of its files, and they still exist.
+    """
     found: dict[tuple[str, str], list[ArchivedFile]] = {}
     for file in writer.manifest.data():
         if now_ms >= day_end_ms(file.place.day, writer.format.time_zone) + days * DAY_MS:
             found.setdefault((file.range.queue.topic, file.place.day), []).append(file)
     for (topic, day), files in sorted(found.items()):
-        _expire_day(writer, topic, day, files)
+        _expire_day(writer, topic, day, files, before_deletion)
         yield topic, day, len(files)
 
 
-def _expire_day(writer: ArchiveWriter, topic: str, day: str, files: list[ArchivedFile]) -> None:
+def _expire_day(
+    writer: ArchiveWriter, topic: str, day: str, files: list[ArchivedFile], before_deletion: Callable[[], object]
+) -> None:
     """Replace a day's records with one of expired ranges, then delete its files.
 
     The new record also has the ranges that expired before, so that a topic has only one record of expired ranges.
@@ -211,6 +218,7 @@ def _expire_day(writer: ArchiveWriter, topic: str, day: str, files: list[Archive
             replaced.append(record.name)
     writer.add_record(Record(name, tuple(merge_ranges(expired_files, RangeKind.EXPIRED)), tuple(replaced)))
     crash_points.hit(crash_points.MID_EXPIRY)
+    before_deletion()
     for file in files:
         writer.storage.remove(file.place.path)
     writer.delete_replaced_records()

@@ -36,6 +36,12 @@ AFTER_EXCHANGE: Final = "after-exchange"
 MID_EXPIRY: Final = "mid-expiry"
 """An expired day is marked in the manifest, and its files are not yet deleted."""
 
+BEFORE_TABLE: Final = "before-table"
+"""The files of a table are linked, and the snapshot that names them is not committed."""
+
+AFTER_TABLE: Final = "after-table"
+"""A snapshot of one table is committed; those of the other tables are not."""
+
 ALL: Final = (
     MID_DATA,
     AFTER_DATA,
@@ -47,6 +53,8 @@ ALL: Final = (
     AFTER_MERGE,
     AFTER_EXCHANGE,
     MID_EXPIRY,
+    BEFORE_TABLE,
+    AFTER_TABLE,
 )
 
 

@@ -28,11 +28,12 @@ from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, file_of
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, parse_run_parameters
 from gantry_pipelines.archive.source import ArchiveSource, sort_file_rows
+from gantry_pipelines.archive.tables.reported_publication import ReportedPublication
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import Job
-from gantry_pipelines.outcome import EXIT_DONE, EXIT_INTERRUPTED, Outcome, QueueProgress
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Outcome, QueueProgress
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import NoJava, spark_session
 from gantry_spec.pipelines.kinds import ArchiveSpec
@@ -101,12 +102,14 @@ class ArchiveRun:
         self._batch_committed: Final = threading.Event()
         self._last_maintenance_s = time.monotonic()
         self._can_compact = True
+        self._tables: Final = ReportedPublication(writer, settings.tables, reporter)
 
     def run(self) -> Outcome:
         """Run the query to its end, then compact and expire."""
         settings, reporter = self._settings, self._reporter
         if self._writer.missing:
             reporter.warn("FilesMissing", f"{len(self._writer.missing)} archive files are missing")
+        self._publish_tables()
         try:
             session = spark_session("gantry-archive", cores=settings.cores, conf=settings.spark_conf)
         except NoJava as error:
@@ -175,6 +178,7 @@ class ArchiveRun:
         try:
             with map_archive_errors(self._settings.destination):
                 self._new_files += self._writer.commit(str(self._query.id), batch_id, files)
+            self._publish_tables()
             self._report_progress(batch_id)
             if self._settings.is_continuous and time.monotonic() - self._last_maintenance_s >= MAINTENANCE_INTERVAL_S:
                 self._run_maintenance(limit=1)
@@ -198,6 +202,7 @@ class ArchiveRun:
             try:
                 for merged in compact(self._writer, self._settings.rules, self._settings.packing, now_ms):
                     self._reporter.report_step(str(merged))
+                    self._tables.publish()
                     done += 1
                     if limit is not None and done >= limit:
                         return
@@ -205,8 +210,13 @@ class ArchiveRun:
                 self._can_compact = False
                 self._reporter.warn("CannotCompact", str(error))
         if self._settings.retention_days:
-            for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms):
+            for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms, self._tables.publish):
                 self._reporter.report_step(f"{topic} {day}: deleted {count} expired files")
+        self._tables.sweep(now_ms)
+
+    def _publish_tables(self) -> None:
+        with map_archive_errors(self._settings.destination):
+            self._tables.publish()
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -248,10 +258,13 @@ class ArchiveRun:
         }
         lags = [max(0, end - ends.get(queue, 0)) for queue, end in latest.items()]
         is_stopped = self._reporter.stop.is_requested and not self._settings.is_continuous
+        exit_code, reason = (EXIT_INTERRUPTED, "Interrupted") if is_stopped else (EXIT_DONE, "Done")
+        if self._tables.failure is not None and not is_stopped:
+            exit_code, reason = EXIT_FAILED, "TablesBehind"
         return Outcome(
-            EXIT_INTERRUPTED if is_stopped else EXIT_DONE,
-            "Interrupted" if is_stopped else "Done",
-            build_summary(totals, facts, lags),
+            exit_code,
+            reason,
+            "\n".join([build_summary(totals, facts, lags), *self._tables.summary()]),
             **totals,
             checkpoint=self._settings.checkpoint,
             queues=queues,

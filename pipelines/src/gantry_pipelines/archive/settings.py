@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from gantry_pipelines.archive.compaction import CompactionRules
 from gantry_pipelines.archive.errors import ArchiveError
@@ -16,7 +18,35 @@ from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
 from gantry_spec.pipelines.kinds import ArchiveSpec
-from gantry_spec.pipelines.parts import Compression, OnDataLoss
+from gantry_spec.pipelines.parts import CatalogKind, Compression, OnDataLoss, TableFormat, Tables
+
+SNAPSHOT_AGE_MS: Final = 24 * 3_600_000
+"""The default of the time for which old snapshots, and the files that only they have, stay readable."""
+
+TABLE_PACKAGES: Final = {TableFormat.ICEBERG: "pyiceberg", TableFormat.DELTA: "deltalake"}
+"""The package of each format of tables, which the extra `tables` installs."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CatalogParameters:
+    """Where the Iceberg tables of an archive are registered."""
+
+    kind: CatalogKind = CatalogKind.FOLDER
+    namespace: str = "gantry"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The properties of the catalog, as PyIceberg names them."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TableParameters:
+    """The tables to which an archive is published."""
+
+    formats: tuple[TableFormat, ...] = ()
+    """None: the archive has no tables."""
+    catalog: CatalogParameters = field(default_factory=CatalogParameters)
+    snapshot_age_ms: int = SNAPSHOT_AGE_MS
 
 
 @final
@@ -31,6 +61,7 @@ class ArchiveParameters:
     rules: CompactionRules = field(default_factory=CompactionRules)
     retention_days: int = 0
     """Days after which a day's files are deleted; 0: never."""
+    tables: TableParameters = field(default_factory=TableParameters)
     options: dict[str, str] = field(default_factory=dict)
     """Options of the archive's data source."""
     checkpoint: str = ""
@@ -61,6 +92,7 @@ def parse_archive_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchivePara
         packing=packing_of(layout.compression),
         rules=CompactionRules(int(layout.target_file_size), int(layout.compact_after)),
         retention_days=config.spec.retention.days,
+        tables=table_parameters_of(config.spec.tables),
     )
 
 
@@ -88,6 +120,7 @@ def parse_run_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParamete
         base.packing,
         base.rules,
         base.retention_days,
+        base.tables,
         options=options,
         checkpoint=config.runtime.checkpoint or default_checkpoint(base.destination),
         is_continuous=config.is_continuous,
@@ -95,6 +128,17 @@ def parse_run_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParamete
         cores=config.spec.engine.cores or None,
         spark_conf=spark_conf(config),
     )
+
+
+def table_parameters_of(tables: Tables) -> TableParameters:
+    """Return the parameters of the tables to which an archive is published. Raises ConfigError."""
+    missing = [name for one in tables.formats if find_spec(name := TABLE_PACKAGES[one]) is None]
+    if missing:
+        raise ConfigError([
+            f"tables.formats: needs the package {missing[0]}, which is not installed: pip install 'gantry-mq[tables]'"
+        ])  # fmt: skip
+    catalog = CatalogParameters(tables.catalog.kind, tables.catalog.namespace, tables.catalog.properties)
+    return TableParameters(tuple(dict.fromkeys(tables.formats)), catalog, int(tables.snapshot_age))
 
 
 def packing_of(compression: Compression) -> Packing:

@@ -1,0 +1,101 @@
+"""What a table of an archive is: a list of the archive's own Parquet files, which changes in atomic steps.
+
+A topic has one table in each format. All its data files are below one folder, its root, in folders `day=DATE`; the
+table's metadata is beside them. Nothing is copied: a publication only changes the list.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol, final
+
+from gantry_pipelines.archive.layout import Place
+
+DAY_COLUMN: Final = "day"
+"""The column by which tables are partitioned: the date of the store time, in the archive's time zone. It is not in the
+files, since each file has only one."""
+
+
+class TableError(Exception):
+    """The root of all errors of tables."""
+
+
+@final
+class ForeignFiles(TableError):
+    """The table has files that this archive did not write: remove them from the table, or publish to another one."""
+
+
+@final
+class OtherTable(TableError):
+    """The table has other columns or partitions than the archive: drop it, and publish it again."""
+
+
+@final
+class EscapedAddress(TableError):
+    """The address of a table has a percent-encoded character, which readers of Delta decode once too often: exclude
+    the topic, or publish it to Iceberg only."""
+
+
+@final
+class TableUnavailable(TableError):
+    """The catalog or storage of a table does not answer, or refuses the change: the next publication tries again."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TableRoot:
+    """The folder of a topic's data files, as readers address it."""
+
+    topic: str
+    address: str
+    """An absolute path, or `s3://bucket/prefix`; without a slash at the end."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of an object store: the query of the archive's destination, such as `endpoint_override`, `scheme`, `region`."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file of a table."""
+
+    place: Place
+    rows: int
+    size_bytes: int
+    first_time_us: int
+    last_time_us: int
+    """The smallest (`first_time_us`) and largest store time, in microseconds since 1970."""
+
+    @property
+    def path(self) -> str:
+        """The path relative to the table's root."""
+        return f"day={self.place.day}/{self.place.name}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """The difference between two states of a table, which becomes one snapshot (Iceberg) or version (Delta)."""
+
+    add: tuple[TableFile, ...]
+    remove: frozenset[str]
+    """Paths relative to the root."""
+    properties: Mapping[str, str]
+    """What the snapshot says about itself: `gantry.archive`, `gantry.ranges`, `gantry.ends`."""
+
+
+class TopicTable(Protocol):
+    """A table of one topic in one format. One process changes it at a time: the writer of the archive."""
+
+    def paths(self) -> frozenset[str]:
+        """Return the paths of the newest state's files, relative to the root. Raises ForeignFiles."""
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the properties of the newest state's snapshot that begin with `gantry.`; none before the first."""
+
+    def commit(self, change: TableChange) -> None:
+        """Add and remove files in one atomic step: readers see the table before it or after it."""
+
+    def expire(self, before_ms: int) -> None:
+        """Forget snapshots that were replaced before this time, and delete their metadata."""
+
+    def drop(self) -> None:
+        """Delete the table's metadata, and no data file."""

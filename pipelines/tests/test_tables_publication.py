@@ -1,0 +1,348 @@
+"""The publication of an archive to tables: it makes each table what the manifest says, in one step, also after kills.
+
+The tables are in memory here; those of Iceberg and Delta have tests of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import final
+
+import pytest
+from spark_kit.toy_archive import archive_new_messages
+from spark_kit.toy_log import HOUR_US, ToyLog
+from spark_kit.toy_run import GRID_ROWS, days_later_ms
+
+from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
+from gantry_pipelines.archive.file_writing import Packing
+from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.object_storage import ObjectStorage
+from gantry_pipelines.archive.settings import TableParameters
+from gantry_pipelines.archive.storage import Folder
+from gantry_pipelines.archive.tables import reported_publication
+from gantry_pipelines.archive.tables.model import TableChange, TableError, TableFile, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.publication import TablePublisher, files_by_topic, root_of
+from gantry_pipelines.archive.tables.reported_publication import ReportedPublication
+from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.archive.writer import ArchiveWriter
+from gantry_pipelines.reporting import Reporter
+from gantry_spec.pipelines.parts import TableFormat
+from pyspark_rocketmq.model import QueueId
+
+ORDERS = QueueId("orders", "broker-a", 0)
+BILLS = QueueId("%RETRY%bills", "broker-b", 1)
+LOG = ToyLog({ORDERS: 250, BILLS: 30}, step_us=HOUR_US // 20)
+LATER_MS = days_later_ms("2026-11-23", 3)
+DELTA = TableParameters((TableFormat.DELTA,), snapshot_age_ms=1000)
+
+
+@final
+class MemoryTable:
+    """A table that only lists files. A commit can be lost, or its answer."""
+
+    def __init__(self, root: TableRoot) -> None:
+        self.root = root
+        self.files: dict[str, TableFile] = {}
+        self.changes: list[TableChange] = []
+        self.expired_before_ms: list[int] = []
+        self.fault = ""
+
+    def paths(self) -> frozenset[str]:
+        return frozenset(self.files)
+
+    def properties(self) -> Mapping[str, str]:
+        return self.changes[-1].properties if self.changes else {}
+
+    def commit(self, change: TableChange) -> None:
+        if self.fault == "refused":
+            raise TableUnavailable("the catalog does not answer")
+        for path in change.remove:
+            del self.files[path]
+        for file in change.add:
+            assert file.path not in self.files, "expected no file to be added twice"
+            self.files[file.path] = file
+        self.changes.append(change)
+        if self.fault == "no answer":
+            raise TableUnavailable("the connection was lost")
+
+    def expire(self, before_ms: int) -> None:
+        self.expired_before_ms.append(before_ms)
+
+    def drop(self) -> None:
+        self.files.clear()
+
+
+@final
+class MemoryTables:
+    """Opens the tables of an archive, each once."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, MemoryTable] = {}
+
+    def __call__(self, _: TableFormat, root: TableRoot, _columns: tuple[str, ...]) -> MemoryTable:
+        return self.by_topic.setdefault(root.topic, MemoryTable(root))
+
+    def faulty(self, topic: str, fault: str) -> None:
+        """Let the commits of one topic fail, or ("") succeed again."""
+        self.by_topic[topic].fault = fault
+
+
+@pytest.fixture
+def tables() -> MemoryTables:
+    return MemoryTables()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> ArchiveWriter:
+    return ArchiveWriter.open(Folder(str(tmp_path)), ArchiveFormat(GRID_ROWS))
+
+
+def publisher_of(writer: ArchiveWriter, tables: MemoryTables) -> TablePublisher:
+    return TablePublisher(writer, DELTA, tables)
+
+
+def assert_tables_equal_manifest(writer: ArchiveWriter, tables: MemoryTables) -> None:
+    """Check that each table has the live files of its topic, and that all of them can be opened at its root."""
+    wanted = {topic: {file.path for file in files} for topic, files in files_by_topic(writer.manifest).items()}
+    assert {topic: set(table.files) for topic, table in tables.by_topic.items() if table.files} == wanted
+    for table in tables.by_topic.values():
+        for path, file in table.files.items():
+            assert Path(table.root.address, path).stat().st_size == file.size_bytes
+
+
+def links_of(table: MemoryTable) -> list[Path]:
+    """Return the links of a table's files."""
+    return list(Path(table.root.address).glob("day=*/*"))
+
+
+def test_each_topic_has_a_table_of_its_files(writer: ArchiveWriter, tables: MemoryTables) -> None:
+    """The first publication adds all files in one snapshot; a second one without changes makes none."""
+    archive_new_messages(LOG, writer)
+    publisher = publisher_of(writer, tables)
+
+    first, second = list(publisher.publish()), list(publisher.publish())
+
+    assert [(one.topic, one.removed) for one in first] == [("%RETRY%bills", 0), ("orders", 0)]
+    assert second == []
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_snapshot_says_which_ranges_it_adds_and_where_the_archive_ends(
+    writer: ArchiveWriter, tables: MemoryTables
+) -> None:
+    """Adjacent files are one range."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(ToyLog({ORDERS: 120}), writer)
+    list(publisher.publish())
+    archive_new_messages(ToyLog({ORDERS: 350, QueueId("orders", "broker-a", 1): 5}), writer, batch=1)
+    list(publisher.publish())
+
+    table = tables.by_topic["orders"]
+    assert [json.loads(change.properties["gantry.ranges"]) for change in table.changes] == [
+        [["broker-a", 0, 0, 120]],
+        [["broker-a", 0, 120, 350], ["broker-a", 1, 0, 5]],
+    ]
+    assert json.loads(table.properties()["gantry.ends"]) == {"broker-a": {"0": 350, "1": 5}}
+    assert table.properties()["gantry.archive"] == writer.format.identity
+
+
+def test_publication_of_another_process_completes_what_a_kill_has_left(
+    writer: ArchiveWriter, tables: MemoryTables
+) -> None:
+    """A new publisher reads the table: it adds what is missing and removes what the manifest no longer has."""
+    archive_new_messages(LOG, writer)
+    list(publisher_of(writer, tables).publish())
+    table = tables.by_topic["orders"]
+    lost, stale = sorted(table.files)[:2]
+    stray = table.files.pop(lost)
+    table.files["day=2026-01-01/stale.parquet"] = table.files[stale]
+
+    [published] = publisher_of(writer, tables).publish()
+
+    assert (published.added, published.removed) == (1, 1)
+    assert table.changes[-1].add == (stray,)
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_compaction_replaces_files_in_one_snapshot_and_old_ones_stay_readable(
+    writer: ArchiveWriter, tables: MemoryTables
+) -> None:
+    """A reader of the old snapshot opens its files after the exchange; the sweep deletes them when they are old."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(LOG, writer)
+    list(publisher.publish())
+    table = tables.by_topic["orders"]
+    before = set(table.files)
+
+    for _ in compact(writer, CompactionRules(1 << 30, 0), Packing(), LATER_MS):
+        list(publisher.publish())
+    publisher.sweep(now_ms=10_000)
+    publisher.sweep(now_ms=10_999)
+    kept = {path for path in before if Path(table.root.address, path).exists()}
+    publisher.sweep(now_ms=11_000)
+
+    replaced = before - set(table.files)
+    assert len(replaced) == 3 and kept == before, "expected the grid to have cut one day into several files"
+    assert {path for path in before if Path(table.root.address, path).exists()} == before - replaced
+    assert all(change.add for change in table.changes), "expected new and old files to be exchanged in one snapshot"
+    assert table.expired_before_ms[-1] == 10_000
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_sweep_waits_again_if_its_record_is_lost(writer: ArchiveWriter, tables: MemoryTables) -> None:
+    """Without the record the age of a removed file is unknown, so it counts from now."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(LOG, writer)
+    list(publisher.publish())
+    list(compact(writer, CompactionRules(1 << 30, 0), Packing(), LATER_MS))
+    list(publisher.publish())
+    publisher.sweep(now_ms=10_000)
+    root = Path(tables.by_topic["orders"].root.address)
+    count = len(list(root.glob("day=*/*")))
+    (root / "removed.json").unlink()
+
+    publisher.sweep(now_ms=20_000)
+    assert len(list(root.glob("day=*/*"))) == count
+    publisher.sweep(now_ms=21_000)
+    assert len(list(root.glob("day=*/*"))) == len(tables.by_topic["orders"].files)
+
+
+def test_expired_days_leave_the_tables_before_their_files_are_deleted(
+    writer: ArchiveWriter, tables: MemoryTables, tmp_path: Path
+) -> None:
+    """The table of a topic without any files stays, and is empty."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(LOG, writer)
+    list(publisher.publish())
+    seen: list[int] = []
+
+    def publish() -> None:
+        list(publisher.publish())
+        seen.append(len(list(tmp_path.glob("data/*/*/*.parquet"))))
+
+    list(expire(writer, 1, LATER_MS, publish))
+
+    assert seen[-1] > 0 and not list(tmp_path.glob("data/*/*/*.parquet"))
+    assert [table.files for table in tables.by_topic.values()] == [{}, {}]
+    assert verify(writer.storage).findings == ()
+
+
+def test_unavailable_table_does_not_keep_the_others_from_being_published(
+    writer: ArchiveWriter, tables: MemoryTables
+) -> None:
+    """The error comes at the end; the next publication adds what is missing."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(ToyLog({ORDERS: 10, BILLS: 10}), writer)
+    list(publisher.publish())
+    archive_new_messages(LOG, writer, batch=1)
+    tables.faulty("%RETRY%bills", "refused")
+
+    with pytest.raises(TableUnavailable, match="does not answer"):
+        list(publisher.publish())
+    behind = len(tables.by_topic["%RETRY%bills"].files)
+    tables.faulty("%RETRY%bills", "")
+    list(publisher.publish())
+
+    assert behind == 1
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_commit_without_an_answer_is_not_repeated(writer: ArchiveWriter, tables: MemoryTables) -> None:
+    """After an error the table is read again, since the change may have been stored."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(ToyLog({ORDERS: 10}), writer)
+    list(publisher.publish())
+    archive_new_messages(ToyLog({ORDERS: 250}), writer, batch=1)
+    tables.faulty("orders", "no answer")
+
+    with pytest.raises(TableUnavailable):
+        list(publisher.publish())
+    tables.faulty("orders", "")
+
+    assert list(publisher.publish()) == []
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_rebuilt_tables_equal_the_manifest(writer: ArchiveWriter, tables: MemoryTables) -> None:
+    """Dropping a table deletes no data, and the next publication makes it again."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(LOG, writer)
+    list(publisher.publish())
+
+    publisher.drop()
+    assert not any(table.files for table in tables.by_topic.values())
+    list(publisher.publish())
+
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_missing_file_of_the_archive_is_not_published(
+    writer: ArchiveWriter, tables: MemoryTables, tmp_path: Path
+) -> None:
+    """A table that names a missing file could not be read, so it stays as it was, and the error names the file."""
+    archive_new_messages(LOG, writer)
+    sorted(tmp_path.glob("data/topic=orders/*/*"))[0].unlink()
+
+    with pytest.raises(TableError, match=r"data/topic=orders/day=2026-11-22/broker-a-0-0+-0+100.parquet is missing"):
+        list(publisher_of(writer, tables).publish())
+
+    assert tables.by_topic["orders"].changes == []
+    assert len(tables.by_topic["%RETRY%bills"].changes) == 1
+
+
+def test_job_reports_tables_that_are_behind_once_and_continues(
+    writer: ArchiveWriter, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second failure is no second warning; after a success the job is not behind."""
+    monkeypatch.setattr(
+        reported_publication, "TablePublisher", lambda writer, parameters: TablePublisher(writer, parameters, tables)
+    )
+    publication = ReportedPublication(writer, DELTA, Reporter("archive"))
+    archive_new_messages(ToyLog({ORDERS: 10}), writer)
+    publication.publish()
+    tables.faulty("orders", "refused")
+    archive_new_messages(LOG, writer, batch=1)
+
+    publication.publish()
+    publication.publish()
+    behind = list(publication.summary())
+    tables.faulty("orders", "")
+    publication.publish()
+
+    assert capsys.readouterr().err.count("the catalog does not answer") == 1
+    assert behind == ["the tables are behind the archive: the catalog does not answer"]
+    assert publication.failure is None and list(publication.summary()) == ["published 3 snapshots of tables"]
+
+
+def test_tables_of_an_object_store_are_at_the_archives_own_objects() -> None:
+    """There are no links, so the root is the folder of the topic's data; options of the address go to the formats."""
+    storage = ObjectStorage("s3://bucket/some/prefix?endpoint_override=127.0.0.1:9000&scheme=http")
+
+    root = root_of(storage, "%RETRY%bills")
+
+    assert root.address == "s3://bucket/some/prefix/data/topic=%25RETRY%25bills"
+    assert root.options == {"endpoint_override": "127.0.0.1:9000", "scheme": "http"}
+
+
+def test_table_that_cannot_be_swept_keeps_its_links_and_does_not_stop_the_others(
+    writer: ArchiveWriter, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot that was not expired may have them."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(ToyLog({ORDERS: 250, BILLS: 250}, step_us=LOG.step_us), writer)
+    list(publisher.publish())
+    list(compact(writer, CompactionRules(1 << 30, 0), Packing(), LATER_MS))
+    list(publisher.publish())
+    publisher.sweep(now_ms=10_000)
+    first, second = tables.by_topic["%RETRY%bills"], tables.by_topic["orders"]
+
+    def refuse(_: int) -> None:
+        raise TableUnavailable("the catalog does not answer")
+
+    monkeypatch.setattr(first, "expire", refuse)
+    with pytest.raises(TableUnavailable):
+        publisher.sweep(now_ms=20_000)
+
+    assert len(links_of(first)) > len(first.files)
+    assert len(links_of(second)) == len(second.files) and second.expired_before_ms[-1] == 19_000
