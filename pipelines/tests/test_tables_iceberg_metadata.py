@@ -177,6 +177,21 @@ def test_expiry_deletes_metadata_and_keeps_data(archive: Archive) -> None:
     assert rows_of(archive.reader()) == archive.rows((12, 60))
 
 
+def test_expiry_limits_the_number_of_snapshots(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest ones stay. Their readers, and those of the others that have planned, find all files."""
+    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 2)
+    table = archive.open()
+    for file in archive.files[:4]:
+        table.commit(change([file]))
+        time.sleep(0.005)
+    newest = [one.snapshot_id for one in archive.reader().snapshots()][-2:]
+
+    table.expire(before_ms=0)
+
+    assert [one.snapshot_id for one in archive.reader().snapshots()] == newest
+    assert rows_of(archive.reader()) == archive.rows((0, 48))
+
+
 def test_snapshot_that_was_replaced_later_is_kept(archive: Archive) -> None:
     """The age of a snapshot counts from its replacement, because readers may have planned on it until then."""
     table = archive.open()

@@ -123,6 +123,7 @@ class ArchiveRun:
             reporter.warn("SlowStart", "Spark's Python process took more than ten seconds to start; retrying")
             reporter.stop.wait(attempt)
         if not reporter.stop.is_requested:
+            self._publish_tables()
             self._run_maintenance(limit=None)
         return self._build_outcome(query)
 
@@ -178,7 +179,7 @@ class ArchiveRun:
         try:
             with map_archive_errors(self._settings.destination):
                 self._new_files += self._writer.commit(str(self._query.id), batch_id, files)
-            self._publish_tables()
+            self._tables.publish_batch()
             self._report_progress(batch_id)
             if self._settings.is_continuous and time.monotonic() - self._last_maintenance_s >= MAINTENANCE_INTERVAL_S:
                 self._run_maintenance(limit=1)

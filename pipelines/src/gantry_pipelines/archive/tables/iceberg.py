@@ -54,6 +54,10 @@ MANIFEST_FILES_MAX: Final = 2500
 """The most files that a commit writes to one manifest, about half a megabyte: readers skip manifests of other days, and
 a commit that removes files rewrites only those that have them."""
 
+SNAPSHOTS_MAX: Final = 300
+"""The most snapshots that an expiry leaves, of five hours with one commit each minute: each commit of pyiceberg copies
+the list of snapshots several times."""
+
 _PROPERTIES: Final = {
     TableProperties.FORMAT_VERSION: "2",
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
@@ -131,7 +135,10 @@ class IcebergTable:
                 self._merge_manifests(change.properties)
 
     def expire(self, before_ms: int) -> None:
-        """Forget snapshots that were replaced before this time, and delete their metadata; data files stay."""
+        """Forget snapshots that were replaced before this time, and delete their metadata; data files stay.
+
+        Of newer ones the newest `SNAPSHOTS_MAX` are kept.
+        """
         with _mapped_errors(self._root):
             self._table.refresh()
             expired = _replaced_before(self._table, before_ms)
@@ -322,13 +329,14 @@ def _may_have(manifest: ManifestFile, first_day: int, last_day: int) -> bool:
 
 
 def _replaced_before(table: Table, before_ms: int) -> list[Snapshot]:
-    """Return the snapshots without a name that were replaced by others before a time."""
+    """Return the snapshots without a name that were replaced by others before a time, or are too many."""
     kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
     snapshots = table.metadata.snapshots
     replaced_ms = {one.snapshot_id: one.timestamp_ms for one in snapshots}
     replaced_ms |= {one.parent_snapshot_id: one.timestamp_ms for one in snapshots if one.parent_snapshot_id}
+    newest = {one.snapshot_id for one in sorted(snapshots, key=lambda one: one.timestamp_ms)[-SNAPSHOTS_MAX:]}
     found = (one for one in snapshots if one.snapshot_id not in kept)
-    return [one for one in found if replaced_ms[one.snapshot_id] < before_ms]
+    return [one for one in found if replaced_ms[one.snapshot_id] < before_ms or one.snapshot_id not in newest]
 
 
 def _metadata_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
