@@ -1,9 +1,10 @@
 """Kills at random steps of archives that are published to tables, in folders and in an object store.
 
-Each trial is a new archive. Runs of it are killed with SIGKILL at a random crash point or moment: while files are
-written, while the manifest, the tables or a compaction changes, or with the object store. After each kill every reader
-may find each row once at most; after the last run all of them must find exactly the rows of the log: Spark, pyiceberg,
-deltalake and DuckDB. Exit code 1 if one does not, with the command that repeats the run."""
+Each trial is a new archive. Runs of it are killed at a random crash point or moment: while files are written, or while
+the manifest, the tables, a compaction or an expiry changes. Some tables keep no old snapshot. After each kill every
+reader may find each row once at most. After the last run all of them must find exactly the rows of the log: pyiceberg,
+deltalake and DuckDB in the tables, Spark, pyarrow and DuckDB in the files. Exit code 1 if one does not, with the
+command that repeats the run."""
 
 from __future__ import annotations
 
@@ -26,17 +27,28 @@ sys.path[:0] = [str(TESTS), str(ROOT / "operator/tests")]
 
 from spark_kit.listings import COLUMNS, READERS, RowCounts  # noqa: E402 - found by the line above
 from spark_kit.object_store import BUCKET, KEYS, ObjectStore  # noqa: E402
-from spark_kit.table_trial import BOTH, LATER_MS, LOG, all_rows, faults_of_tables, row_faults  # noqa: E402
-from spark_kit.toy_run import ToyRun  # noqa: E402
+from spark_kit.table_trial import (  # noqa: E402
+    BOTH,
+    LAST_DAY,
+    LATER_MS,
+    LOG,
+    all_rows,
+    faults_of_tables,
+    row_faults,
+    rows_of_day,
+)
+from spark_kit.toy_run import ToyRun, days_later_ms  # noqa: E402
 
 from gantry_pipelines.archive import crash_points  # noqa: E402
 from gantry_pipelines.archive.object_storage import storage_of  # noqa: E402
+from gantry_pipelines.archive.settings import SNAPSHOT_AGE_MS  # noqa: E402
 from gantry_pipelines.session import spark_session  # noqa: E402
 from gantry_testing.programs import object_store_program  # noqa: E402
 
 RUNS: Final = ROOT / ".gantry"
 KILLS_PER_ARCHIVE: Final = 5
 KILLED: Final = (-signal.SIGKILL, -signal.SIGALRM)
+FIRST_DAY_EXPIRED_MS: Final = days_later_ms("2026-11-22", 3)
 FOLDER_POINTS: Final = crash_points.ALL
 OBJECT_POINTS: Final = tuple(
     point for point in FOLDER_POINTS
@@ -70,8 +82,13 @@ class Trials:
         name = f"archive-{self.archives}"
         address = self.store.address(name) if in_store and self.store is not None else ""
         toy_run = ToyRun(
-            str(self.folder / name), LOG, tables=BOTH, destination=address, environment=KEYS if in_store else {}
-        )
+            str(self.folder / name), LOG, destination=address, environment=KEYS if in_store else {},
+            tables=replace(BOTH, snapshot_age_ms=self.draw.choice((0, SNAPSHOT_AGE_MS))),
+        )  # fmt: skip
+        wanted = all_rows()
+        if self.draw.random() < 0.3:
+            toy_run = replace(toy_run, expire_days=3, now_ms=FIRST_DAY_EXPIRED_MS)
+            wanted = rows_of_day(LAST_DAY)
         storage = storage_of(address or toy_run.root)
         rows_max = self.draw.choice((70, 120, 200))
         for _ in range(kills):
@@ -87,24 +104,26 @@ class Trials:
                     self._reset(toy_run)
             self.kills[how] += 1
             self._find(name, how, faults_of_tables(storage))
-        last = replace(toy_run, is_compacting=not in_store, now_ms=LATER_MS)
+        last = toy_run if toy_run.expire_days else replace(toy_run, is_compacting=not in_store, now_ms=LATER_MS)
         code = last.run_process()
-        faults = [f"the last run ended with {code}"] if code else faults_of_tables(storage, all_rows())
+        faults = [f"the last run ended with {code}"] if code else faults_of_tables(storage, wanted)
         if not in_store:
             faults += [f"{reader}: {one}" for reader, read in self._listings().items()
-                       for one in row_faults(read(Path(toy_run.root)), all_rows())]  # fmt: skip
+                       for one in row_faults(read(Path(toy_run.root)), wanted)]  # fmt: skip
         self._find(name, "the last run", faults)
         if not self.findings:
             self._reset(toy_run)
 
     def _victim(self, toy_run: ToyRun, *, in_store: bool) -> tuple[ToyRun, str]:
         """Return a run that kills itself somewhere, and where."""
-        compacts = not in_store and self.draw.random() < 0.5
-        toy_run = replace(toy_run, is_compacting=compacts, now_ms=LATER_MS)
+        if not toy_run.expire_days and not in_store and self.draw.random() < 0.5:
+            toy_run = replace(toy_run, is_compacting=True, now_ms=LATER_MS)
         if self.draw.random() < 0.4:
             return replace(toy_run, kill_after_s=self.draw.uniform(0.02, 1.5)), "at a random moment"
         points = OBJECT_POINTS if in_store else FOLDER_POINTS
-        point = self.draw.choice([one for one in points if one != crash_points.MID_EXPIRY])
+        if toy_run.expire_days and self.draw.random() < 0.5:
+            points = (crash_points.MID_EXPIRY, crash_points.AFTER_TABLE)
+        point = self.draw.choice(points)
         return replace(toy_run, crash_at=(point, self.draw.randint(1, 4))), point
 
     def _reset(self, toy_run: ToyRun) -> None:

@@ -185,6 +185,7 @@ def test_properties_are_found_behind_versions_of_others(files: Files) -> None:
     other = DeltaTable(files.root.address)
     for number in range(3):
         other.alter.set_table_properties({"delta.logRetentionDuration": f"interval {number + 1} days"})
+    table.paths()
     table.commit(change([], files.files[:1], {"x": "without ours"}))
 
     assert dict(table.properties()) == PROPERTIES == dict(open_delta(files.root, ALL_COLUMNS).properties())
@@ -256,7 +257,7 @@ def test_foreign_file_is_refused(files: Files, path: str) -> None:
     for one in (table, open_delta(files.root, ALL_COLUMNS)):
         with pytest.raises(ForeignFiles, match=r"x\.parquet|part-0"):
             one.paths()
-        with pytest.raises(ForeignFiles):
+        with pytest.raises(TableUnavailable if one is table else ForeignFiles):
             one.commit(change([], files.files[:1]))
 
 
@@ -329,7 +330,7 @@ def test_damaged_log_is_reported_in_one_line_and_can_be_dropped(files: Files) ->
     version.write_text(version.read_text()[:700])
 
     table = open_delta(files.root, ALL_COLUMNS)
-    with pytest.raises(TableUnavailable, match="drop the table, and publish it again") as error:
+    with pytest.raises(TableUnavailable, match="publish it again: gantry pipeline tables --set rebuild=true") as error:
         table.paths()
     assert files.root.address in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 700
     assert error.value.__cause__ is not None
@@ -345,6 +346,40 @@ def test_file_in_place_of_the_root_is_unavailable(tmp_path: Path) -> None:
         open_delta(TableRoot("orders", str(tmp_path / "file" / "x")), ALL_COLUMNS).paths()
 
 
+def test_change_of_another_writer_is_noticed(files: Files) -> None:
+    """A commit is the difference to the state that was read: on another state it is refused, until it is read."""
+    table, other = open_delta(files.root, ALL_COLUMNS), open_delta(files.root, ALL_COLUMNS)
+    table.commit(change(files.files[:1]))
+    other.commit(change(files.files[1:2]))
+    table.expire(0)
+
+    for _ in range(2):
+        with pytest.raises(TableUnavailable, match="another writer has changed it: it has the version 2, expected 1"):
+            table.commit(change(files.files[1:3]))
+
+    assert table.paths() == {one.path for one in files.files[:2]}
+    table.commit(change(files.files[2:]))
+    assert read_rows(files.root) == rows_of(0, 250)
+
+
+def test_change_of_another_writer_during_a_commit_is_not_passed(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library does not commit after a version that the publisher has not read."""
+    table, other = open_delta(files.root, ALL_COLUMNS), open_delta(files.root, ALL_COLUMNS)
+    table.commit(change(files.files[:1]))
+    create = DeltaTable.create_write_transaction
+
+    def create_late(self: DeltaTable, *arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", create)
+        other.commit(change(files.files[1:2]))
+        create(self, *arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", create_late)
+    with pytest.raises(TableUnavailable, match="another writer has changed it"):
+        table.commit(change(files.files[1:3]))
+
+    assert table.paths() == {one.path for one in files.files[:2]}
+
+
 def test_foreign_append_is_not_lost(files: Files) -> None:
     """A version that another program adds between two commits is seen by the next call."""
     table = open_delta(files.root, ALL_COLUMNS)
@@ -352,6 +387,7 @@ def test_foreign_append_is_not_lost(files: Files) -> None:
     rows = pa.table({"offset": pa.array([7], pa.int64()), "day": pa.array([date(2026, 1, 1)])})
     write_deltalake(files.root.address, rows, mode="append", schema_mode="merge")
 
-    table.commit(change(files.files[1:2]))
+    with pytest.raises(TableUnavailable, match="another writer has changed it"):
+        table.commit(change(files.files[1:2]))
     with pytest.raises(ForeignFiles):
         table.paths()

@@ -22,6 +22,7 @@ from pyspark_rocketmq.model import QueueRange
 pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from spark_kit.delta_files import QUEUE, Files, change, files_at, read_rows, rows_of
 
 from gantry_pipelines.archive.tables import delta
@@ -258,15 +259,16 @@ def test_table_in_an_object_store_is_committed_expired_and_dropped(
 
 @pytest.mark.needs_object_store
 def test_version_of_another_writer_is_not_overwritten(stored: Files) -> None:
-    """Two writers that begin at the same version make two versions: the PUT of the second is refused and repeated."""
+    """Of two writers that begin at the same version one makes the next: the PUT of the other is refused."""
     one, other = open_delta(stored.root, ALL_COLUMNS), open_delta(stored.root, ALL_COLUMNS)
     one.paths()
     other.paths()
     stale = DeltaTable(stored.root.address, storage_options=storage_options(stored.root))
     one.commit(change(stored.files[:1]))
-    other._write(stale, delta._actions_of("orders", change(stored.files[1:]), {}, 1), {})
+    with pytest.raises(CommitFailedError):
+        other._write(stale, delta._actions_of("orders", change(stored.files[1:]), {}, 1), {})
 
-    assert one.paths() == {file.path for file in stored.files}
+    assert one.paths() == {stored.files[0].path}
 
 
 @pytest.mark.needs_object_store

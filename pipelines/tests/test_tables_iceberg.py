@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +25,12 @@ from spark_kit.object_store import KEYS, ObjectStore
 
 from gantry_pipelines.archive.format import ALL_COLUMNS, REQUIRED_COLUMNS
 from gantry_pipelines.archive.settings import CatalogParameters
-from gantry_pipelines.archive.tables import iceberg
+from gantry_pipelines.archive.tables import iceberg, iceberg_catalog
 from gantry_pipelines.archive.tables.folder_catalog import HINT, DurableFileIO, FolderCatalog
-from gantry_pipelines.archive.tables.iceberg import open_iceberg, table_name_of, topic_of
+from gantry_pipelines.archive.tables.iceberg import open_iceberg
+from gantry_pipelines.archive.tables.iceberg_catalog import table_name_of
 from gantry_pipelines.archive.tables.iceberg_schema import schema_of
-from gantry_pipelines.archive.tables.model import ForeignFiles, OtherTable, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.model import EscapedAddress, ForeignFiles, OtherTable, TableRoot, TableUnavailable
 from gantry_spec.pipelines.parts import CatalogKind
 
 
@@ -34,6 +38,11 @@ from gantry_spec.pipelines.parts import CatalogKind
 def archive(tmp_path: Path) -> Archive:
     """Return an archive in a folder, whose table does not exist yet."""
     return Archive(str(tmp_path / "archive"))
+
+
+def sql_catalog(folder: Path, namespace: str = "lake") -> CatalogParameters:
+    """Return a catalog in a database below a folder."""
+    return CatalogParameters(CatalogKind.SQL, namespace, {"uri": f"sqlite:///{folder}/catalog.db"})
 
 
 # -- what readers find -------------------------------------------------------------------------------------------------
@@ -158,9 +167,9 @@ def test_columns_that_the_table_lacks_are_added(tmp_path: Path) -> None:
 
 def test_column_that_the_archive_lacks_is_refused(archive: Archive) -> None:
     """An archive without a column of the table would make it null in new files."""
-    archive.open()
+    archive.open().paths()
 
-    with pytest.raises(OtherTable, match=r"column 'body'.* drop the table"):
+    with pytest.raises(OtherTable, match=r"column 'body'.* drop the table, .*: gantry pipeline tables --set rebuild"):
         open_iceberg(archive.root, tuple(name for name in ALL_COLUMNS if name != "body"), FOLDER).paths()
 
 
@@ -197,13 +206,14 @@ def test_table_names_are_valid_and_readable() -> None:
 def test_table_name_leads_back_to_its_topic(topic: str) -> None:
     """Two topics never have the same table."""
     name = table_name_of(topic)
-    assert re.fullmatch(r"[A-Za-z0-9_-]+", name) and topic_of(name) == topic
+    found = re.sub(r"_x([0-9a-f]{4,6})_", lambda escape: chr(int(escape[1], 16)), name)
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", name) and found == topic
 
 
 def test_table_in_a_database(tmp_path: Path) -> None:
     """With an SQL catalog the database has the newest version; expiry and drop delete the table's metadata only."""
     archive = Archive(str(tmp_path / "archive"), "%RETRY%readers")
-    catalog = CatalogParameters(CatalogKind.SQL, "lake", {"uri": f"sqlite:///{tmp_path}/catalog.db"})
+    catalog = sql_catalog(tmp_path)
     table = archive.open(catalog)
     table.commit(change(archive.files[:2], properties={"gantry.archive": "a1"}))
     table.commit(change(archive.files[2:], archive.files[:1], properties={"gantry.archive": "a2"}))
@@ -211,20 +221,25 @@ def test_table_in_a_database(tmp_path: Path) -> None:
     again = archive.open(catalog)
 
     assert (again.paths(), again.properties()) == (paths_of(archive.files[1:]), {"gantry.archive": "a2"})
-    assert rows_of(StaticTable.from_metadata(again.metadata_location)) == archive.rows((12, 48))
-    manifests = {name for name in archive.metadata() if name.endswith(".avro")}
+    assert rows_of(StaticTable.from_metadata(again._table.metadata_location)) == archive.rows((12, 48))
+    manifests = {name for name in archive.metadata("_iceberg_sql") if name.endswith(".avro")}
     again.expire(int(time.time() * 1000) + 1000)
-    assert {name for name in archive.metadata() if name.endswith(".avro")} < manifests
-    assert rows_of(StaticTable.from_metadata(again.metadata_location)) == archive.rows((12, 48))
+    assert {name for name in archive.metadata("_iceberg_sql") if name.endswith(".avro")} < manifests
+    assert rows_of(StaticTable.from_metadata(again._table.metadata_location)) == archive.rows((12, 48))
     again.drop()
-    assert archive.metadata() == set()
+    assert archive.metadata("_iceberg_sql") == set()
     assert archive.open(catalog).paths() == frozenset()
 
 
 @pytest.mark.parametrize(
     ("kind", "uri"),
-    [(CatalogKind.SQL, "sqlite:////nowhere/catalog.db"), (CatalogKind.REST, "http://{address}"), (CatalogKind.SQL, "")],
-    ids=["database", "server", "no address"],
+    [
+        (CatalogKind.SQL, "sqlite:////nowhere/catalog.db"),
+        (CatalogKind.REST, "http://{address}"),
+        (CatalogKind.SQL, ""),
+        (CatalogKind.REST, ""),
+    ],
+    ids=["database", "server", "no address of a database", "no address of a server"],
 )
 def test_catalog_that_does_not_answer(
     archive: Archive, free_address: Callable[[], str], kind: CatalogKind, uri: str
@@ -232,22 +247,139 @@ def test_catalog_that_does_not_answer(
     """Errors of a catalog are reported as one of ours, with the cause."""
     catalog = CatalogParameters(kind, properties={"uri": uri.format(address=free_address())} if uri else {})
 
+    table = archive.open(catalog)
+
     with pytest.raises(TableUnavailable, match="Iceberg table of topic 'orders' in") as raised:
-        archive.open(catalog)
+        table.paths()
+    with pytest.raises(TableUnavailable):
+        table.drop()
 
     assert raised.value.__cause__ is not None
 
 
+@pytest.mark.parametrize("loss", ["metadata", "newest version", "moved archive"])
+def test_table_in_a_database_without_readable_metadata_can_be_dropped(tmp_path: Path, loss: str) -> None:
+    """`drop` does not load the table, and the next publication makes it again."""
+    archive = Archive(str(tmp_path / "archive"))
+    catalog = sql_catalog(tmp_path)
+    archive.open(catalog).commit(change(archive.files))
+    if loss == "metadata":
+        shutil.rmtree(f"{archive.root.address}/_iceberg_sql")
+    elif loss == "newest version":
+        Path(archive.open(catalog)._table.metadata_location.removeprefix("file://")).write_text('{"format-version"')
+    else:
+        (tmp_path / "archive").rename(tmp_path / "moved")
+        archive = Archive(str(tmp_path / "moved"))
+    with pytest.raises(TableUnavailable, match="gantry pipeline tables --set rebuild=true"):
+        archive.open(catalog).paths()
+
+    archive.open(catalog).drop()
+
+    assert archive.open(catalog).paths() == frozenset()
+    archive.open(catalog).commit(change(archive.files))
+    assert rows_of(archive.open(catalog)._table) == archive.rows((0, 48))
+
+
+def test_table_of_another_archive_in_a_database_is_not_dropped(tmp_path: Path) -> None:
+    """Archives that use the same namespace by mistake do not delete each other's tables."""
+    catalog = sql_catalog(tmp_path)
+    one, other = (Archive(str(tmp_path / name)) for name in ("one", "other"))
+    one.root, other.root = replace(one.root, archive="a1"), replace(other.root, archive="a2")
+    one.open(catalog).commit(change(one.files, properties={"gantry.archive": "a1"}))
+    one.open(catalog)._table.append(one.open(catalog)._table.scan().to_arrow())  # the snapshot of another program
+
+    text = r"lake\.orders belongs to the archive a1, and this archive is a2: set tables\.catalog\.namespace"
+    with pytest.raises(OtherTable, match=text):
+        other.open(catalog).drop()
+
+    assert len(rows_of(one.open(catalog)._table)) == 96
+    one.open(catalog).drop()
+    assert other.open(catalog).paths() == frozenset()
+
+
+def test_tables_of_one_archive_in_a_folder_and_a_database_are_independent(tmp_path: Path) -> None:
+    """When the kind of the catalog changes, expiry and drop of one table leave the metadata of the other."""
+    archive = Archive(str(tmp_path / "archive"))
+    catalog = sql_catalog(tmp_path)
+    archive.open().commit(change(archive.files[:1]))
+    archive.open(catalog).commit(change(archive.files))
+    later_ms = int(time.time() * 1000) + 1000
+
+    again = archive.open()
+    again.commit(change(archive.files[1:2]))
+    again.expire(later_ms)
+    assert rows_of(archive.open(catalog)._table) == archive.rows((0, 48))
+    archive.open(catalog).expire(later_ms)
+    assert rows_of(archive.reader()) == archive.rows((0, 24))
+    archive.open().drop()
+    assert rows_of(archive.open(catalog)._table) == archive.rows((0, 48))
+    archive.open().commit(change(archive.files[:1]))
+    archive.open(catalog).drop()
+    assert rows_of(archive.reader()) == archive.rows((0, 12))
+
+
+@pytest.mark.parametrize("request_at", ["start", "token"])
+def test_server_that_never_answers(archive: Archive, monkeypatch: pytest.MonkeyPatch, request_at: str) -> None:
+    """A catalog that accepts a connection and sends nothing is unavailable after a time, also for a token."""
+    monkeypatch.setattr(iceberg_catalog, "REST_TIMEOUTS_S", (0.2, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        properties = {"uri": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        if request_at == "token":
+            properties |= {"credential": "id:secret", "oauth2-server-uri": f"{properties['uri']}/token"}
+        table = archive.open(CatalogParameters(CatalogKind.REST, "lake", properties))
+
+        for use in (table.paths, table.drop):
+            with pytest.raises(TableUnavailable, match=r"ReadTimeout.*read timeout=0\.2"):
+                use()
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b"])
+def test_address_that_pyiceberg_would_cut_is_refused(tmp_path: Path, name: str) -> None:
+    """`#` and `?` would end the path, so that the metadata of another folder would be changed."""
+    victim = tmp_path / "a"
+    victim.mkdir()
+    (victim / "metadata").mkdir()
+    (victim / "v1.metadata.json").write_text("{}")
+    root = TableRoot("orders", f"{tmp_path}/{name}")
+    table = open_iceberg(root, ALL_COLUMNS, FOLDER)
+
+    for use in (table.paths, table.properties, lambda: table.commit(change()), lambda: table.expire(0)):
+        with pytest.raises(EscapedAddress, match="has '#' or '\\?', which end the path of an address"):
+            use()
+    table.drop()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "metadata", "v1.metadata.json"]
+
+
+def test_moved_table_in_a_folder_is_refused_and_can_be_dropped(tmp_path: Path) -> None:
+    """The metadata has absolute addresses, so a table must be made again where its archive was moved to."""
+    archive = Archive(str(tmp_path / "archive"))
+    archive.open().commit(change(archive.files))
+    (tmp_path / "archive").rename(tmp_path / "moved")
+    moved = Archive(str(tmp_path / "moved"))
+
+    with pytest.raises(OtherTable, match=r"was made at .*/archive/.*, and is now at .*/moved/.*set rebuild=true"):
+        moved.open().paths()
+    moved.open().drop()
+
+    moved.open().commit(change(moved.files))
+    assert rows_of(moved.reader()) == moved.rows((0, 48))
+
+
 def test_damaged_metadata_is_reported(archive: Archive) -> None:
     """A version that cannot be read is an error of the table, and is not overwritten."""
-    archive.open()
+    archive.open().paths()
     newest = Path(archive.root.address, "_iceberg/metadata/v9.metadata.json")
     newest.write_bytes(b'{"format-version": 2}')
 
-    with pytest.raises(TableUnavailable):
-        archive.open()
+    with pytest.raises(
+        TableUnavailable, match=r"publish it again: gantry pipeline tables --set rebuild=true"
+    ) as raised:
+        archive.open().paths()
 
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 800
     assert newest.read_bytes() == b'{"format-version": 2}'
+    archive.open().drop()
+    assert archive.metadata() == set() and archive.open().paths() == frozenset()
 
 
 # -- an object store ---------------------------------------------------------------------------------------------------
@@ -295,4 +427,4 @@ def test_object_store_that_does_not_answer(
     options = {"endpoint_override": free_address(), "scheme": "http", "region": "us-east-1", "connect_timeout": "0.2"}
 
     with pytest.raises(TableUnavailable, match="orders"):
-        open_iceberg(TableRoot("orders", "s3://archives/none", options), ALL_COLUMNS, FOLDER)
+        open_iceberg(TableRoot("orders", "s3://archives/none", options), ALL_COLUMNS, FOLDER).paths()

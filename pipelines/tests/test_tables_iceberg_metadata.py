@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyiceberg")
 
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.snapshots import Snapshot
 from spark_kit.iceberg_files import Archive, change, paths_of, rows_of
 
-from gantry_pipelines.archive.tables import iceberg
-from gantry_pipelines.archive.tables.folder_catalog import HINT, DurableFileIO, MetadataFolder
+from gantry_pipelines.archive.settings import CatalogParameters
+from gantry_pipelines.archive.tables import iceberg, iceberg_snapshots
+from gantry_pipelines.archive.tables.folder_catalog import HINT, DurableFileIO, FolderCatalog, MetadataFolder
+from gantry_pipelines.archive.tables.model import TableUnavailable
+from gantry_spec.pipelines.parts import CatalogKind
 
 
 class Killed(BaseException):
@@ -23,6 +30,12 @@ class Killed(BaseException):
 def kill_process(*_: object, **__: object) -> None:
     """Take the place of a step that a kill prevents."""
     raise Killed
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, ahead_s: int) -> None:
+    """Set the clock of the process ahead."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
 
 
 @pytest.fixture
@@ -115,13 +128,65 @@ def test_version_is_never_replaced(tmp_path: Path) -> None:
     assert [info.base_name for info in folder.files()] == ["v1.metadata.json"]
 
 
-def test_table_with_an_older_state_in_memory_keeps_later_changes(archive: Archive) -> None:
-    """A commit on an old state is made again on the newest one."""
+@pytest.mark.parametrize("is_refreshed", [False, True])
+def test_commit_after_the_change_of_another_writer_is_refused(archive: Archive, is_refreshed: bool) -> None:
+    """A change is the difference to the state that was read: with another state it could add a file twice."""
     one, other = archive.open(), archive.open()
+    assert other.paths() == frozenset()
     one.commit(change(archive.files[:1]))
-    other.commit(change(archive.files[1:]))
+    if is_refreshed:
+        other.expire(0)
 
-    assert one.paths() == other.paths() == paths_of(archive.files)
+    for _ in range(2):
+        with pytest.raises(TableUnavailable, match="another writer has changed it"):
+            other.commit(change(archive.files))
+
+    assert other.paths() == paths_of(archive.files[:1])
+    other.commit(change(archive.files[1:]))
+    other.commit(change(archive.late_files))
+    assert rows_of(archive.reader()) == archive.rows((0, 60))
+
+
+def test_change_of_another_writer_during_a_commit_is_not_passed(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyiceberg does not repeat a commit on a state that the publisher has not read."""
+    one, other = archive.open(), archive.open()
+    one.paths()
+    commit_table = FolderCatalog.commit_table
+
+    def commit_late(catalog: FolderCatalog, *arguments: Any) -> Any:
+        monkeypatch.setattr(FolderCatalog, "commit_table", commit_table)
+        other.commit(change(archive.files[:1]))
+        return commit_table(catalog, *arguments)
+
+    monkeypatch.setattr(FolderCatalog, "commit_table", commit_late)
+    with pytest.raises(TableUnavailable, match="another writer has changed it"):
+        one.commit(change(archive.files))
+
+    assert one.paths() == paths_of(archive.files[:1])
+
+
+@pytest.mark.parametrize("behind_s", [50, 70])
+def test_commit_with_a_clock_before_the_last_change(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, behind_s: int
+) -> None:
+    """Iceberg's Java library does not read a table whose history goes back by more than a minute."""
+    table = archive.open()
+    table.commit(change(archive.files[:1]))
+    table.commit(change(archive.files[1:2]))
+    versions = archive.metadata()
+    set_clock(monkeypatch, -behind_s)
+
+    if behind_s < 60:
+        table.commit(change(archive.files[2:]))
+        assert rows_of(archive.reader()) == archive.rows((0, 48))
+        return
+    with pytest.raises(TableUnavailable, match=r"the clock of this host is \d+ s before the last change of the table"):
+        table.commit(change(archive.files[2:]))
+    with pytest.raises(TableUnavailable, match="the clock of this host"):
+        table.expire(int(time.time() * 1000) + 200_000)
+    assert archive.metadata() == versions
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
@@ -159,9 +224,11 @@ def test_expiry_deletes_metadata_and_keeps_data(archive: Archive) -> None:
     table.commit(change([], archive.files[:1]))
     leftover = Path(archive.root.address, "_iceberg/metadata/0-m0.avro")
     leftover.write_bytes(b"leftover of a killed process")
+    first, second, *_ = (one.timestamp_ms for one in archive.reader().snapshots())
+    os.utime(leftover, (second / 1000, second / 1000))
     before = archive.metadata()
 
-    table.expire(before_ms=archive.reader().snapshots()[0].timestamp_ms)
+    table.expire(before_ms=first)
     assert archive.metadata() == before and len(archive.reader().snapshots()) == 5
 
     table.expire(before_ms=int(time.time() * 1000) + 1000)
@@ -179,7 +246,7 @@ def test_expiry_deletes_metadata_and_keeps_data(archive: Archive) -> None:
 
 def test_expiry_limits_the_number_of_snapshots(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest ones stay. Their readers, and those of the others that have planned, find all files."""
-    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 2)
+    monkeypatch.setattr(iceberg_snapshots, "SNAPSHOTS_MAX", 2)
     table = archive.open()
     for file in archive.files[:4]:
         table.commit(change([file]))
@@ -190,6 +257,66 @@ def test_expiry_limits_the_number_of_snapshots(archive: Archive, monkeypatch: py
 
     assert [one.snapshot_id for one in archive.reader().snapshots()] == newest
     assert rows_of(archive.reader()) == archive.rows((0, 48))
+
+
+def test_expiry_with_a_clock_that_was_set_back(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of snapshots is that of the commits, and exactly the oldest are forgotten."""
+    monkeypatch.setattr(iceberg_snapshots, "SNAPSHOTS_MAX", 2)
+    table = archive.open()
+    for index, file in enumerate(archive.files[:3]):
+        with monkeypatch.context() as patch:
+            set_clock(patch, 30 - 10 * index)
+            table.commit(change([file]))
+    times = [one.timestamp_ms for one in archive.reader().snapshots()]
+    assert times == sorted(times, reverse=True)
+    newest = [one.snapshot_id for one in archive.reader().snapshots()][-2:]
+
+    table.expire(before_ms=0)
+
+    assert [one.snapshot_id for one in archive.reader().snapshots()] == newest
+
+
+@pytest.mark.parametrize("kind", [CatalogKind.FOLDER, CatalogKind.SQL])
+def test_expiry_keeps_the_manifests_of_all_snapshots(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: CatalogKind
+) -> None:
+    """Of manifests that were made after the oldest snapshot, and merged before the newest, none is lost, though few
+    lists are read, and the times of files are old."""
+    monkeypatch.setattr(iceberg, "MANIFESTS_MAX", 4)
+    monkeypatch.setattr(iceberg, "_PROPERTIES", {**iceberg._PROPERTIES, "commit.manifest.min-count-to-merge": "4"})
+    table = archive.open(CatalogParameters(kind, "lake", {"uri": f"sqlite:///{tmp_path}/catalog.db"}))
+    for turn in range(12):
+        one, other = archive.files[turn % 4], archive.files[(turn + 1) % 4]
+        table.commit(change([other], [one] if turn else []))
+        time.sleep(0.005)
+    snapshots = table._table.snapshots()
+    manifests = [{one.manifest_path for one in snapshot.manifests(table._table.io)} for snapshot in snapshots]
+    kept = snapshots[4:]
+    assert set.union(*manifests[5:-1]) - manifests[4] - manifests[-1], "some are only in the middle"
+    folder = "_iceberg" if kind is CatalogKind.FOLDER else "_iceberg_sql"
+    names = archive.metadata(folder)
+    for name in names:
+        os.utime(f"{archive.root.address}/{folder}/metadata/{name}", (0, 0))
+    read: list[int] = []
+    read_manifests = Snapshot.manifests
+
+    def read_and_count(snapshot: Snapshot, files: FileIO) -> list[ManifestFile]:
+        read.append(snapshot.snapshot_id)
+        return read_manifests(snapshot, files)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshot, "manifests", read_and_count)
+        table.expire(kept[0].timestamp_ms + 1)
+        first_reads = len(read)
+        table.expire(kept[0].timestamp_ms + 1)
+
+    assert [one.snapshot_id for one in table._table.snapshots()] == [one.snapshot_id for one in kept]
+    for snapshot in kept:
+        assert len(table._table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()) > 0
+    used = {os.path.basename(path) for path in set.union(*manifests[4:])}
+    used |= {os.path.basename(snapshot.manifest_list) for snapshot in kept}
+    assert {name for name in archive.metadata(folder) if name.endswith(".avro")} == used < names
+    assert (first_reads, len(read) - first_reads) == ((2, 2) if kind is CatalogKind.FOLDER else (6, 0))
 
 
 def test_snapshot_that_was_replaced_later_is_kept(archive: Archive) -> None:

@@ -4,7 +4,11 @@ The tables are in memory here; those of Iceberg and Delta have tests of their ow
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import final
@@ -15,14 +19,23 @@ from spark_kit.toy_log import HOUR_US, ToyLog
 from spark_kit.toy_run import GRID_ROWS, days_later_ms
 
 from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
+from gantry_pipelines.archive.errors import FencedOut
 from gantry_pipelines.archive.file_writing import Packing
 from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.layout import WRITER
 from gantry_pipelines.archive.object_storage import ObjectStorage
 from gantry_pipelines.archive.settings import TableParameters
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.tables import reported_publication
-from gantry_pipelines.archive.tables.model import TableChange, TableError, TableFile, TableRoot, TableUnavailable
-from gantry_pipelines.archive.tables.publication import TablePublisher, files_by_topic, root_of
+from gantry_pipelines.archive.tables.model import (
+    OtherTable,
+    TableChange,
+    TableError,
+    TableFile,
+    TableRoot,
+    TableUnavailable,
+)
+from gantry_pipelines.archive.tables.publication import ManifestState, TablePublisher, root_of
 from gantry_pipelines.archive.tables.reported_publication import ReportedPublication
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -71,6 +84,7 @@ class MemoryTable:
 
     def drop(self) -> None:
         self.files.clear()
+        self.changes.clear()
 
 
 @final
@@ -104,7 +118,7 @@ def publisher_of(writer: ArchiveWriter, tables: MemoryTables) -> TablePublisher:
 
 def assert_tables_equal_manifest(writer: ArchiveWriter, tables: MemoryTables) -> None:
     """Check that each table has the live files of its topic, and that all of them can be opened at its root."""
-    wanted = {topic: {file.path for file in files} for topic, files in files_by_topic(writer.manifest).items()}
+    wanted = {topic: set(files) for topic, files in ManifestState.of(writer.manifest).files.items()}
     assert {topic: set(table.files) for topic, table in tables.by_topic.items() if table.files} == wanted
     for table in tables.by_topic.values():
         for path, file in table.files.items():
@@ -128,7 +142,7 @@ def test_each_topic_has_a_table_of_its_files(writer: ArchiveWriter, tables: Memo
     assert_tables_equal_manifest(writer, tables)
 
 
-def test_snapshot_says_which_ranges_it_adds_and_where_the_archive_ends(
+def test_properties_of_a_snapshot_have_its_ranges_and_the_end_of_the_archive(
     writer: ArchiveWriter, tables: MemoryTables
 ) -> None:
     """Adjacent files are one range."""
@@ -178,15 +192,15 @@ def test_compaction_replaces_files_in_one_snapshot_and_old_ones_stay_readable(
     for _ in compact(writer, CompactionRules(1 << 30, 0), Packing(), LATER_MS):
         list(publisher.publish())
     publisher.sweep(now_ms=10_000)
-    publisher.sweep(now_ms=10_999)
-    kept = {path for path in before if Path(table.root.address, path).exists()}
     publisher.sweep(now_ms=11_000)
+    kept = {path for path in before if Path(table.root.address, path).exists()}
+    publisher.sweep(now_ms=11_001)
 
     replaced = before - set(table.files)
     assert len(replaced) == 3 and kept == before, "expected the grid to have cut one day into several files"
     assert {path for path in before if Path(table.root.address, path).exists()} == before - replaced
     assert all(change.add for change in table.changes), "expected new and old files to be exchanged in one snapshot"
-    assert table.expired_before_ms[-1] == 10_000
+    assert table.expired_before_ms[-1] == 10_001
     assert_tables_equal_manifest(writer, tables)
 
 
@@ -204,7 +218,7 @@ def test_sweep_waits_again_if_its_record_is_lost(writer: ArchiveWriter, tables: 
 
     publisher.sweep(now_ms=20_000)
     assert len(list(root.glob("day=*/*"))) == count
-    publisher.sweep(now_ms=21_000)
+    publisher.sweep(now_ms=21_001)
     assert len(list(root.glob("day=*/*"))) == len(tables.by_topic["orders"].files)
 
 
@@ -270,10 +284,9 @@ def test_rebuilt_tables_equal_the_manifest(writer: ArchiveWriter, tables: Memory
     archive_new_messages(LOG, writer)
     list(publisher.publish())
 
-    publisher.drop()
-    assert not any(table.files for table in tables.by_topic.values())
-    list(publisher.publish())
+    rebuilt = list(publisher.rebuild())
 
+    assert [one.added for one in rebuilt] == [len(table.files) for _, table in sorted(tables.by_topic.items())]
     assert_tables_equal_manifest(writer, tables)
 
 
@@ -291,14 +304,24 @@ def test_missing_file_of_the_archive_is_not_published(
     assert len(tables.by_topic["%RETRY%bills"].changes) == 1
 
 
-def test_job_reports_tables_that_are_behind_once_and_continues(
-    writer: ArchiveWriter, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A second failure is no second warning; after a success the job is not behind."""
+@pytest.fixture
+def publication(writer: ArchiveWriter, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> ReportedPublication:
+    """The publication of a job, to tables in memory."""
     monkeypatch.setattr(
         reported_publication, "TablePublisher", lambda writer, parameters: TablePublisher(writer, parameters, tables)
     )
-    publication = ReportedPublication(writer, DELTA, Reporter("archive"))
+    return ReportedPublication(writer, DELTA, Reporter("archive"))
+
+
+def test_job_reports_tables_that_are_behind_once_and_continues(
+    writer: ArchiveWriter,
+    tables: MemoryTables,
+    publication: ReportedPublication,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second failure is no second warning; after a success the job is not behind."""
+    warnings: list[tuple[str, str]] = []
+    monkeypatch.setattr(Reporter, "warn", lambda _self, reason, text: warnings.append((reason, text)))
     archive_new_messages(ToyLog({ORDERS: 10}), writer)
     publication.publish()
     tables.faulty("orders", "refused")
@@ -310,20 +333,156 @@ def test_job_reports_tables_that_are_behind_once_and_continues(
     tables.faulty("orders", "")
     publication.publish()
 
-    assert capsys.readouterr().err.count("the catalog does not answer") == 1
+    assert warnings == [("TablesBehind", "the catalog does not answer")]
     assert behind == ["the tables are behind the archive: the catalog does not answer"]
-    assert publication.failure is None and list(publication.summary()) == ["published 3 snapshots of tables"]
+    assert publication.failure == "" and list(publication.summary()) == ["published 3 snapshots of tables"]
+
+
+def test_failed_publication_is_repeated_while_the_job_waits(
+    writer: ArchiveWriter, tables: MemoryTables, publication: ReportedPublication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without another batch: a quiet topic must not stay behind."""
+    monkeypatch.setattr(reported_publication, "TIME_SHARE_MAX", 1.0)
+    archive_new_messages(ToyLog({ORDERS: 10}), writer)
+    publication.publish_batch()
+    publication.publish_rest()
+    tables.faulty("orders", "refused")
+    archive_new_messages(LOG, writer, batch=1)
+    publication.publish_batch()
+    assert publication.failure
+    tables.faulty("orders", "")
+
+    publication.publish_rest()
+
+    assert publication.failure == ""
+    assert len(tables.by_topic["orders"].changes) == 2, "expected no publication without a reason"
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_folder_that_cannot_have_links_does_not_stop_the_job(
+    writer: ArchiveWriter,
+    tables: MemoryTables,
+    publication: ReportedPublication,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another device, or a file system without links: the tables stay behind, and the error names the folder."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", refuse)
+    archive_new_messages(LOG, writer)
+
+    publication.publish()
+    publication.sweep()
+
+    assert publication.failure.startswith("cannot link the files of tables in _tables/~25RETRY~25bills: [Errno 18]")
+    assert not any(table.changes for table in tables.by_topic.values())
+
+
+@pytest.mark.parametrize("is_new_process", [False, True], ids=["same-process", "next-process"])
+def test_lost_links_are_made_again(writer: ArchiveWriter, tables: MemoryTables, is_new_process: bool) -> None:
+    """The folder of the tables is deleted: after the error that follows, or in the next process, it is complete."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(ToyLog({ORDERS: 210}), writer)
+    list(publisher.publish())
+    table = tables.by_topic["orders"]
+    shutil.rmtree(table.root.address)
+    if is_new_process:
+        list(publisher_of(writer, tables).publish())
+    else:
+        archive_new_messages(ToyLog({ORDERS: 250}), writer, batch=1)
+        tables.faulty("orders", "refused")
+        with pytest.raises(TableUnavailable):
+            list(publisher.publish())
+        tables.faulty("orders", "")
+        list(publisher.publish())
+
+    assert_tables_equal_manifest(writer, tables)
+
+
+def test_link_to_another_file_is_replaced(writer: ArchiveWriter, tables: MemoryTables) -> None:
+    """A range that was written again has the same name; the table must not have the bytes of before."""
+    archive_new_messages(LOG, writer)
+    list(publisher_of(writer, tables).publish())
+    table = tables.by_topic["orders"]
+    path = sorted(table.files)[0]
+    link = Path(table.root.address, path)
+    link.unlink()
+    link.write_bytes(b"another file")
+
+    list(publisher_of(writer, tables).publish())
+
+    assert_tables_equal_manifest(writer, tables)
+    assert not list(link.parent.glob("*.parquet.*"))
+
+
+def test_table_of_another_archive_is_refused(writer: ArchiveWriter, tables: MemoryTables, tmp_path: Path) -> None:
+    """Its files may have the same names and other messages."""
+    archive_new_messages(LOG, writer)
+    list(publisher_of(writer, tables).publish())
+    with ArchiveWriter.open(Folder(str(tmp_path / "another")), ArchiveFormat(GRID_ROWS)) as other:
+        archive_new_messages(LOG, other)
+
+        with pytest.raises(OtherTable, match=f"is that of the archive {writer.format.identity}"):
+            list(publisher_of(other, tables).publish())
+        list(publisher_of(other, tables).rebuild())
+        assert tables.by_topic["orders"].properties()["gantry.archive"] == other.format.identity
+
+
+def test_fenced_writer_changes_no_table(writer: ArchiveWriter, tables: MemoryTables) -> None:
+    """Another process has taken the lock, and publishes what it archives."""
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(LOG, writer)
+    writer.storage.write(WRITER, json.dumps({"owner": "another", "host": "there", "process": 7}).encode())
+
+    with pytest.raises(FencedOut):
+        list(publisher.publish())
+
+    assert not any(table.changes for table in tables.by_topic.values())
+
+
+def test_tables_after_a_deadline_are_first_the_next_time(
+    writer: ArchiveWriter, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog that does not answer costs time for each table, so that not all may get their turn."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    publisher = publisher_of(writer, tables)
+    archive_new_messages(LOG, writer)
+
+    def publish() -> list[str]:
+        found = []
+        for one in publisher.publish(deadline_s=clock[0] + 1):
+            found.append(one.topic)
+            clock[0] += 2
+        return found
+
+    assert [(publish(), publisher.is_complete) for _ in range(3)] == [
+        (["%RETRY%bills"], False),
+        (["orders"], False),
+        ([], True),
+    ]
+
+
+def test_tables_that_are_no_longer_published_are_reported(
+    writer: ArchiveWriter, tables: MemoryTables, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their links would use the space of expired files for ever."""
+    archive_new_messages(LOG, writer)
+    list(publisher_of(writer, tables).publish())
+
+    ReportedPublication(writer, TableParameters(), Reporter("archive")).publish()
+
+    assert "_tables has tables that are no longer published" in capsys.readouterr().err
 
 
 def test_batches_are_published_together_while_publications_are_slow(
-    writer: ArchiveWriter, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+    writer: ArchiveWriter, tables: MemoryTables, publication: ReportedPublication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take a tenth of the time at most; the end of a run publishes what is left."""
     clock = [100.0]
-    monkeypatch.setattr(reported_publication.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(
-        reported_publication, "TablePublisher", lambda writer, parameters: TablePublisher(writer, parameters, tables)
-    )
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     slow = MemoryTable.commit
 
     def commit(table: MemoryTable, change: TableChange) -> None:
@@ -331,7 +490,6 @@ def test_batches_are_published_together_while_publications_are_slow(
         slow(table, change)
 
     monkeypatch.setattr(MemoryTable, "commit", commit)
-    publication = ReportedPublication(writer, DELTA, Reporter("archive"))
     published_at: list[float] = []
     for batch in range(1, 20):
         archive_new_messages(ToyLog({ORDERS: batch}), writer, batch)

@@ -65,9 +65,9 @@ class Archive:
         """Open the table as a reader without a catalog does."""
         return StaticTable.from_metadata(f"{self.root.address}/_iceberg")
 
-    def metadata(self) -> set[str]:
+    def metadata(self, folder: str = "_iceberg") -> set[str]:
         """Return the names of the files of the table's metadata."""
-        return set(os.listdir(f"{self.root.address}/_iceberg/metadata"))
+        return set(os.listdir(f"{self.root.address}/{folder}/metadata"))
 
 
 def change(

@@ -11,6 +11,7 @@ from spark_kit.table_readers import TABLE_READERS
 from spark_kit.toy_log import HOUR_US, ToyLog
 from spark_kit.toy_run import days_later_ms
 
+from gantry_pipelines.archive.layout import day_of
 from gantry_pipelines.archive.settings import TableParameters
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.tables.model import TableRoot
@@ -20,17 +21,32 @@ from pyspark_rocketmq.model import QueueId
 
 QUEUES: Final = (QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1), QueueId("bills", "broker-b", 0))
 LOG: Final = ToyLog({QUEUES[0]: 250, QUEUES[1]: 120, QUEUES[2]: 30}, step_us=HOUR_US // 20)
-LATER_MS: Final = days_later_ms("2026-11-23", 3)
+BEGINNING: Final = ToyLog({QUEUES[0]: 90, QUEUES[2]: 30}, step_us=LOG.step_us)
+"""What the log has after a while."""
+
+LAST_DAY: Final = "2026-11-23"
+LATER_MS: Final = days_later_ms(LAST_DAY, 3)
 BOTH: Final = TableParameters((TableFormat.ICEBERG, TableFormat.DELTA))
 
 
-def all_rows() -> RowCounts:
-    """Return every row of the log, once."""
+def all_rows(log: ToyLog = LOG) -> RowCounts:
+    """Return every row of a log, once."""
     return Counter(
-        (queue.topic, queue.broker, queue.number, offset, LOG.row(queue, offset)["body"])
-        for queue, end in LOG.ends.items()
+        (queue.topic, queue.broker, queue.number, offset, log.row(queue, offset)["body"])
+        for queue, end in log.ends.items()
         for offset in range(end)
     )
+
+
+def rows_of_day(day: str) -> RowCounts:
+    """Return the rows of the log that were stored on a day."""
+    found = all_rows()
+    for queue, end in LOG.ends.items():
+        for offset in range(end):
+            row = LOG.row(queue, offset)
+            if day_of(row["storeTime"], "UTC") != day:
+                del found[(queue.topic, queue.broker, queue.number, offset, row["body"])]
+    return found
 
 
 def faults_of_tables(storage: Storage, wanted: RowCounts | None = None, *, links: bool = True) -> list[str]:

@@ -30,6 +30,7 @@ from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import TableParameters
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.tables import publication
+from gantry_pipelines.archive.tables.links import TableLinks
 from gantry_pipelines.archive.tables.model import TableRoot
 from gantry_pipelines.archive.tables.publication import TablePublisher
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -234,9 +235,9 @@ def _replace(owner: type, name: str, value: object) -> None:
 
 def without_links() -> None:
     """Tables name the files in `data`."""
-    _replace(TablePublisher, "_link", lambda *_: None)
+    _replace(TableLinks, "make", lambda *_: None)
     setattr(  # noqa: B010 - it is a function for types
-        publication, "root_of", lambda storage, topic: TableRoot(topic, f"{storage}/data/topic={topic}")
+        publication, "root_of", lambda storage, topic, _archive: TableRoot(topic, f"{storage}/data/topic={topic}")
     )
 
 

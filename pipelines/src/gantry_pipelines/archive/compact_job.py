@@ -9,7 +9,7 @@ from gantry_pipelines.archive.compaction import CompactedDay, compact
 from gantry_pipelines.archive.job_errors import map_archive_errors
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, parse_archive_parameters
-from gantry_pipelines.archive.tables.reported_publication import ReportedPublication
+from gantry_pipelines.archive.tables.reported_publication import LAST_PUBLICATION_S_MAX, ReportedPublication
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import Job
@@ -42,12 +42,13 @@ class CompactJob(Job[ArchiveSpec, ArchiveParameters]):
                 reporter.report_progress(files=sum(one.files_after for one in merged))
                 if reporter.stop.is_requested:
                     return Outcome(EXIT_INTERRUPTED, "Interrupted", "stopped after the current day")
-            tables.sweep(int(time.time() * 1000))
+            tables.publish(LAST_PUBLICATION_S_MAX)
+            tables.sweep()
         before, after = sum(one.files_before for one in merged), sum(one.files_after for one in merged)
         text = (
             f"compacted {before} files to {after}, in {len(merged)} days" if merged else "no day is due for compaction"
         )
         size = sum(one.bytes_after for one in merged)
-        if tables.failure is not None:
+        if tables.failure:
             return Outcome(EXIT_FAILED, "TablesBehind", f"{text}; {tables.failure}", files=after, bytes=size)
         return Outcome(text=text, files=after, bytes=size)

@@ -28,7 +28,11 @@ from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, file_of
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, parse_run_parameters
 from gantry_pipelines.archive.source import ArchiveSource, sort_file_rows
-from gantry_pipelines.archive.tables.reported_publication import ReportedPublication
+from gantry_pipelines.archive.tables.reported_publication import (
+    LAST_PUBLICATION_S_MAX,
+    PUBLICATION_S_MAX,
+    ReportedPublication,
+)
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
@@ -84,7 +88,7 @@ class ArchiveRun:
 
     The query's thread calls `_commit_batch`, and the thread that requests a stop calls `_stop`; all else runs in the
     main thread. `_commit_batch` and the main thread never run at the same time, except for the totals that go to the
-    reporter.
+    reporter, and the tables, which have a lock.
     """
 
     source: type[ArchiveSource] = ArchiveSource
@@ -109,7 +113,7 @@ class ArchiveRun:
         settings, reporter = self._settings, self._reporter
         if self._writer.missing:
             reporter.warn("FilesMissing", f"{len(self._writer.missing)} archive files are missing")
-        self._publish_tables()
+        self._publish_tables(PUBLICATION_S_MAX)
         try:
             session = spark_session("gantry-archive", cores=settings.cores, conf=settings.spark_conf)
         except NoJava as error:
@@ -123,8 +127,9 @@ class ArchiveRun:
             reporter.warn("SlowStart", "Spark's Python process took more than ten seconds to start; retrying")
             reporter.stop.wait(attempt)
         if not reporter.stop.is_requested:
-            self._publish_tables()
+            self._publish_tables(LAST_PUBLICATION_S_MAX)
             self._run_maintenance(limit=None)
+        self._publish_tables(STOP_GRACE_S if reporter.stop.is_requested else LAST_PUBLICATION_S_MAX)
         return self._build_outcome(query)
 
     def _start_query(self, session: SparkSession) -> StreamingQuery:
@@ -158,6 +163,8 @@ class ArchiveRun:
         try:
             while not query.awaitTermination(1):
                 self._reporter.mark_alive()
+                with map_archive_errors(self._settings.destination):
+                    self._tables.publish_rest()
         except PySparkException as error:
             if self._failure is None and self._reporter.stop.is_requested:
                 return True
@@ -179,7 +186,7 @@ class ArchiveRun:
         try:
             with map_archive_errors(self._settings.destination):
                 self._new_files += self._writer.commit(str(self._query.id), batch_id, files)
-            self._tables.publish_batch()
+                self._tables.publish_batch()
             self._report_progress(batch_id)
             if self._settings.is_continuous and time.monotonic() - self._last_maintenance_s >= MAINTENANCE_INTERVAL_S:
                 self._run_maintenance(limit=1)
@@ -194,6 +201,7 @@ class ArchiveRun:
         """Compact closed days, then delete expired ones; return after `limit` compactions, without deleting."""
         with map_archive_errors(self._settings.destination):
             self._compact_and_expire(limit)
+            self._tables.sweep()
         self._last_maintenance_s = time.monotonic()
 
     def _compact_and_expire(self, limit: int | None) -> None:
@@ -210,14 +218,15 @@ class ArchiveRun:
             except CannotCompact as error:
                 self._can_compact = False
                 self._reporter.warn("CannotCompact", str(error))
-        if self._settings.retention_days:
+        # Without links, tables that are behind would name files that are deleted.
+        may_expire = self._writer.storage.is_folder or not self._tables.failure
+        if self._settings.retention_days and may_expire:
             for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms, self._tables.publish):
                 self._reporter.report_step(f"{topic} {day}: deleted {count} expired files")
-        self._tables.sweep(now_ms)
 
-    def _publish_tables(self) -> None:
+    def _publish_tables(self, seconds_max: float) -> None:
         with map_archive_errors(self._settings.destination):
-            self._tables.publish()
+            self._tables.publish(seconds_max)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -260,7 +269,7 @@ class ArchiveRun:
         lags = [max(0, end - ends.get(queue, 0)) for queue, end in latest.items()]
         is_stopped = self._reporter.stop.is_requested and not self._settings.is_continuous
         exit_code, reason = (EXIT_INTERRUPTED, "Interrupted") if is_stopped else (EXIT_DONE, "Done")
-        if self._tables.failure is not None and not is_stopped:
+        if self._tables.failure and not is_stopped:
             exit_code, reason = EXIT_FAILED, "TablesBehind"
         return Outcome(
             exit_code,

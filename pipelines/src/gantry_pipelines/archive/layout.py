@@ -7,7 +7,7 @@
     _manifest/records/TOPIC/*.json    the records of archived ranges (`manifest`)
     _staged/*.part                    files that are not published; a record may name one, so do not delete them by hand
     _staged/merged-*/                 a day that is being merged (`compaction`)
-    tables/T/                         the tables of a topic, in a folder (`gantry_pipelines.archive.tables`)
+    _tables/T/                        the tables of a topic, in a folder (`gantry_pipelines.archive.tables`)
     _aside/                           files after the end of the manifest, which a start has moved out of `data`
     _checkpoint/, _restore/           Spark's checkpoint, and the progress of a restore, unless they are elsewhere
 
@@ -39,7 +39,7 @@ WRITER: Final = f"{MANIFEST}/writer.json"
 LOCK: Final = f"{MANIFEST}/writer.lock"
 STAGED: Final = "_staged"
 ASIDE: Final = "_aside"
-TABLES: Final = "tables"
+TABLES: Final = "_tables"
 CHECKPOINT: Final = "_checkpoint"
 DATA_SUFFIX: Final = ".parquet"
 STAGED_SUFFIX: Final = ".part"

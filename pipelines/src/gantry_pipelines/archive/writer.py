@@ -104,6 +104,10 @@ class ArchiveWriter:
         crash_points.hit(crash_points.AFTER_BATCH)
         return new
 
+    def check_lock(self) -> None:
+        """Raise FencedOut if another writer has taken the lock."""
+        self._lock.check()
+
     def add_record(self, record: Record) -> None:
         """Add one record to the manifest, durably; its files are archived from then on."""
         self._lock.check()

@@ -26,7 +26,13 @@ from urllib.parse import unquote, urlencode
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction
 
 from gantry_pipelines.archive.errors import BadDestination
@@ -35,6 +41,7 @@ from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.tables.model import (
     DAY_COLUMN,
+    REBUILD,
     EscapedAddress,
     ForeignFiles,
     OtherTable,
@@ -98,6 +105,8 @@ class DeltaTopicTable:
         with _mapped_errors(root):
             self._storage: Final = _storage_of(root)
         self._opened: DeltaTable | None = None
+        self._known: int | None = None
+        """The version that the last `paths` or `commit` has left to its caller; None before the first."""
 
     def __repr__(self) -> str:
         version = self._opened.version() if self._opened is not None else None
@@ -106,7 +115,10 @@ class DeltaTopicTable:
     def paths(self) -> frozenset[str]:
         """Return the paths of the newest version's files, relative to the root. Raises ForeignFiles."""
         with _mapped_errors(self._root):
-            return frozenset(self._sizes(self._current()))
+            table = self._current()
+            found = frozenset(self._sizes(table))
+            self._known = table.version()
+            return found
 
     def properties(self) -> Mapping[str, str]:
         """Return our properties of the newest version that has some; none before the first."""
@@ -118,14 +130,20 @@ class DeltaTopicTable:
         return {}
 
     def commit(self, change: TableChange) -> None:
-        """Add and remove files in one version. Raises TableUnavailable if a file to remove is not in the table."""
+        """Add and remove files in one version. Raises TableUnavailable if a file to remove is not in the table, or if
+        another writer has changed it since the last `paths` or `commit`, so the caller should read it again."""
         with _mapped_errors(self._root):
             table = self._current()
+            before = table.version()
+            if self._known not in (None, before):
+                text = f"it has the version {before}, expected {self._known}"
+                raise TableUnavailable(f"{self._root.address}: another writer has changed it: {text}")
             sizes = self._sizes(table) if change.remove else {}
             unknown = sorted(change.remove - sizes.keys())
             if unknown:
                 raise TableUnavailable(f"{unknown[0]} is not in {self._root.address}: another writer has changed it")
             self._write(table, _actions_of(self._root.topic, change, sizes, _now_ms()), change.properties)
+            self._known = before + 1
 
     def expire(self, before_ms: int) -> None:
         """Delete the metadata of versions that were replaced before this time, and no data file.
@@ -151,7 +169,7 @@ class DeltaTopicTable:
 
     def drop(self) -> None:
         """Delete the table's metadata, and no data file. A table that does not exist, or is damaged, is no error."""
-        self._opened = None
+        self._opened = self._known = None
         with _mapped_errors(self._root):
             for path in reversed(self._storage.paths(LOG)):  # the newest first: a kill leaves an older version
                 self._storage.remove(path)
@@ -206,7 +224,7 @@ class DeltaTopicTable:
             self._sync(from_version=before + 1)
 
     def _other_table(self, difference: str) -> OtherTable:
-        return OtherTable(f"{self._root.address} {difference}: drop the table, and publish it again")
+        return OtherTable(f"{self._root.address} {difference}: drop the table, and publish it again: {REBUILD}")
 
     def _sizes(self, table: DeltaTable) -> dict[str, int]:
         """Return the size of each file of a version by its path. Raises ForeignFiles."""
@@ -215,17 +233,22 @@ class DeltaTopicTable:
         for path in paths:
             if _place_of(self._root.topic, path) is None:
                 text = f"{self._root.address} has the file {path}, which this archive did not write"
-                raise ForeignFiles(f"{text}: remove it from the table, or drop the table and publish it again")
+                raise ForeignFiles(
+                    f"{text}: remove it from the table, or drop the table and publish it again: {REBUILD}"
+                )
         return dict(zip(paths, actions.column("size_bytes").to_pylist(), strict=True))
 
     def _write(self, table: DeltaTable, actions: list[AddAction | RemoveAction], properties: Mapping[str, str]) -> None:
-        """Create the next version. Mode "append" removes exactly the files that RemoveActions name."""
+        """Create the next version, and none after a version of another writer.
+
+        Mode "append" removes exactly the files that RemoveActions name.
+        """
         table.create_write_transaction(
             actions,
             "append",
             table.schema(),
             [DAY_COLUMN],
-            commit_properties=CommitProperties(custom_metadata=dict(properties)),
+            commit_properties=CommitProperties(custom_metadata=dict(properties), max_commit_retries=0),
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
         self._sync(from_version=table.version() + 1)
@@ -369,9 +392,11 @@ def _mapped_errors(root: TableRoot) -> Iterator[None]:
     try:
         yield
     except (SchemaMismatchError, DeltaProtocolError) as error:
-        raise OtherTable(f"{root.address}: {_short(error)}: drop the table, and publish it again") from error
+        raise OtherTable(f"{root.address}: {_short(error)}: drop the table, and publish it again: {REBUILD}") from error
+    except CommitFailedError as error:
+        raise TableUnavailable(f"{root.address}: another writer has changed it: {_short(error)}") from error
     except DeltaError as error:
-        remedy = "if the next publication fails too, drop the table, and publish it again"
+        remedy = f"if the next publication fails too, drop the table, and publish it again: {REBUILD}"
         raise TableUnavailable(f"cannot read or change {root.address}: {_short(error)}; {remedy}") from error
     except (OSError, ValueError, pa.ArrowException, BadDestination) as error:
         raise TableUnavailable(f"cannot read or change {root.address}: {_short(error)}") from error

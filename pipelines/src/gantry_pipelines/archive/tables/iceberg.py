@@ -2,6 +2,7 @@
 
     <root>/day=2026-11-22/*.parquet     data files, which the table refers to by absolute addresses
     <root>/_iceberg/metadata/           the table's metadata; `folder_catalog` describes it for tables without a server
+    <root>/_iceberg_sql/metadata/       the metadata of a table in an SQL catalog; `_iceberg_rest` in a REST catalog
 
 The files have neither field ids nor the column `day`. A name mapping assigns ids to their columns, and readers take
 `day` from the partition of each file. A snapshot gets the rows, sizes, and bounds of offsets and store times that the
@@ -13,39 +14,57 @@ of snapshots several times in each commit: with a thousand snapshots a commit ta
 """
 
 import datetime
-import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import Final, final
 
-import pyarrow as pa
-import requests
 from pyiceberg import exceptions as iceberg_errors
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Identifier, Record
 from pyiceberg.types import LongType
 
 from gantry_pipelines.archive.layout import DATA, place_of
 from gantry_pipelines.archive.settings import CatalogParameters
-from gantry_pipelines.archive.tables.folder_catalog import HINT, DurableFileIO, FolderCatalog, MetadataFolder
-from gantry_pipelines.archive.tables.iceberg_schema import adapt_columns, ensure_name_mapping, partitions_of, schema_of
+from gantry_pipelines.archive.tables.folder_catalog import DurableFileIO, MetadataFolder
+from gantry_pipelines.archive.tables.iceberg_catalog import (
+    LOST_OR_DAMAGED,
+    address_of,
+    file_properties,
+    has_usable_address,
+    location_of,
+    mapped_errors,
+    open_catalog,
+    table_name_of,
+)
+from gantry_pipelines.archive.tables.iceberg_schema import (
+    adapt_columns,
+    ensure_name_mapping,
+    partitions_of,
+    schema_of,
+)
+from gantry_pipelines.archive.tables.iceberg_snapshots import (
+    MetadataFiles,
+    metadata_of,
+    own_properties,
+    replaced_before,
+)
 from gantry_pipelines.archive.tables.model import (
+    ARCHIVE_PROPERTY,
     DAY_COLUMN,
+    REBUILD,
+    EscapedAddress,
     ForeignFiles,
+    OtherTable,
     TableChange,
     TableFile,
     TableRoot,
     TableUnavailable,
 )
 from gantry_spec.pipelines.parts import CatalogKind
-
-FOLDER: Final = "_iceberg"
-"""The folder of the table in the root. Readers of the data files skip it, since its name begins with `_`."""
 
 MANIFESTS_MAX: Final = 100
 """The number of manifests at which small ones are merged, which bounds how many a reader opens."""
@@ -54,9 +73,11 @@ MANIFEST_FILES_MAX: Final = 2500
 """The most files that a commit writes to one manifest, about half a megabyte: readers skip manifests of other days, and
 a commit that removes files rewrites only those that have them."""
 
-SNAPSHOTS_MAX: Final = 300
-"""The most snapshots that an expiry leaves, of five hours with one commit each minute: each commit of pyiceberg copies
-the list of snapshots several times."""
+CLOCK_STEP_MS_MAX: Final = 60_000
+"""How far the clock may be behind the last change of a table. Iceberg's Java library refuses to read a table whose
+history goes back by more than a minute."""
+
+_NO_SNAPSHOT: Final = -1
 
 _PROPERTIES: Final = {
     TableProperties.FORMAT_VERSION: "2",
@@ -64,17 +85,10 @@ _PROPERTIES: Final = {
     TableProperties.MANIFEST_MIN_MERGE_COUNT: str(MANIFESTS_MAX),
     TableProperties.MANIFEST_TARGET_SIZE_BYTES: str(1 << 19),
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
-    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "10",
+    TableProperties.COMMIT_NUM_RETRIES: "0",
 }
-"""Properties of a new table."""
-
-_S3_OPTIONS: Final = {
-    "region": "s3.region",
-    "force_virtual_addressing": "s3.force-virtual-addressing",
-    "connect_timeout": "s3.connect-timeout",
-    "request_timeout": "s3.request-timeout",
-}
-"""pyiceberg's names of the options in an archive's destination, except of the endpoint."""
+"""Properties of a new table. pyiceberg must not repeat a commit on a newer state, which the publisher has not read."""
 
 _EPOCH: Final = datetime.date(1970, 1, 1)
 
@@ -83,42 +97,43 @@ _EPOCH: Final = datetime.date(1970, 1, 1)
 class IcebergTable:
     """A topic's Iceberg table. It belongs to the writer of the archive: one process and one thread."""
 
-    def __init__(self, root: TableRoot, columns: tuple[str, ...], catalog: Catalog, table: Table) -> None:
+    def __init__(self, root: TableRoot, columns: tuple[str, ...], parameters: CatalogParameters) -> None:
         self._root: Final = root
         self._columns: Final = columns
-        self._catalog: Final = catalog
-        self._table = table
+        self._parameters: Final = parameters
+        self._opened_catalog: Catalog | None = None
+        self._loaded: Table | None = None
         self._is_adapted = False
-
-    @property
-    def metadata_location(self) -> str:
-        """The address of the newest version's metadata."""
-        return self._table.metadata_location
+        self._known: int | None = None
+        """The snapshot that the last `paths` or `commit` has left to its caller; None before the first."""
 
     def paths(self) -> frozenset[str]:
         """Return the paths of the newest state's files, relative to the root. Raises ForeignFiles, OtherTable."""
-        with _mapped_errors(self._root):
-            self._table.refresh()
+        with mapped_errors(self._root):
+            self._refresh()
             self._adapt()
-            return frozenset(self._relative(file) for file in self._files(self._manifests()))
+            found = frozenset(self._relative(file) for file in self._files(self._manifests()))
+            self._known = self._newest_id()
+            return found
 
     def properties(self) -> Mapping[str, str]:
-        """Return the properties of the newest state's snapshot that begin with `gantry.`; none before the first."""
-        with _mapped_errors(self._root):
-            self._table.refresh()
-            snapshot = self._table.current_snapshot()
-        summary = snapshot.summary if snapshot else None
-        found = summary.additional_properties if summary else {}
-        return {name: value for name, value in found.items() if name.startswith("gantry.")}
+        """Return our properties of the newest snapshot that has some; none before the first."""
+        with mapped_errors(self._root):
+            self._refresh()
+            return own_properties(self._table)
 
     def commit(self, change: TableChange) -> None:
         """Add and remove files in one atomic step: readers see the table before it or after it.
 
         It is one snapshot, unless it adds more files than a manifest should have: then the first snapshot removes
-        files, each adds some, and all of them become visible together.
+        files, each adds some, and all of them become visible together. Raises TableUnavailable if another writer has
+        changed the table since the last `paths` or `commit`, so the caller should read it again.
         """
-        with _mapped_errors(self._root):
+        with mapped_errors(self._root):
+            self._check_clock()
             self._adapt()
+            if self._known not in (None, self._newest_id()):
+                raise TableUnavailable(self._text("another writer has changed it"))
             removed = self._present(change.remove) if change.remove else []
             added = [self._data_file(file) for file in sorted(change.add, key=lambda file: file.place.day)]
             parts = [added[at : at + MANIFEST_FILES_MAX] for at in range(0, len(added), MANIFEST_FILES_MAX)]
@@ -133,31 +148,121 @@ class IcebergTable:
                     removed = []
             if change.remove:
                 self._merge_manifests(change.properties)
+            self._known = self._newest_id()
 
     def expire(self, before_ms: int) -> None:
         """Forget snapshots that were replaced before this time, and delete their metadata; data files stay.
 
-        Of newer ones the newest `SNAPSHOTS_MAX` are kept.
+        Of newer ones the newest `iceberg_snapshots.SNAPSHOTS_MAX` are kept.
         """
-        with _mapped_errors(self._root):
-            self._table.refresh()
-            expired = _replaced_before(self._table, before_ms)
-            is_folder = isinstance(self._catalog, FolderCatalog)
-            unused = set() if is_folder else _metadata_of(self._table, expired)
+        with mapped_errors(self._root):
+            self._refresh()
+            expired = replaced_before(self._table, before_ms)
+            is_folder = self._parameters.kind is CatalogKind.FOLDER
+            unused = set() if is_folder else metadata_of(self._table, expired)
             if expired:
-                last = max(one.timestamp_ms for one in expired)
-                after = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=last + 1)
-                self._table.maintenance.expire_snapshots().older_than(after).commit()
-            self._delete_metadata(unused, before_ms if is_folder else 0)
+                self._check_clock()
+                ids = [one.snapshot_id for one in expired]
+                self._table.maintenance.expire_snapshots().by_ids(ids).commit()
+            if is_folder or unused:
+                self._delete_metadata(unused, before_ms if is_folder else 0)
 
     def drop(self) -> None:
-        """Delete the table's metadata, and no data file."""
-        with _mapped_errors(self._root):
-            self._catalog.drop_table(self._table.name())
+        """Delete the table's metadata, and no data file. A table that does not exist, or is damaged, is no error.
+
+        Raises OtherTable for a table of another archive in a catalog with a server, and leaves it as it is.
+        """
+        self._loaded, self._is_adapted, self._known = None, False, None
+        if not has_usable_address(self._root):
+            return  # such a table cannot exist, and its address would be that of another folder
+        with mapped_errors(self._root):
+            catalog = self._catalog()
+            if self._parameters.kind is not CatalogKind.FOLDER:
+                self._check_owner(catalog)
+            with suppress(iceberg_errors.NoSuchTableError):
+                catalog.drop_table(self._identifier())
             folder = self._folder()
-            if folder is not None:
-                for info in folder.files():
-                    folder.remove(info.base_name)
+            for info in folder.files():
+                folder.remove(info.base_name)
+
+    # -- the table -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> Table:
+        """The table in its state of the last refresh or commit. The first use loads it, or creates it."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _refresh(self) -> None:
+        """Load the newest state of the table."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        else:
+            self._loaded.refresh()
+
+    def _load(self) -> Table:
+        """Load the table; create it if it does not exist. Raises EscapedAddress, OtherTable."""
+        if not has_usable_address(self._root):
+            raise EscapedAddress(
+                f"topic {self._root.topic!r} cannot be published as an Iceberg table: {self._root.address} has '#' or"
+                " '?', which end the path of an address: move the archive to another path, or publish it to Delta only"
+            )
+        catalog, identifier, location = self._catalog(), self._identifier(), self._location()
+        try:
+            table = catalog.load_table(identifier)
+        except iceberg_errors.NoSuchTableError:
+            if self._parameters.kind is not CatalogKind.FOLDER:
+                catalog.create_namespace_if_not_exists(identifier[:-1])
+            schema = schema_of(self._columns)
+            return catalog.create_table(identifier, schema, location, partitions_of(schema), properties=_PROPERTIES)
+        if self._parameters.kind is CatalogKind.FOLDER and table.location() != location:
+            moved = f"it was made at {table.location()}, and is now at {location}"
+            raise OtherTable(self._text(f"{moved}: drop the table, and publish it again: {REBUILD}"))
+        return table
+
+    def _catalog(self) -> Catalog:
+        if self._opened_catalog is None:
+            self._opened_catalog = open_catalog(self._root, self._parameters)
+        return self._opened_catalog
+
+    def _identifier(self) -> Identifier:
+        return (*Catalog.identifier_to_tuple(self._parameters.namespace), table_name_of(self._root.topic))
+
+    def _location(self) -> str:
+        return location_of(self._root, self._parameters.kind)
+
+    def _folder(self) -> MetadataFolder:
+        """Return the folder where the metadata should be."""
+        return MetadataFolder(DurableFileIO(file_properties(self._root)), self._location())
+
+    def _newest_id(self) -> int:
+        snapshot = self._table.current_snapshot()
+        return snapshot.snapshot_id if snapshot else _NO_SNAPSHOT
+
+    def _text(self, fault: str) -> str:
+        return f"Iceberg table of topic {self._root.topic!r} in {self._root.address}: {fault}"
+
+    def _check_owner(self, catalog: Catalog) -> None:
+        """Raise OtherTable if another archive publishes the table. A table without readable metadata has no owner."""
+        try:
+            table = catalog.load_table(self._identifier())
+        except LOST_OR_DAMAGED:
+            return
+        owner = own_properties(table).get(ARCHIVE_PROPERTY, "")
+        if owner and self._root.archive and owner != self._root.archive:
+            name = ".".join(self._identifier())
+            raise OtherTable(
+                f"the Iceberg table {name} belongs to the archive {owner}, and this archive is {self._root.archive}:"
+                " set tables.catalog.namespace"
+            )
+
+    def _check_clock(self) -> None:
+        """Raise TableUnavailable if a change now would make the history of the table go back."""
+        behind_ms = self._table.metadata.last_updated_ms - int(time.time() * 1000)
+        if behind_ms > CLOCK_STEP_MS_MAX:
+            text = f"the clock of this host is {behind_ms // 1000} s before the last change of the table"
+            raise TableUnavailable(self._text(f"{text}: set the clock"))
 
     def _adapt(self) -> None:
         """Add the columns that the table lacks, once. Not at the start: a table of other columns can be dropped."""
@@ -183,13 +288,13 @@ class IcebergTable:
                 if manifest.content is not ManifestContent.DATA:
                     raise ForeignFiles(
                         f"the Iceberg table of topic {self._root.topic!r} has {entry.data_file.file_path}, which"
-                        " deletes rows of archived files: drop the table, and publish it again"
+                        f" deletes rows of archived files: drop the table, and publish it again: {REBUILD}"
                     )
                 yield entry.data_file
 
     def _present(self, paths: frozenset[str]) -> list[DataFile]:
         """Return the table's files at these paths. Raises ForeignFiles, TableUnavailable."""
-        addresses = {f"{_address(self._root)}/{path}" for path in paths}
+        addresses = {f"{address_of(self._root)}/{path}" for path in paths}
         days = {_day_number(path.partition("/")[0].removeprefix(f"{DAY_COLUMN}=")) for path in paths}
         near = [manifest for manifest in self._manifests() if _may_have(manifest, min(days), max(days))]
         found = [file for file in self._files(near) if file.file_path in addresses]
@@ -199,12 +304,12 @@ class IcebergTable:
         return found
 
     def _relative(self, file: DataFile) -> str:
-        root = f"{_address(self._root)}/"
+        root = f"{address_of(self._root)}/"
         path = file.file_path.removeprefix(root)
         if place_of(f"{DATA}/topic=-/{path}") is None or not file.file_path.startswith(root):
             raise ForeignFiles(
                 f"the Iceberg table of topic {self._root.topic!r} has {file.file_path}, which is not a file of the"
-                f" archive in {root}: remove it from the table, or drop the table and publish it again"
+                f" archive in {root}: remove it from the table, or drop the table and publish it again: {REBUILD}"
             )
         return path
 
@@ -219,7 +324,7 @@ class IcebergTable:
         added = DataFile.from_args(
             metadata.format_version,
             content=DataFileContent.DATA,
-            file_path=f"{_address(self._root)}/{file.path}",
+            file_path=f"{address_of(self._root)}/{file.path}",
             file_format=FileFormat.PARQUET,
             partition=Record(_day_number(file.place.day)),
             record_count=file.rows,
@@ -232,84 +337,24 @@ class IcebergTable:
         added.spec_id = metadata.default_spec_id
         return added
 
-    def _folder(self) -> MetadataFolder | None:
-        """Return the folder of the metadata; None if the catalog has put the table elsewhere."""
-        location, files = self._table.location(), self._table.io
-        if location != f"{_address(self._root)}/{FOLDER}" or not isinstance(files, PyArrowFileIO):
-            return None
-        return MetadataFolder(files, location)
-
     def _delete_metadata(self, unused: set[str], left_ms: int) -> None:
-        """Delete these files, and all files older than a time (leftovers of kills), unless the table uses them.
-
-        Names are compared, which are unique, because engines write the same address in different ways.
-        """
+        """Delete these files, and all files older than a time (leftovers of kills), unless the table uses them."""
+        if self._table.location() != self._location():
+            return  # a REST catalog has put the table elsewhere
+        files = MetadataFiles(self._table)
         folder = self._folder()
-        if folder is None:
-            return
-        metadata = self._table.metadata
-        used = {HINT, _name_of(self._table.metadata_location), *_metadata_of(self._table, metadata.snapshots)}
-        used.update(_name_of(entry.metadata_file) for entry in metadata.metadata_log)
-        used.update(_name_of(one.statistics_path) for one in (*metadata.statistics, *metadata.partition_statistics))
         for info in folder.files():
-            is_left = info.mtime_ns is not None and info.mtime_ns < left_ms * 1_000_000
-            if info.base_name not in used and (info.base_name in unused or is_left):
+            is_left = info.mtime_ns is not None and info.mtime_ns < min(left_ms, files.oldest_ms) * 1_000_000
+            if (info.base_name in unused or is_left) and not files.is_used(info.base_name):
                 folder.remove(info.base_name)
 
 
 def open_iceberg(root: TableRoot, columns: tuple[str, ...], catalog: CatalogParameters) -> IcebergTable:
-    """Open the table of a topic; create it if it does not exist.
-
-    Its first use adds the columns that it lacks, and raises OtherTable if it has columns that the archive lacks, other
-    types, or other partitions.
+    """Return the table of a topic. Its first use opens the catalog, loads the table or creates it, and adds the columns
+    that it lacks. It raises OtherTable if the table has columns that the archive lacks, other types, or other
+    partitions. So `drop` needs no readable table.
     """
-    location = f"{_address(root)}/{FOLDER}"
-    with _mapped_errors(root):
-        server = _open_catalog(catalog, location, _file_properties(root))
-        identifier: Identifier = (*Catalog.identifier_to_tuple(catalog.namespace), table_name_of(root.topic))
-        try:
-            table = server.load_table(identifier)
-        except iceberg_errors.NoSuchTableError:
-            if catalog.kind is not CatalogKind.FOLDER:
-                server.create_namespace_if_not_exists(identifier[:-1])
-            schema = schema_of(columns)
-            table = server.create_table(identifier, schema, location, partitions_of(schema), properties=_PROPERTIES)
-        return IcebergTable(root, columns, server, table)
-
-
-def table_name_of(topic: str) -> str:
-    """Return the name of a topic's table: `orders`, and `_x0025_RETRY_x0025_readers` for `%RETRY%readers`.
-
-    Characters other than ASCII letters, digits, `-` and `_` become `_xHHHH_`, as in SQL/XML, which engines accept
-    between quotation marks; so does a `_` that could be mistaken for such an escape.
-    """
-    return re.sub(r"_(?=x[0-9a-f]{4})|[^A-Za-z0-9_-]", lambda found: f"_x{ord(found[0]):04x}_", topic)
-
-
-def topic_of(table_name: str) -> str:
-    """Return the topic of a table's name."""
-    return re.sub(r"_x([0-9a-f]{4,6})_", lambda found: chr(int(found[1], 16)), table_name)
-
-
-def _address(root: TableRoot) -> str:
-    """Return the root as an address with a scheme: Spark resolves a plain path in its default file system."""
-    return root.address if "://" in root.address else f"file://{root.address}"
-
-
-def _file_properties(root: TableRoot) -> dict[str, str]:
-    """Return the properties of pyiceberg's files; keys of an object store come from the environment."""
-    properties = {"py-io-impl": f"{DurableFileIO.__module__}.{DurableFileIO.__qualname__}"}
-    properties |= {_S3_OPTIONS[name]: value for name, value in root.options.items() if name in _S3_OPTIONS}
-    if endpoint := root.options.get("endpoint_override"):
-        scheme = root.options.get("scheme", "https")
-        properties["s3.endpoint"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
-    return properties
-
-
-def _open_catalog(catalog: CatalogParameters, location: str, files: Mapping[str, str]) -> Catalog:
-    if catalog.kind is CatalogKind.FOLDER:
-        return FolderCatalog(location, DurableFileIO(dict(files)))
-    return load_catalog("gantry", **{**files, "type": catalog.kind.value, **catalog.properties})
+    return IcebergTable(root, columns, catalog)
 
 
 def _day_number(day: str) -> int:
@@ -326,51 +371,3 @@ def _may_have(manifest: ManifestFile, first_day: int, last_day: int) -> bool:
         return True
     first, last = (int.from_bytes(bound, "little", signed=True) for bound in (lower, upper))
     return first <= last_day and first_day <= last
-
-
-def _replaced_before(table: Table, before_ms: int) -> list[Snapshot]:
-    """Return the snapshots without a name that were replaced by others before a time, or are too many."""
-    kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    snapshots = table.metadata.snapshots
-    replaced_ms = {one.snapshot_id: one.timestamp_ms for one in snapshots}
-    replaced_ms |= {one.parent_snapshot_id: one.timestamp_ms for one in snapshots if one.parent_snapshot_id}
-    newest = {one.snapshot_id for one in sorted(snapshots, key=lambda one: one.timestamp_ms)[-SNAPSHOTS_MAX:]}
-    found = (one for one in snapshots if one.snapshot_id not in kept)
-    return [one for one in found if replaced_ms[one.snapshot_id] < before_ms or one.snapshot_id not in newest]
-
-
-def _metadata_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """Return the names of the manifest lists and manifests of these snapshots."""
-    names: set[str] = set()
-    for snapshot in snapshots:
-        names.add(_name_of(snapshot.manifest_list))
-        names.update(_name_of(manifest.manifest_path) for manifest in snapshot.manifests(table.io))
-    return names
-
-
-def _name_of(address: str) -> str:
-    return address.rpartition("/")[2]
-
-
-def _foreign_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of the libraries below; those of wrong settings are ValueError and ImportError."""
-    own = [one for one in vars(iceberg_errors).values() if isinstance(one, type) and issubclass(one, Exception)]
-    common = (*own, pa.ArrowException, requests.RequestException, OSError, ValueError, ImportError)
-    try:
-        from sqlalchemy.exc import SQLAlchemyError
-    except ImportError:
-        return common
-    return (*common, SQLAlchemyError)
-
-
-_FOREIGN_ERRORS: Final = _foreign_errors()
-
-
-@contextmanager
-def _mapped_errors(root: TableRoot) -> Iterator[None]:
-    """Raise TableUnavailable for errors of catalogs, storage and their libraries."""
-    try:
-        yield
-    except _FOREIGN_ERRORS as error:
-        name = type(error).__name__
-        raise TableUnavailable(f"Iceberg table of topic {root.topic!r} in {root.address}: {name}: {error}") from error

@@ -19,7 +19,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from gantry_pipelines.archive.tables.model import DAY_COLUMN, OtherTable
+from gantry_pipelines.archive.tables.model import DAY_COLUMN, REBUILD, OtherTable
 from pyspark_rocketmq.schema import TYPES
 
 _ICEBERG_OF: Final[Mapping[str, IcebergType]] = {
@@ -61,18 +61,18 @@ def adapt_columns(table: Table, topic: str, columns: tuple[str, ...]) -> None:
         if name not in wanted:
             raise OtherTable(
                 f"the Iceberg table of topic {topic!r} has the column {name!r}, and the archive has none:"
-                " drop the table, and publish it again"
+                f" drop the table, and publish it again: {REBUILD}"
             )
         if not _is_same_type(found, _type_of(name, 1)):
             raise OtherTable(
                 f"the Iceberg table of topic {topic!r} has {found} in the column {name!r}, expected"
-                f" {_type_of(name, 1)}: drop the table, and publish it again"
+                f" {_type_of(name, 1)}: drop the table, and publish it again: {REBUILD}"
             )
     spec = [(one.name, str(one.transform)) for one in table.spec().fields]
     if spec != [(DAY_COLUMN, str(IdentityTransform()))]:
         raise OtherTable(
             f"the Iceberg table of topic {topic!r} is partitioned by {spec}, expected the column {DAY_COLUMN!r}:"
-            " drop the table, and publish it again"
+            f" drop the table, and publish it again: {REBUILD}"
         )
     missing = [name for name in columns if name not in present]
     if missing:

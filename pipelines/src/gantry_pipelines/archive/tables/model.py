@@ -15,6 +15,13 @@ DAY_COLUMN: Final = "day"
 files, since each file has only one."""
 
 
+ARCHIVE_PROPERTY: Final = "gantry.archive"
+"""The property of a snapshot that has the identity of the archive."""
+
+REBUILD: Final = "gantry pipeline tables --set rebuild=true"
+"""The command that drops the tables of an archive, and publishes them again."""
+
+
 class TableError(Exception):
     """The root of all errors of tables."""
 
@@ -31,8 +38,8 @@ class OtherTable(TableError):
 
 @final
 class EscapedAddress(TableError):
-    """The address of a table has a percent-encoded character, which readers of Delta decode once too often: exclude
-    the topic, or publish it to Iceberg only."""
+    """The address of a table has a character that a library reads as a part of an address: exclude the topic, publish
+    it in the other format only, or move the archive."""
 
 
 @final
@@ -50,6 +57,8 @@ class TableRoot:
     """An absolute path, or `s3://bucket/prefix`; without a slash at the end."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Of an object store: the query of the archive's destination, such as `endpoint_override`, `scheme`, `region`."""
+    archive: str = ""
+    """The identity of the archive that publishes; empty in tests that need none."""
 
 
 @final

@@ -7,19 +7,13 @@
 A publication states what the table should be, not what has happened since the last one. So after a kill at any step the
 next publication completes it, and a table that was dropped is made again from the manifest alone.
 
-In a folder the tables have links to the archive's files in a tree of their own:
-
-    tables/T/day=D/NAME.parquet     hard links, made before the snapshot that names them
-    tables/T/removed.json           when each link was found to be in no newest snapshot
-    tables/T/_delta_log, _iceberg   the metadata
-
-So compaction may exchange the folder of a day while readers of an older snapshot use the files that it replaces. These
-links stay for `snapshot_age_ms`, as the snapshots do. An object store has no links: there the tables name the archive's
-own objects, which are not compacted.
+In a folder the tables name hard links (`links`), so compaction may exchange the folder of a day while readers of an
+older snapshot use the files that it replaces. An object store has no links: there the tables name the archive's own
+objects, which are not compacted.
 """
 
 import json
-import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,27 +22,29 @@ from typing import Any, Final, final
 from urllib.parse import parse_qsl, urlsplit
 
 from gantry_pipelines.archive import crash_points
-from gantry_pipelines.archive.layout import DATA, TABLES, quote_name
-from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
+from gantry_pipelines.archive.layout import DATA, quote_name
+from gantry_pipelines.archive.manifest import Manifest
 from gantry_pipelines.archive.settings import CatalogParameters, TableParameters
 from gantry_pipelines.archive.storage import Folder, Storage
-from gantry_pipelines.archive.tables.model import TableChange, TableError, TableFile, TableRoot, TopicTable
+from gantry_pipelines.archive.tables.links import TableLinks, table_folder
+from gantry_pipelines.archive.tables.model import (
+    ARCHIVE_PROPERTY,
+    REBUILD,
+    OtherTable,
+    TableChange,
+    TableError,
+    TableFile,
+    TableRoot,
+    TopicTable,
+)
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_spec.pipelines.parts import TableFormat
 
-log = logging.getLogger(__name__)
-
-ARCHIVE_PROPERTY: Final = "gantry.archive"
-"""The property of a snapshot that has the identity of the archive."""
-
 RANGES_PROPERTY: Final = "gantry.ranges"
-"""The property that has the ranges which the snapshot adds: a JSON list of `[broker, queue, begin, end]`."""
+"""The property of a snapshot that has the ranges which it adds: a JSON list of `[broker, queue, begin, end]`."""
 
 ENDS_PROPERTY: Final = "gantry.ends"
 """The property that has the end of the archived offsets of each queue: JSON, by broker and queue."""
-
-REMOVED: Final = "removed.json"
-"""The file that has, by path, when a link was found to be in no newest snapshot."""
 
 
 @final
@@ -62,87 +58,111 @@ class Published:
     removed: int
 
     def __str__(self) -> str:
-        return f"{self.topic}: {self.format} table has {self.added} more files, and {self.removed} fewer"
+        name = self.format.value.capitalize()
+        return f"{self.topic}: added {self.added} files to the {name} table, removed {self.removed}"
 
+
+TableKey = tuple[str, TableFormat]
+"""Topic and format of a table."""
 
 OpenTable = Callable[[TableFormat, TableRoot, tuple[str, ...]], TopicTable]
 
 
 @final
 class TablePublisher:
-    """Publishes the archive of one writer; used by the thread that uses the writer."""
+    """Publishes the archive of one writer. One thread at a time uses it, which need not be the writer's."""
 
     def __init__(self, writer: ArchiveWriter, parameters: TableParameters, open_table: OpenTable | None = None) -> None:
         self._writer: Final = writer
         self._parameters: Final = parameters
         self._open_table: Final = open_table or TableOpener(parameters.catalog)
-        self._tables: Final[dict[tuple[str, TableFormat], TopicTable]] = {}
-        self._published: Final[dict[tuple[str, TableFormat], frozenset[str]]] = {}
+        self._links: Final = TableLinks(writer.storage) if isinstance(writer.storage, Folder) else None
+        self._tables: Final[dict[TableKey, TopicTable]] = {}
+        self._published: Final[dict[TableKey, frozenset[str]]] = {}
         """The files of the newest snapshot, as read or written by this process, the only writer."""
-        self._linked: Final[dict[str, set[str]]] = {}
+        self._turn: list[TableKey] = []
+        """The tables in the order of their turns: those that a deadline left out come first."""
+        self.is_complete = False
+        """Whether the last publication has reached all tables."""
 
-    def publish(self) -> Iterator[Published]:
-        """Publish the manifest, topic by topic; yields each snapshot. Raises TableError after the other tables."""
-        manifest = self._writer.manifest
-        ends = ends_by_topic(manifest)
+    def publish(self, deadline_s: float = math.inf) -> Iterator[Published]:
+        """Publish the manifest, table by table; yields each snapshot. Raises a TableError after the other tables.
+
+        After the deadline, by the monotonic clock, no other table is begun; the next publication begins with it.
+        """
+        state = ManifestState.of(self._writer.manifest)
+        keys = [(topic, one) for topic in sorted(state.ends) for one in self._parameters.formats]
+        known = set(self._turn)
+        self._turn += [key for key in keys if key not in known]
+        self.is_complete = False
         failure: TableError | None = None
-        files = files_by_topic(manifest)
-        for topic in sorted(ends):
-            wanted = {file.path: file for file in files.get(topic, ())}
-            for table_format in self._parameters.formats:
-                try:
-                    published = self._publish_table(topic, table_format, wanted, ends[topic])
-                except TableError as error:
-                    self._forget(topic, table_format)
-                    failure = failure or error
-                    continue
-                if published is not None:
-                    yield published
+        done = 0
+        for topic, table_format in self._turn:
+            if time.monotonic() > deadline_s:
+                break
+            done += 1
+            try:
+                published = self._publish_table(topic, table_format, state)
+            except TableError as error:
+                self._forget(topic, table_format)
+                failure = failure or error
+                continue
+            if published is not None:
+                yield published
+        self.is_complete = done == len(self._turn)
+        self._turn = self._turn[done:] + self._turn[:done]
         if failure is not None:
             raise failure
 
     def sweep(self, now_ms: int) -> None:
-        """Expire old snapshots, and delete the links that only they had. Raises TableError after the other topics.
+        """Expire old snapshots, and delete the links that only they had. Raises a TableError after the other topics.
 
-        Links stay while a snapshot that may have them could not be expired.
+        Links of a topic stay while one of its tables is not published: its newest snapshot may have them.
         """
         before_ms = now_ms - self._parameters.snapshot_age_ms
-        files = files_by_topic(self._writer.manifest)
+        state = ManifestState.of(self._writer.manifest)
         failure: TableError | None = None
-        for topic in sorted(ends_by_topic(self._writer.manifest)):
+        for topic in sorted(state.ends):
+            live = state.paths(topic)
             try:
                 for table_format in self._parameters.formats:
                     self._table(topic, table_format).expire(before_ms)
+                is_published = all(self._published.get((topic, one)) == live for one in self._parameters.formats)
+                if self._links is not None and is_published:
+                    self._links.remove_old(topic, live, now_ms, before_ms)
             except TableError as error:
                 failure = failure or error
-                continue
-            if isinstance(self._writer.storage, Folder):
-                live = frozenset(file.path for file in files.get(topic, ()))
-                self._remove_old_links(self._writer.storage, topic, live, now_ms, before_ms)
         if failure is not None:
             raise failure
 
-    def drop(self) -> None:
-        """Delete the metadata of all tables, so that the next publication makes them again. Raises TableError."""
-        for topic in sorted(ends_by_topic(self._writer.manifest)):
+    def rebuild(self) -> Iterator[Published]:
+        """Delete the metadata of all tables, and make it again, topic by topic. Raises TableError."""
+        state = ManifestState.of(self._writer.manifest)
+        for topic in sorted(state.ends):
             for table_format in self._parameters.formats:
                 self._table(topic, table_format).drop()
                 self._forget(topic, table_format)
+                published = self._publish_table(topic, table_format, state)
+                if published is not None:
+                    yield published
 
     # -- one table -----------------------------------------------------------------------------------------------------
 
-    def _publish_table(
-        self, topic: str, table_format: TableFormat, wanted: Mapping[str, TableFile], ends: Mapping[str, Any]
-    ) -> Published | None:
+    def _publish_table(self, topic: str, table_format: TableFormat, state: "ManifestState") -> Published | None:
         key = (topic, table_format)
+        wanted = state.files.get(topic, {})
         known = self._published.get(key)
         if known is not None and known == wanted.keys():
             return None
         table = self._table(topic, table_format)
-        known = table.paths() if known is None else known
-        change = difference(known, wanted, self._properties(ends))
+        if known is None:
+            known = table.paths()
+            self._check_identity(topic, table_format, table)
+        change = difference(known, wanted, self._properties(state.ends[topic]))
+        if self._links is not None and (change is not None or not self._links.are_known(topic)):
+            self._links.make(topic, wanted, change.add if change is not None else ())
         if change is not None:
-            self._link(topic, wanted, change.add)
+            self._writer.check_lock()
             crash_points.hit(crash_points.BEFORE_TABLE)
             table.commit(change)
             crash_points.hit(crash_points.AFTER_TABLE)
@@ -151,57 +171,32 @@ class TablePublisher:
             return None
         return Published(topic, table_format, len(change.add), len(change.remove))
 
+    def _check_identity(self, topic: str, table_format: TableFormat, table: TopicTable) -> None:
+        """Raise OtherTable if the table was published from another archive, whose files may have the same names."""
+        owner = table.properties().get(ARCHIVE_PROPERTY, "")
+        if owner and owner != self._writer.format.identity:
+            raise OtherTable(
+                f"{topic}: the {table_format} table is that of the archive {owner}, and this one is"
+                f" {self._writer.format.identity}: set another tables.catalog.namespace, or make the tables of this"
+                f" folder again with {REBUILD}"
+            )
+
     def _table(self, topic: str, table_format: TableFormat) -> TopicTable:
         key = (topic, table_format)
         if key not in self._tables:
-            root = root_of(self._writer.storage, topic)
+            root = root_of(self._writer.storage, topic, self._writer.format.identity)
             self._tables[key] = self._open_table(table_format, root, self._writer.format.columns)
         return self._tables[key]
 
     def _forget(self, topic: str, table_format: TableFormat) -> None:
-        """Forget what is known of a table, since another state may be stored now."""
+        """Forget what is known of a table and its links, since another state may be stored now."""
         self._tables.pop((topic, table_format), None)
         self._published.pop((topic, table_format), None)
+        if self._links is not None:
+            self._links.forget(topic)
 
     def _properties(self, ends: Mapping[str, Any]) -> dict[str, str]:
         return {ARCHIVE_PROPERTY: self._writer.format.identity, ENDS_PROPERTY: _compact_json(ends)}
-
-    # -- the links of a folder -----------------------------------------------------------------------------------------
-
-    def _link(self, topic: str, wanted: Mapping[str, TableFile], added: Iterable[TableFile]) -> None:
-        """Make the links that are missing, and all new ones durable. Raises TableError if a file is missing."""
-        storage = self._writer.storage
-        if not isinstance(storage, Folder):
-            return
-        top = table_folder(topic)
-        if topic not in self._linked:
-            self._linked[topic] = {path.removeprefix(f"{top}/") for path in storage.paths(top)}
-        for path in sorted(wanted.keys() - self._linked[topic]):
-            try:
-                storage.link(wanted[path].place.path, f"{top}/{path}")
-            except FileNotFoundError as error:
-                text = f"{wanted[path].place.path} is missing: run gantry pipeline verify, and restore the file"
-                raise TableError(text) from error
-            self._linked[topic].add(path)
-        for folder in sorted({os.path.dirname(file.path) for file in added}):
-            storage.sync(f"{top}/{folder}")  # a killed process may have made the link
-        storage.sync(top)
-
-    def _remove_old_links(self, storage: Folder, topic: str, live: frozenset[str], now_ms: int, before_ms: int) -> None:
-        """Delete the links that were removed from the tables before this time."""
-        top = table_folder(topic)
-        links = {path.removeprefix(f"{top}/") for path in storage.paths(top)}
-        dead = {path for path in links if path.startswith("day=")} - live
-        state = f"{top}/{REMOVED}"
-        removed: dict[str, int] = json.loads(storage.read(state)) if storage.size(state) is not None else {}
-        since = {path: removed.get(path, now_ms) for path in dead}
-        due = sorted(path for path, at_ms in since.items() if at_ms <= before_ms)
-        for path in due:
-            storage.remove(f"{top}/{path}")
-        self._linked[topic] = links - set(due)
-        kept = {path: at_ms for path, at_ms in sorted(since.items()) if path not in due}
-        if kept != removed:
-            storage.write(state, json.dumps(kept).encode() + b"\n")
 
 
 @final
@@ -225,20 +220,32 @@ class TableOpener:
 # -- the difference ----------------------------------------------------------------------------------------------------
 
 
-def files_by_topic(manifest: Manifest) -> dict[str, list[TableFile]]:
-    """Return the files that the tables of each topic should have."""
-    found: dict[str, list[TableFile]] = {}
-    for file in manifest.data():
-        found.setdefault(file.range.queue.topic, []).append(_table_file(file))
-    return found
+@final
+@dataclass(frozen=True, slots=True)
+class ManifestState:
+    """What the tables should have, by topic, at one moment of the manifest."""
 
+    files: Mapping[str, Mapping[str, TableFile]]
+    """The live files by their paths in the table. A topic may have none."""
 
-def ends_by_topic(manifest: Manifest) -> dict[str, dict[str, dict[str, int]]]:
-    """Return the ends of the archived offsets, by topic, broker and queue."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
-    for queue, end in sorted(manifest.ends().items()):
-        found.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.number)] = end
-    return found
+    ends: Mapping[str, Mapping[str, Mapping[str, int]]]
+    """The ends of the archived offsets, by broker and queue number."""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "ManifestState":
+        """Return the state of a manifest."""
+        files: dict[str, dict[str, TableFile]] = {}
+        for file in manifest.data():
+            one = TableFile(file.place, file.rows, file.size_bytes, file.first_time_us, file.last_time_us)
+            files.setdefault(file.range.queue.topic, {})[one.path] = one
+        ends: dict[str, dict[str, dict[str, int]]] = {}
+        for queue, end in sorted(manifest.ends().items()):
+            ends.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.number)] = end
+        return cls(files, ends)
+
+    def paths(self, topic: str) -> frozenset[str]:
+        """Return the paths of a topic's live files."""
+        return frozenset(self.files.get(topic, {}))
 
 
 def difference(
@@ -253,25 +260,13 @@ def difference(
     return TableChange(add, frozenset(remove), {**properties, RANGES_PROPERTY: ranges})
 
 
-def root_of(storage: Storage, topic: str) -> TableRoot:
-    """Return the root of a topic's tables."""
+def root_of(storage: Storage, topic: str, archive: str = "") -> TableRoot:
+    """Return the root of a topic's tables. `archive` is the identity of the archive."""
     if isinstance(storage, Folder):
-        return TableRoot(topic, os.path.join(os.path.abspath(storage.root), table_folder(topic)))
+        return TableRoot(topic, os.path.join(os.path.abspath(storage.root), table_folder(topic)), archive=archive)
     address = urlsplit(str(storage))
     root = f"{address.scheme}://{address.netloc}{address.path.rstrip('/')}/{DATA}/topic={quote_name(topic)}"
-    return TableRoot(topic, root, dict(parse_qsl(address.query)))
-
-
-def table_folder(topic: str) -> str:
-    """Return the folder of a topic's tables in an archive that is a folder.
-
-    It is as in `data`, with `~` instead of `%`: readers of Delta decode percent signs in the address of a table.
-    """
-    return f"{TABLES}/{quote_name(topic).replace('~', '%7E').replace('%', '~')}"
-
-
-def _table_file(file: ArchivedFile) -> TableFile:
-    return TableFile(file.place, file.rows, file.size_bytes, file.first_time_us, file.last_time_us)
+    return TableRoot(topic, root, dict(parse_qsl(address.query)), archive)
 
 
 def _merged_ranges(files: Sequence[TableFile]) -> Iterable[tuple[str, int, int, int]]:
@@ -288,8 +283,3 @@ def _merged_ranges(files: Sequence[TableFile]) -> Iterable[tuple[str, int, int, 
 
 def _compact_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def now_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return int(time.time() * 1000)

@@ -58,9 +58,7 @@ class TablesJob(Job[TablesSpec, TablesJobParameters]):
         with map_archive_errors(settings.destination), ArchiveWriter.open(storage_of(settings.destination)) as writer:
             publisher = TablePublisher(writer, settings.tables)
             try:
-                if settings.is_rebuild:
-                    publisher.drop()
-                for published in publisher.publish():
+                for published in publisher.rebuild() if settings.is_rebuild else publisher.publish():
                     snapshots += 1
                     reporter.report_step(str(published))
                 publisher.sweep(int(time.time() * 1000))
