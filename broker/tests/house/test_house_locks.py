@@ -10,7 +10,20 @@ import pytest
 
 from gantry_testing.tree import ROOT
 
-LOCKS = ("runtime", "build", "dev", "operator", "kubernetes", "admin", "codecs", "proxy", "spark", "tables", "connect", "sbom")
+LOCKS = (
+    "runtime",
+    "build",
+    "dev",
+    "operator",
+    "kubernetes",
+    "admin",
+    "codecs",
+    "proxy",
+    "spark",
+    "tables",
+    "connect",
+    "sbom",
+)
 PIN = re.compile(r"^(?P<name>[a-z0-9.-]+)==(?P<version>\S+)( ; [^\\]+)? \\$")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 ADDRESS = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ |\b[\w-]+\.(org|com|io|net|cn|dev)\b")
