@@ -117,7 +117,8 @@ class TablePublisher:
     def sweep(self, now_ms: int) -> None:
         """Expire old snapshots, and delete the links that only they had. Raises a TableError after the other topics.
 
-        Links of a topic stay while one of its tables is not published: its newest snapshot may have them.
+        A table that was not published is left alone, since it may be that of another archive. The links of its topic
+        stay: its newest snapshot may have them.
         """
         before_ms = now_ms - self._parameters.snapshot_age_ms
         state = ManifestState.of(self._writer.manifest)
@@ -126,7 +127,8 @@ class TablePublisher:
             live = state.paths(topic)
             try:
                 for table_format in self._parameters.formats:
-                    self._table(topic, table_format).expire(before_ms)
+                    if (topic, table_format) in self._published:
+                        self._table(topic, table_format).expire(before_ms)
                 is_published = all(self._published.get((topic, one)) == live for one in self._parameters.formats)
                 if self._links is not None and is_published:
                     self._links.remove_old(topic, live, now_ms, before_ms)

@@ -74,10 +74,11 @@ class ReportedPublication:
             self._publish(seconds_max)
 
     def sweep(self) -> None:
-        """Expire old snapshots, and delete the links that only they had."""
+        """Publish, since links stay while a table is behind; then expire old snapshots, and delete their links."""
         if self._publisher is None:
             return
         with self._is_publishing:
+            self._publish(PUBLICATION_S_MAX)
             try:
                 self._publisher.sweep(int(time.time() * 1000))
             except TableError as error:
