@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from gantry_pipelines.archive.errors import FencedOut
 from gantry_pipelines.archive.job import ArchiveRun
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
+from gantry_pipelines.archive.object_storage import ObjectStorage
 from gantry_pipelines.archive.settings import ArchiveParameters
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.reporting import Reporter
@@ -33,6 +34,7 @@ class Writer:
     """A writer that may have lost the archive's lock to another one."""
 
     manifest = Manifest()
+    storage = ObjectStorage("s3://bucket/archive")
 
     def __init__(self, *, is_fenced: bool) -> None:
         self.is_fenced = is_fenced
