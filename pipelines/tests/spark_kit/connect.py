@@ -35,10 +35,13 @@ SETTINGS: Final = {
 
 
 def spark_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a shell in which this virtual environment is active."""
+    """Return the environment of a shell in which this virtual environment is active.
+
+    `PYSPARK_PYTHON` is no path: Spark looks for no Python data sources if the path has a space.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    usual = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST, "JAVA_TOOL_OPTIONS": QUICK_START}
+    usual = {"PYSPARK_PYTHON": "python", "SPARK_LOCAL_IP": HOST, "JAVA_TOOL_OPTIONS": QUICK_START}
     return clean | usual | {"PATH": path} | more
 
 
