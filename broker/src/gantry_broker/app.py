@@ -70,7 +70,7 @@ class Broker(Host):
         self._accounts: Final = store_layer.accounts
         core_layer = build_core(self, store_layer, disk=disk, clock=clock, loop=self._loop)
         self.core, self.delay, self.timers = core_layer.core, core_layer.delay, core_layer.timers
-        self.transactions = core_layer.transactions
+        self.transactions, self.archive = core_layer.transactions, core_layer.archive
         self.flow, self.retention, self.scrubber = core_layer.flow, core_layer.retention, core_layer.scrubber
         replication_layer = build_replication(self, store_layer, core_layer, disk=disk, loop=self._loop)
         self.replication, self.send_path, self.tables = (
@@ -122,6 +122,7 @@ class Broker(Host):
             asyncio.ensure_future(self.retention.run()),
             *(asyncio.ensure_future(one) for one in self.periodic_tasks.coroutines()),
             *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_enabled else []),
+            *([asyncio.ensure_future(self.archive.run())] if self.archive is not None else []),
             *([asyncio.ensure_future(self._accounts.watch())] if isinstance(self._accounts, AccountFile) else []),
         ]
         for task in self._tasks:

@@ -24,6 +24,8 @@ from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.unsupported import unsupported_table
+from gantry_broker.server.archive.link import ArchiveLink
+from gantry_broker.server.archive.reads import ArchiveReads
 from gantry_broker.server.core.access import (
     load_accounts,
     load_own_account,
@@ -59,7 +61,7 @@ from gantry_broker.server.pull import queries
 from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
 from gantry_broker.server.roles.backup_point import BackupPointFile
-from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester
+from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester, slave_finder
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_host import Host as RolesHost
 from gantry_broker.server.roles.role_orders import RoleOrders
@@ -188,6 +190,9 @@ class CoreLayer:
     """The objects that all request handlers share, and the background services."""
 
     core: BrokerCore
+    archive: ArchiveLink | None
+    """The link to the archive server; None without an archive."""
+
     delay: DelayService
     timers: TimerService
     transactions: Transactions
@@ -208,6 +213,11 @@ def build_core(
     """Build tables and services on the store."""
     settings, store, guard = store_layer.live.current, store_layer.store, store_layer.guard
     topics = TopicTable(clock, host.on_topic_changed, auto_create=settings.auto_create_topics)
+    archive = None
+    if settings.archive.socket_path:
+        archive = ArchiveLink(
+            settings.archive, store, settings.broker_name, topics.is_system, lambda: core.gate.is_store_lent
+        )
     core = BrokerCore(
         live=store_layer.live,
         clock=clock,
@@ -232,6 +242,7 @@ def build_core(
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
         is_sure_master=lambda: host.replication.master.can_acknowledge,
         oldest_popped=lambda: host.pops.journal.state.oldest_open(),
+        archive=archive,
     )
 
     def note_written(name: str) -> None:
@@ -242,9 +253,10 @@ def build_core(
     timers = TimerService(core)
     table_sync = TableSync(core, delay, timers, lambda: host.replication.master.schedule_urgent_tables())
     flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
-    retention = Retention(core, delay, timers.roller, flow)
+    retention = Retention(core, delay, timers.roller, flow, archive)
     return CoreLayer(
         core=core,
+        archive=archive,
         delay=delay,
         timers=timers,
         transactions=Transactions(core) if guard is None else Transactions(core, make_half_message_check(guard)),
@@ -362,7 +374,14 @@ def build_server(
         replication_layer.send_path,
     )
     sends = SendHandlers(core, send_path)
-    pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(store_layer.live, store, replication, roles))
+    archive = None
+    if core_layer.archive is not None:
+        archive = ArchiveReads(core_layer.archive, settings.archive, settings.broker_name, loop)
+    pulls = PullHandlers(
+        core, loop, archive,
+        suggest_broker=broker_suggester(store_layer.live, store, replication, roles),
+        find_slave=slave_finder(replication),
+    )  # fmt: skip
     pops = Pops(core, core_layer.ordered, send_path.ack_gate, pulls.hold, loop)
     visibility = Visibility(loop, store, send_path.ack_gate, pulls.hold, replication.report_store_progress)
     listeners = BrokerListeners(core, send_path, sends, pulls, visibility, tls=tls, guard=store_layer.guard)

@@ -17,6 +17,7 @@ from gantry_access import AccessMode, AccessSettings
 from gantry_access.redaction import REDACTED, is_secret_name
 from gantry_access.settings import parse_initial_user
 from gantry_broker import setting_kinds as broker_kinds
+from gantry_broker.archive_settings import ArchiveSettings
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
 from gantry_broker.pop_settings import PopSettings
 from gantry_broker.settings import BrokerSettings
@@ -110,6 +111,12 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "popFromRetryProbability": ("pop.retry_first_percent", kinds.whole_number(0, 100)),
     "popFromRetryProbabilityForPriority": ("pop.priority_retry_first_percent", kinds.whole_number(0, 100)),
     "priorityOrderAsc": ("pop.is_high_number_first", kinds.boolean),
+    "archiveSocketPath": ("archive.socket_path", str),
+    "archiveReadsMax": ("archive.reads_max", kinds.POSITIVE),
+    "archiveWaitingReadsMax": ("archive.waiting_max", kinds.POSITIVE),
+    "archiveBytesPerSecond": ("archive.bytes_per_second", kinds.whole_number(0)),
+    "archiveReadTimeout": ("archive.timeout_ms", kinds.whole_number(100, 60_000)),
+    "archiveReadsOnSlave": ("archive.is_slave_preferred", kinds.boolean),
     "rejectTransactionMessage": ("rejects_transactions", kinds.boolean),
     "transactionTimeOut": ("transaction_timeout_ms", kinds.POSITIVE),
     "transactionCheckMax": ("transaction_check_max", kinds.POSITIVE),
@@ -290,8 +297,8 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
             retention=RetentionSettings(**part("store.retention.")),
         )
         ha, access = ReplicationSettings(**part("ha.")), AccessSettings(**part("access."))
-        pop = PopSettings(**part("pop."))
-        return BrokerSettings(**top, store=store, pop=pop, ha=ha, access=access, given=given)
+        pop, archive = PopSettings(**part("pop.")), ArchiveSettings(**part("archive."))
+        return BrokerSettings(**top, store=store, pop=pop, archive=archive, ha=ha, access=access, given=given)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
@@ -317,6 +324,7 @@ def describe_settings() -> list[tuple[str, str, str]]:
         **_field_texts(PoolSettings, "store.pool."),
         **_field_texts(RetentionSettings, "store.retention."),
         **_field_texts(PopSettings, "pop."),
+        **_field_texts(ArchiveSettings, "archive."),
         **_field_texts(ReplicationSettings, "ha."),
         **_field_texts(AccessSettings, "access."),
     }

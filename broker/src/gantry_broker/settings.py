@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gantry_access import AccessSettings
+from gantry_broker.archive_settings import ArchiveSettings
 from gantry_broker.ha.settings import ReplicationSettings
 from gantry_broker.pop_settings import PopSettings
 from gantry_broker.store.settings import (
@@ -341,6 +342,9 @@ class BrokerSettings:
 
     pop: PopSettings = field(default_factory=PopSettings)
     """Settings of pop consumption."""
+
+    archive: ArchiveSettings = field(default_factory=ArchiveSettings)
+    """Settings of reads from an archive."""
 
     ha: ReplicationSettings = field(default_factory=ReplicationSettings)
     """Settings of roles, replication and acknowledgement."""

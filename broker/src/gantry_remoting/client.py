@@ -83,6 +83,21 @@ class Channel(asyncio.Protocol):
             raise CannotConnect(f"cannot connect to {address}: {error}") from error
         return channel
 
+    @classmethod
+    async def connect_to_socket(
+        cls, path: str, *, timeout_ms: int = 3000, on_close: Callable[["Channel"], None] | None = None
+    ) -> "Channel":
+        """Return a connection to a Unix socket. Raises CannotConnect."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                _, channel = await loop.create_unix_connection(lambda: cls(path, on_close=on_close), path)
+        except TimeoutError as error:
+            raise CannotConnect(f"connecting to {path} timed out after {timeout_ms} ms") from error
+        except OSError as error:
+            raise CannotConnect(f"cannot connect to {path}: {error}") from error
+        return channel
+
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()

@@ -79,6 +79,12 @@ JOBS: Final[dict[str, JobEntry]] = {
         ARCHIVE.name,
         "Publish an archive as Iceberg or Delta tables.",
     ),
+    "serve": JobEntry(
+        "gantry_pipelines.archive.serving.serve_job",
+        "ServeJob",
+        ARCHIVE.name,
+        "Return archived messages to brokers.",
+    ),
     "migrate-check": JobEntry(
         "gantry_pipelines.migrate_check.job",
         "MigrateCheckJob",

@@ -55,6 +55,9 @@ ANSWERED_BY_CLIENTS: Final = frozenset(
 """Requests whose answers wait for a client, with limits of their own (`PUSH_BYTES_MAX`, `CALLS_MAX`). The client's
 reply may come on the connection of the request, which therefore must be read meanwhile."""
 
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+"""Requests of which only those that the archive answers are deferred, with limits of their own."""
+
 CLIENT_CHANGES: Final = frozenset(
     {
         RequestCode.CONSUMER_SEND_MSG_BACK,
@@ -165,7 +168,10 @@ class BrokerService:
         return self._handle_command(decode_command(frame, self._limits), connection)
 
     def _pull(self, pulls: PullHandlers, request: PullRequest, connection: Connection) -> Parts | None:
-        """Answer a pull in the usual form. It needs none of the other steps: it is neither audited nor deferred."""
+        """Answer a pull in the usual form. It needs none of the other steps: it is not audited.
+
+        Only pulls of messages in the archive are deferred, whose number `archiveWaitingReadsMax` limits.
+        """
         if self._send_path.batch:
             self._send_path.flush_for(connection)
         self._make_visible()
@@ -175,6 +181,10 @@ class BrokerService:
             answer = self._failure_reply(request.to_command(), error)
         if isinstance(answer, tuple):
             return answer
+        if isinstance(answer, Awaitable):
+            waiting = self._send_when_ready(request.to_command(), answer, connection)
+            self.answers.add(RequestCode.PULL_MESSAGE, waiting, connection, is_bounded=False)
+            return None
         return None if answer is None or request.is_oneway else (answer.encode_reply(self._limits),)
 
     def _handle_command(self, command: Command, connection: Connection) -> Parts | None:
@@ -191,7 +201,7 @@ class BrokerService:
             return UNHANDLED
         answer = self._audited(command, connection)
         if isinstance(answer, Awaitable):
-            is_bounded = command.code not in ANSWERED_BY_CLIENTS
+            is_bounded = command.code not in ANSWERED_BY_CLIENTS | PULLS
             self.answers.add(
                 command.code, self._send_when_ready(command, answer, connection), connection, is_bounded=is_bounded
             )

@@ -14,7 +14,8 @@ rules, in order:
    to get down to it: but only those wholly below the oldest unconsumed message, unless ``deleteUnconsumed`` is set.
 3. Above ``diskSpaceWarningLevelRatio``, when less than the reserve is free, or when the next file is needed and there
    is no space for it, sends are refused until there is space again. Reads continue.
-4. No file is deleted that holds a pending timer message. Such messages are stored again long before their file expires.
+4. No file is deleted that holds a pending timer message, or one that is to be archived and is not yet. Timer messages
+   are stored again long before their file expires.
 5. The current file, files after it and files that are not flushed are never deleted; at most ten files a round, oldest
    first.
 
@@ -54,6 +55,7 @@ class Reason(Enum):
     FORCED_UNCONSUMED = "the disk is above diskSpaceCleanForciblyRatio, and deleteUnconsumed is set"
     BLOCKED_UNCONSUMED = "the oldest file that is left holds a message that was not consumed"
     BLOCKED_TIMERS = "the oldest file that is left holds a timer message that has to be stored again first"
+    BLOCKED_UNARCHIVED = "the oldest file that is left holds a message that is to be archived and is not yet"
     BLOCKED_CURRENT = "every file that is left is in use: the current one, or not flushed yet"
 
 
@@ -105,6 +107,9 @@ class RetentionFacts:
 
     needed_from: int = NOTHING_UNCONSUMED
     """The physical offset of the oldest pending timer message that was not stored again; no rule deletes it."""
+
+    unarchived_from: int = NOTHING_UNCONSUMED
+    """The physical offset of the oldest message that is to be archived and is not yet; no rule deletes it."""
 
     is_manual: bool = False
     """Whether an administrator requested the deletion of expired files."""
@@ -158,7 +163,8 @@ def is_refusing(room: RoomFacts, settings: RetentionSettings) -> bool:
 def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> RetentionPlan:
     """Plan one round of retention by the rules of this module."""
     free = tuple(takewhile(lambda file: file.is_removable, facts.files))
-    removable = tuple(takewhile(lambda file: file.end_offset <= facts.needed_from, free))
+    needed_from = min(facts.needed_from, facts.unarchived_from)
+    removable = tuple(takewhile(lambda file: file.end_offset <= needed_from, free))
     count, reason = _count_expired(removable, facts, settings)
     excess_count = min(_count_excess_files(facts, settings), FILES_PER_ROUND_MAX)
     blocked_reason: Reason | None = None
@@ -167,7 +173,8 @@ def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> Retent
         if min(excess_count, allowed) > count:
             count, reason = min(excess_count, allowed), forced
         if excess_count > count:
-            at_end = Reason.BLOCKED_TIMERS if len(removable) < len(free) else Reason.BLOCKED_CURRENT
+            needed = Reason.BLOCKED_UNARCHIVED if facts.unarchived_from < facts.needed_from else Reason.BLOCKED_TIMERS
+            at_end = needed if len(removable) < len(free) else Reason.BLOCKED_CURRENT
             blocked_reason = Reason.BLOCKED_UNCONSUMED if allowed < len(removable) else at_end
     count = min(count, FILES_PER_ROUND_MAX)
     begin = facts.files[0].base_offset if facts.files else 0

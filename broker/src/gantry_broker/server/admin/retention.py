@@ -19,6 +19,8 @@ from typing import Final, NamedTuple, final
 from gantry_broker.ports import DiskSpace
 from gantry_broker.server.admin.store_time import StoreTime
 from gantry_broker.server.admin.unconsumed import Unconsumed, find_oldest_unconsumed
+from gantry_broker.server.archive.link import ArchiveLink
+from gantry_broker.server.archive.unarchived import find_oldest_unarchived
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.persist import run_in_thread
@@ -74,8 +76,17 @@ class Retention:
     Work that waits for the disk runs in worker threads, one at a time.
     """
 
-    def __init__(self, core: BrokerCore, delay: DelayService, roller: TimerRoller, flow: FlowControl) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        delay: DelayService,
+        roller: TimerRoller,
+        flow: FlowControl,
+        archive: ArchiveLink | None = None,
+    ) -> None:
+        """With an ``archive``, what is to be archived is kept until it is."""
         self._core = core
+        self._archive = archive
         self._delay = delay
         self._roller = roller
         self._flow = flow
@@ -187,6 +198,9 @@ class Retention:
             hour=self._plan_hour(is_doubtful=clock.is_doubtful),
             unconsumed_from=NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset,
             needed_from=self._roller.needed_from(),
+            unarchived_from=(
+                NOTHING_UNCONSUMED if self._archive is None else await find_oldest_unarchived(store, self._archive)
+            ),
             is_manual=is_manual,
         )
         is_space_needed = is_above(self._space, self._settings.forced_percent)

@@ -150,7 +150,7 @@ async def get_topic_stats(core: BrokerCore, command: Command, connection: Connec
 
 
 def _get_queue_stats(core: BrokerCore, topic: str, queue_id: int) -> dict[str, int]:
-    minimum, maximum = core.readable_range(topic, queue_id)
+    minimum, maximum = core.served_range(topic, queue_id)
     newest = core.store.times.store_time(topic, queue_id, maximum - 1) if maximum > minimum else 0
     return {"lastUpdateTimestamp": newest, "maxOffset": maximum, "minOffset": minimum}
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gantry_access import AccountStore
 from gantry_broker.ports import Clock, Disk
+from gantry_broker.server.core.archive_port import Archive
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.core.groups import GroupTable
@@ -75,6 +76,8 @@ class BrokerCore:
     """Whether this broker is the master and knows that no other member is."""
     oldest_popped: Callable[[], Mapping[tuple[str, str, int], int]] = dict
     """The offset of the oldest message that is popped and not acked, by topic, group and queue."""
+    archive: Archive | None = None
+    """The archive with messages that the log does not have any more; None without one."""
     progress_listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that lists the progress of all groups."""
     tag_query_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -95,6 +98,35 @@ class BrokerCore:
         self.offsets.commit(group, topic, queue_id, min(offset, 0 if queue is None else queue.end))
 
     def readable_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the offsets ``[first, end)`` that consumers may read in a queue; (0, 0) if it does not exist."""
+        """Return the offsets ``[first, end)`` of a queue that are in the log; (0, 0) if the queue does not exist."""
         queue = self.store.queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
+
+    def served_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the offsets ``[first, end)`` of a queue that pulls may read, from the archive or from the log."""
+        first, end = self.readable_range(topic, queue_id)
+        archived = None if self.archive is None else self.archive.find(topic, queue_id)
+        return (first if archived is None else min(first, archived.begin)), end
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Return the store time of the first message of a queue that pulls may read, or -1."""
+        archived = None if self.archive is None else self.archive.find(topic, queue_id)
+        if archived is not None and archived.begin < self.readable_range(topic, queue_id)[0]:
+            return archived.first_time_ms
+        return self.store.times.earliest_time(topic, queue_id)
+
+    def must_search_archive(self, topic: str, queue_id: int, timestamp_ms: int) -> bool:
+        """Return whether the message for a time is not in the log any more, but may be in the archive."""
+        first, _ = self.readable_range(topic, queue_id)
+        archived = None if self.archive is None else self.archive.find(topic, queue_id)
+        if archived is None or archived.begin >= first:
+            return False
+        earliest = self.store.times.earliest_time(topic, queue_id)
+        return earliest < 0 or timestamp_ms <= earliest
+
+    async def search_archive(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """Return the archived offset for a time, or that of the log if the archive has none. Raises Refused."""
+        found = None
+        if self.archive is not None:
+            found = await self.archive.search(topic, queue_id, timestamp_ms, upper=upper)
+        return self.store.times.offset_by_time(topic, queue_id, timestamp_ms, upper) if found is None else found

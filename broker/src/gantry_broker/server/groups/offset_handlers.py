@@ -13,6 +13,7 @@ these.
 flight.
 """
 
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +49,7 @@ def find_offset(core: BrokerCore, command: Command, connection: Connection) -> C
     query = QueryConsumerOffset.read(command.ext)
     offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
     if offset is None:
-        first, _ = core.readable_range(query.topic, query.queue_id)
+        first, _ = core.served_range(query.topic, query.queue_id)
         if query.set_zero_if_not_found is False or first > 0:
             return command.reply(
                 ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
@@ -76,10 +77,17 @@ def commit_offset(core: BrokerCore, command: Command, connection: Connection) ->
 
 
 @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-def search_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
+def search_offset(core: BrokerCore, command: Command, connection: Connection) -> Command | Awaitable[Command]:
     search = SearchOffset.read(command.ext)
     is_upper = (search.boundary_type or "").upper() == "UPPER"
+    if core.must_search_archive(search.topic, search.queue_id, search.timestamp):
+        return _search_archive(core, command, search, is_upper=is_upper)
     offset = core.store.times.offset_by_time(search.topic, search.queue_id, search.timestamp, is_upper)
+    return command.reply(ext=OffsetResult(offset=offset).write())
+
+
+async def _search_archive(core: BrokerCore, command: Command, search: SearchOffset, *, is_upper: bool) -> Command:
+    offset = await core.search_archive(search.topic, search.queue_id, search.timestamp, upper=is_upper)
     return command.reply(ext=OffsetResult(offset=offset).write())
 
 
@@ -93,14 +101,14 @@ def find_max_offset(core: BrokerCore, command: Command, connection: Connection) 
 @handles(RequestCode.GET_MIN_OFFSET)
 def find_min_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
-    first, _ = core.readable_range(address.topic, address.queue_id)
+    first, _ = core.served_range(address.topic, address.queue_id)
     return command.reply(ext=OffsetResult(offset=first).write())
 
 
 @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
 def find_earliest_time(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
-    timestamp = core.store.times.earliest_time(address.topic, address.queue_id)
+    timestamp = core.earliest_time(address.topic, address.queue_id)
     return command.reply(ext=TimestampResult(timestamp=timestamp).write())
 
 
@@ -175,7 +183,7 @@ async def _add_progress(core: BrokerCore, table: QueueTable, group: str, topic: 
 
 def _get_queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
     store, offsets = core.store, core.offsets
-    begin, end = core.readable_range(topic, queue_id)
+    begin, end = core.served_range(topic, queue_id)
     consumed = offsets.progress(group, topic, queue_id)
     last = store.times.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
     return {
@@ -205,7 +213,7 @@ def _get_time_span(core: BrokerCore, group: str, topic: str, queue_id: int) -> d
     store = core.store
     first, end = core.readable_range(topic, queue_id)
     consumed = core.offsets.progress(group, topic, queue_id)
-    earliest = store.times.earliest_time(topic, queue_id)
+    earliest = core.earliest_time(topic, queue_id)
     next_time = store.times.store_time(topic, queue_id, max(consumed, first)) if consumed < end else -1
     return {
         "consumeTimeStamp": store.times.store_time(topic, queue_id, consumed - 1) if consumed > 0 else earliest,

@@ -11,7 +11,7 @@ resets all queues.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import final
 
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -48,15 +48,41 @@ class ResetHandlers:
     def reset(self, command: Command, connection: Connection) -> Command | Awaitable[Command]:
         request = ResetOffsets.read(command.ext)
         config = self._core.topics.find(request.topic)
+        searched = [] if config is None else self._list_archived(request, config)
+        if searched:
+            return self._reset_after_search(command, request, searched)
+        return self._reset(command, request, {})
+
+    def _list_archived(self, request: ResetOffsets, config: TopicConfig) -> list[int]:
+        """Return the queues whose messages of the requested time are in the archive only."""
+        is_single = request.queue_id is not None and request.queue_id >= 0
+        if is_single and request.offset not in (None, -1):
+            return []
+        count = max(config.read_queue_nums, config.write_queue_nums)
+        queue_ids = [request.queue_id or 0] if is_single else range(count)
+        find = self._core.must_search_archive
+        return [one for one in queue_ids if request.timestamp >= 0 and find(request.topic, one, request.timestamp)]
+
+    async def _reset_after_search(self, command: Command, request: ResetOffsets, queue_ids: list[int]) -> Command:
+        search = self._core.search_archive
+        archived = {one: await search(request.topic, one, request.timestamp) for one in queue_ids}
+        answer = self._reset(command, request, archived)
+        return answer if isinstance(answer, Command) else await answer
+
+    def _reset(
+        self, command: Command, request: ResetOffsets, archived: Mapping[int, int]
+    ) -> Command | Awaitable[Command]:
+        """Reset the offsets. ``archived`` has the targets of queues that were searched in the archive."""
+        config = self._core.topics.find(request.topic)
         if not self._core.settings.is_reset_kept:
-            return self._notify_members(command, request, config)
+            return self._notify_members(command, request, config, archived)
         if config is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:NAME_CHARACTERS_MAX]} does not exist")
         if request.group not in self._core.groups.all:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.group[:NAME_CHARACTERS_MAX]} does not exist"
             )
-        offsets = self._find_targets(request, config)
+        offsets = self._find_targets(request, config, archived)
         if not offsets:
             raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         for queue_id, offset in offsets.items():
@@ -85,29 +111,31 @@ class ResetHandlers:
 
     # ------- target offsets
 
-    def _find_targets(self, request: ResetOffsets, config: TopicConfig) -> dict[int, int]:
+    def _find_targets(self, request: ResetOffsets, config: TopicConfig, archived: Mapping[int, int]) -> dict[int, int]:
         queue_id, offset = request.queue_id, request.offset
         if queue_id is None or queue_id < 0:
             every = range(config.read_queue_nums)
-            return {each: self._find_offset(request.topic, each, request.timestamp) for each in every}
+            return {each: self._find_offset(request.topic, each, request.timestamp, archived) for each in every}
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic:[{request.topic[:NAME_CHARACTERS_MAX]}]",
             )
         if offset is None or offset == -1:
-            return {queue_id: self._find_offset(request.topic, queue_id, request.timestamp)}
-        first, end = self._core.readable_range(request.topic, queue_id)
+            return {queue_id: self._find_offset(request.topic, queue_id, request.timestamp, archived)}
+        first, end = self._core.served_range(request.topic, queue_id)
         if not first <= offset <= end:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"Target offset {offset} not in consume queue range [{first}-{end}]"
             )
         return {queue_id: offset}
 
-    def _find_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def _find_offset(self, topic: str, queue_id: int, timestamp_ms: int, archived: Mapping[int, int]) -> int:
         """Return the offset of the first message of this time or later; the end of the queue for a negative time."""
         if timestamp_ms < 0:
             return self._core.readable_range(topic, queue_id)[1]
+        if queue_id in archived:
+            return archived[queue_id]
         return self._core.store.times.offset_by_time(topic, queue_id, timestamp_ms)
 
     def _encode_offsets(self, topic: str, offsets: dict[int, int]) -> bytes:
@@ -124,7 +152,9 @@ class ResetHandlers:
 
     # ------- resets by members
 
-    def _notify_members(self, command: Command, request: ResetOffsets, config: TopicConfig | None) -> Command:
+    def _notify_members(
+        self, command: Command, request: ResetOffsets, config: TopicConfig | None, archived: Mapping[int, int]
+    ) -> Command:
         """Send every consumer the offsets of all queues; it resets the queues that it has."""
         topic, group = request.topic, request.group
         if config is None:
@@ -144,7 +174,7 @@ class ResetHandlers:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group[:NAME_CHARACTERS_MAX]}> not exist"
                 )
-            target = self._find_offset(topic, queue_id, request.timestamp)
+            target = self._find_offset(topic, queue_id, request.timestamp, archived)
             offsets[queue_id] = target if request.is_force or target < committed else committed
         members = self._calls.list_members(group)
         if not members:

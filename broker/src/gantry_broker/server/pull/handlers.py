@@ -7,8 +7,9 @@ from typing import Final, final
 import msgspec
 
 from gantry_broker.errors import BrokerError, QueueRebuilding
+from gantry_broker.server.archive.reads import ArchiveReads
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.handlers import Answer, handles
 from gantry_broker.server.core.refusals import Refusal, Refused, store_refusal
 from gantry_broker.server.pull.cold_reads import HOLD_S, ColdReads
 from gantry_broker.server.pull.pull_frames import FOUND_HEAD_BYTES_MAX, PullRequest, encode_found
@@ -19,6 +20,8 @@ from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
 from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode, WireLimits
+from gantry_wire.commands.archive import ArchivedRange
+from gantry_wire.commands.nameserver import MASTER_ID
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage
 from gantry_wire.filters import MessageFilter, TagFilter
 
@@ -65,12 +68,24 @@ class PullHandlers:
     """The handlers of pulls, codes 11 and 361. Owned by the event loop."""
 
     def __init__(
-        self, core: BrokerCore, loop: asyncio.AbstractEventLoop, *, suggest_broker: Callable[[bytes, int], int]
+        self,
+        core: BrokerCore,
+        loop: asyncio.AbstractEventLoop,
+        archive: ArchiveReads | None = None,
+        *,
+        suggest_broker: Callable[[bytes, int], int],
+        find_slave: Callable[[int], int] = lambda _preferred: MASTER_ID,
     ) -> None:
-        """``suggest_broker`` returns the broker for the next pull, from the messages found and the group's setting."""
+        """``suggest_broker`` returns the broker for the next pull, from the messages found and the group's setting.
+
+        ``archive`` has messages that are not in the log any more. ``find_slave`` returns a connected slave, given the
+        one that the group's setting prefers, or the master.
+        """
         self._core = core
         self._loop = loop
+        self._archive: Final = archive
         self._suggest_broker: Final = suggest_broker
+        self._find_slave: Final = find_slave
         self._plans: Final = PullPlans(core)
         self._read_ms = 0
         """The duration of the last read of a queue."""
@@ -88,7 +103,7 @@ class PullHandlers:
         )
 
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-    def pull(self, command: Command, connection: Connection) -> Command | None:
+    def pull(self, command: Command, connection: Connection) -> Answer:
         pull = PullMessage.read(command.ext)
         plan = self._plans.find(pull)
         if self._is_limited(pull, plan):
@@ -97,7 +112,7 @@ class PullHandlers:
 
     def pull_usual(
         self, request: PullRequest, connection: Connection, limits: WireLimits
-    ) -> tuple[bytes, ...] | Command | None:
+    ) -> tuple[bytes, ...] | Answer:
         """Do the same for a usual request. An answer with messages is returned as the parts of its frame."""
         pull = request.fields
         plan = self._plans.find(pull)
@@ -145,6 +160,10 @@ class PullHandlers:
             if redirect is not None:
                 return self._reply(held.command, held.pull, plan, held.next_offset, redirect)
             result = self._read(held.pull, plan, held.next_offset)
+            if result.status is ReadStatus.OFFSET_TOO_SMALL and self._find_archived(held.pull, held.next_offset):
+                # Its messages have expired while it was held. The next pull reads them from the archive.
+                result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
+                return self._reply(held.command, held.pull, plan, held.next_offset, result)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
         except BrokerError as error:
@@ -186,6 +205,10 @@ class PullHandlers:
             queue = self._core.store.queues.get_or_create(pull.topic, pull.queue_id)
             result = ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, queue.min_offset, queue.readable_end)
         self._read_ms = int((self._loop.time() - began) * 1000)
+        if self._core.archive is not None:
+            archived = self._core.archive.find(pull.topic, pull.queue_id)
+            if archived is not None and archived.begin < result.min_offset:
+                result = result._replace(min_offset=archived.begin)
         return result
 
     def _read_batches(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
@@ -198,11 +221,7 @@ class PullHandlers:
         return result if batch is None else result._replace(next_offset=batch.end)
 
     def _read_queue(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
-        settings = self._core.live.current
-        count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
-        bytes_max = settings.pull_bytes_max
-        if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
-            bytes_max = min(pull.max_msg_bytes, settings.pull_bytes_limit)
+        count_max, bytes_max = self._limits_of(pull)
         store = self._core.store
         if isinstance(message_filter, TagFilter):
             result = store.read(
@@ -230,6 +249,14 @@ class PullHandlers:
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
+    def _limits_of(self, pull: PullMessage) -> tuple[int, int]:
+        """Return how many messages, and about how many bytes, the answer may have."""
+        settings = self._core.live.current
+        bytes_max = settings.pull_bytes_max
+        if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
+            bytes_max = min(pull.max_msg_bytes, settings.pull_bytes_limit)
+        return max(1, min(pull.max_msg_nums, settings.pull_messages_max)), bytes_max
+
     def _redirect(self, pull: PullMessage, plan: PullPlan, reader: Connection, *, was_held: bool) -> ReadResult | None:
         """Return the result that redirects a reader after a reset, or from an offset in a lost part of the log.
 
@@ -255,8 +282,15 @@ class PullHandlers:
 
     def _answer(
         self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, connection: Connection
-    ) -> Command | None:
-        """Return the answer to a pull that has just arrived, or hold it and return None."""
+    ) -> Answer:
+        """Return the answer to a pull that has just arrived, or hold it and return None.
+
+        The answer is awaitable if the messages are in the archive.
+        """
+        if result.status is ReadStatus.OFFSET_TOO_SMALL and self._archive is not None:
+            archived = self._find_archived(pull, pull.queue_offset)
+            if archived is not None:
+                return self._answer_archived(command, pull, plan, result, archived)
         can_hold = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
         # A one-way pull is not held: nothing waits for its answer, and held pulls are answered without the dispatcher.
         if can_hold and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND and not command.is_oneway:
@@ -268,15 +302,74 @@ class PullHandlers:
             return None
         return self._reply(command, pull, plan, pull.queue_offset, result)
 
-    def _reply(self, command: Command, pull: PullMessage, plan: PullPlan, offset: int, result: ReadResult) -> Command:
+    # ------- messages that are in the archive
+
+    def _find_archived(self, pull: PullMessage, offset: int) -> ArchivedRange | None:
+        """Return the archived range of a pull's queue if it has messages at or after ``offset``, which the log lacks.
+
+        Raises Refused while it is not known what the archive has: the reader would skip these messages.
+        """
+        archived = None if self._archive is None else self._archive.find(pull.topic, pull.queue_id)
+        return archived if archived is not None and offset < archived.end and archived.begin < archived.end else None
+
+    def _answer_archived(
+        self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, archived: ArchivedRange
+    ) -> Answer:
+        """Answer a pull from an offset that is before the first message of the log."""
+        offset = pull.queue_offset
+        if offset < archived.begin:
+            begin = min(archived.begin, result.next_offset)
+            return self._reply(command, pull, plan, offset, result._replace(next_offset=begin))
+        assert self._archive is not None, "the archived range is from it"
+        broker_id = self._core.settings.broker_id if self._core.is_slave() else MASTER_ID
+        if broker_id == MASTER_ID and self._archive.is_slave_preferred:
+            slave_id = self._find_slave(plan.slow_broker_id)
+            if slave_id != MASTER_ID:
+                moved = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=offset)
+                return self._reply(command, pull, plan, offset, moved, broker_id=slave_id)
+        return self._read_archived(command, pull, plan, result, broker_id)
+
+    async def _read_archived(
+        self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, broker_id: int
+    ) -> Command:
+        """Return the answer to a pull with messages from the archive. The next pull goes to the same broker."""
+        assert self._archive is not None, "checked by the caller"
+        began = self._loop.time()
+        count_max, bytes_max = self._limits_of(pull)
+        read = await self._archive.read(pull, pull.queue_offset, plan.filter, count_max=count_max, bytes_max=bytes_max)
+        self._read_ms = int((self._loop.time() - began) * 1000)
+        if read.record_count:
+            status = ReadStatus.FOUND
+        elif read.next_offset > pull.queue_offset:
+            status = ReadStatus.NO_MATCHED_MESSAGE
+        else:  # the rest of the archive has expired, or was lost
+            return self._reply(command, pull, plan, pull.queue_offset, result)
+        found = result._replace(status=status, next_offset=read.next_offset, body=read.body, count=read.record_count)
+        return self._reply(command, pull, plan, pull.queue_offset, found, broker_id=broker_id)
+
+    # ------- answering
+
+    def _reply(
+        self,
+        command: Command,
+        pull: PullMessage,
+        plan: PullPlan,
+        offset: int,
+        result: ReadResult,
+        *,
+        broker_id: int | None = None,
+    ) -> Command:
+        """Return the answer with a result. It suggests ``broker_id`` for the next pull, by default as for the log."""
         code = _code(result, offset)
         if code is ResponseCode.SUCCESS:
             self._count(pull, plan, result)
         else:
             self._core.offsets.pulled.record(plan.key, pull.queue_id, result.next_offset)
             self._core.stats.count_empty_pull()
+        if broker_id is None:
+            broker_id = self._suggest_broker(result.body, plan.slow_broker_id)
         ext = {
-            "suggestWhichBrokerId": str(self._suggest_broker(result.body, plan.slow_broker_id)),
+            "suggestWhichBrokerId": str(broker_id),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),

@@ -156,3 +156,14 @@ def broker_suggester(
         return candidates[0] if candidates else MASTER_ID
 
     return suggest
+
+
+def slave_finder(replication: Replication) -> Callable[[int], int]:
+    """Return a function that finds a connected slave, the preferred one if it is connected; the master if none is."""
+
+    def find(preferred: int) -> int:
+        # A slave of RocketMQ's reports no broker id, and is counted under a negative one.
+        candidates = sorted(slave.broker_id for slave in replication.acks if slave.broker_id > MASTER_ID)
+        return preferred if preferred in candidates else candidates[0] if candidates else MASTER_ID
+
+    return find

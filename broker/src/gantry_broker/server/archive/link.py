@@ -1,0 +1,192 @@
+"""The link to an archive server: one connection over a Unix socket, and what the archive has of this broker's queues.
+
+The ranges of the archive are requested every few seconds. They are kept while the server does not answer: what was
+archived stays so. Before the first answer nothing is known about any queue.
+
+An archive of another log with the same names would return other messages. So the store time of the last archived
+message of a queue is compared with that of the log, as long as the log has it. A queue that differs is not read from
+the archive, and is not archived as far as retention is concerned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Final, final
+
+import msgspec
+
+from gantry_broker.archive_settings import ArchiveSettings
+from gantry_broker.server.core.refusals import Refused
+from gantry_broker.store.message_store import MessageStore
+from gantry_remoting.client import Channel
+from gantry_remoting.errors import RemotingError
+from gantry_status.socket_path import socket_address
+from gantry_wire import Command, ResponseCode
+from gantry_wire.commands.archive import ArchiveCode, ArchivedRange, ArchivedRanges, ArchiveRangesQuery, ArchiveSearch
+from gantry_wire.commands.offsets import OffsetResult
+
+log = logging.getLogger(__name__)
+
+REFRESH_S: Final = 5.0
+"""The interval at which the ranges are requested."""
+RANGES_TIMEOUT_MS: Final = 30_000
+QUEUES_PER_TURN: Final = 100
+"""How many queues are compared with the log before the event loop serves requests again."""
+
+QueueKey = tuple[str, int]
+
+
+@final
+class ArchiveUnavailable(Exception):
+    """The archive server cannot be reached, or has failed. The text is for the client."""
+
+
+def refusal_text(error: ArchiveUnavailable) -> str:
+    """Return the text for a client whose request needs the archive."""
+    return f"[ARCHIVE]the message is in the archive, which is not available now: {error}"
+
+
+@final
+class ArchiveLink:
+    """The link of one broker. Owned by the event loop; `run` is its task."""
+
+    def __init__(
+        self,
+        settings: ArchiveSettings,
+        store: MessageStore,
+        broker_name: str,
+        is_system: Callable[[str], bool],
+        is_store_lent: Callable[[], bool],
+        refresh_s: float = REFRESH_S,
+    ) -> None:
+        """``is_system`` returns whether a topic is one of RocketMQ's own, which no archive has.
+
+        ``is_store_lent`` returns whether another thread uses the store now.
+        """
+        self._settings: Final = settings
+        self._store: Final = store
+        self._broker_name: Final = broker_name
+        self._is_system: Final = is_system
+        self._is_store_lent: Final = is_store_lent
+        self._refresh_s: Final = refresh_s
+        self._channel: Channel | None = None
+        self._connecting: asyncio.Lock = asyncio.Lock()
+        self._version = ""
+        self._ranges: dict[QueueKey, ArchivedRange] = {}
+        self._foreign: set[QueueKey] = set()
+        self._is_to_be_archived: Callable[[str], bool] | None = None
+        self._logged_fault = ""
+
+    def __repr__(self) -> str:
+        return f"<ArchiveLink {self._settings.socket_path} queues={len(self._ranges)}>"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server has told since the start what it has."""
+        return self._is_to_be_archived is not None
+
+    def find(self, topic: str, queue_id: int) -> ArchivedRange | None:
+        """Return the archived range of a queue; None if it has none, or one of another log."""
+        key = topic, queue_id
+        return None if key in self._foreign else self._ranges.get(key)
+
+    def is_to_be_archived(self, topic: str) -> bool:
+        """Return whether messages of this topic are to be archived; true for every topic before that is known."""
+        return self._is_to_be_archived is None or self._is_to_be_archived(topic)
+
+    async def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int | None:
+        """Return the archived offset for a time; None if there is none. Raises Refused if the archive is unavailable.
+
+        It is that of the first message at or after the time, or with ``upper`` of the last one at or before it.
+        """
+        boundary = "UPPER" if upper else "LOWER"
+        search = ArchiveSearch(
+            broker=self._broker_name, topic=topic, queue_id=queue_id, timestamp=timestamp_ms, boundary_type=boundary
+        )
+        try:
+            reply = await self.request(
+                Command(code=ArchiveCode.SEARCH_OFFSET, ext=search.write()), self._settings.timeout_ms
+            )
+        except ArchiveUnavailable as error:
+            raise Refused(ResponseCode.SYSTEM_BUSY, refusal_text(error)) from error
+        return OffsetResult.read(reply.ext).offset if reply.code == ResponseCode.SUCCESS else None
+
+    async def run(self) -> None:
+        """Request the ranges again and again, until cancelled."""
+        try:
+            while True:
+                await self.refresh()
+                await asyncio.sleep(self._refresh_s)
+        finally:
+            if self._channel is not None:
+                await self._channel.close()
+
+    async def refresh(self) -> None:
+        """Request the ranges once. A failure is logged once, and changes nothing."""
+        query = ArchiveRangesQuery(broker=self._broker_name, version=self._version)
+        try:
+            reply = await self.request(Command(code=ArchiveCode.LIST_RANGES, ext=query.write()), RANGES_TIMEOUT_MS)
+            if reply.body:
+                await self._take(msgspec.json.decode(reply.body, type=ArchivedRanges))
+        except (ArchiveUnavailable, msgspec.MsgspecError, re.error) as error:
+            if not self._logged_fault:
+                log.warning("archive unavailable", extra={"path": self._settings.socket_path, "reason": str(error)})
+            self._logged_fault = str(error)
+            return
+        if self._logged_fault:
+            self._logged_fault = ""
+            log.info("archive available again", extra={"path": self._settings.socket_path})
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        """Send a request and return the reply. Raises ArchiveUnavailable, also for an error of the server."""
+        try:
+            channel = await self._connect(timeout_ms)
+            reply = await channel.request(command, timeout_ms)
+        except (RemotingError, OSError) as error:
+            raise ArchiveUnavailable(str(error)) from error
+        if reply.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE):
+            raise ArchiveUnavailable(reply.remark or "the archive server has failed")
+        return reply
+
+    async def _connect(self, timeout_ms: int) -> Channel:
+        async with self._connecting:
+            channel = self._channel
+            if channel is None or not channel.is_open:
+                with socket_address(self._settings.socket_path) as address:
+                    channel = self._channel = await Channel.connect_to_socket(address, timeout_ms=timeout_ms)
+        return channel
+
+    async def _take(self, found: ArchivedRanges) -> None:
+        """Take over the ranges after those that have changed were compared with the log.
+
+        Nothing is taken over, and the next refresh tries again, while another thread uses the log.
+        """
+        pattern = re.compile(found.topics_pattern)
+        ranges = {(topic, one.queue_id): one for topic, queues in found.ranges.items() for one in queues}
+        changed = [key for key, one in ranges.items() if self._ranges.get(key) != one]
+        foreign = self._foreign & ranges.keys()
+        for count, key in enumerate(changed, 1):
+            if self._is_store_lent():
+                return
+            if self._is_foreign(key, ranges[key]):
+                if key not in foreign:
+                    log.error("archive has other messages than the log", extra={"topic": key[0], "queue": key[1]})
+                foreign.add(key)
+            else:
+                foreign.discard(key)
+            if count % QUEUES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        is_system = self._is_system
+        self._is_to_be_archived = lambda topic: not is_system(topic) and pattern.fullmatch(topic) is not None
+        self._ranges, self._foreign, self._version = ranges, foreign, found.version
+
+    def _is_foreign(self, key: QueueKey, archived: ArchivedRange) -> bool:
+        """Return whether the log has another message than the archive at the end of a range."""
+        queue = self._store.queues.get(*key)
+        if queue is None or not archived.last_time_ms or not queue.min_offset < archived.end <= queue.readable_end:
+            return False
+        time_ms = self._store.times.store_time(*key, archived.end - 1)
+        return time_ms not in (-1, archived.last_time_ms)
