@@ -105,7 +105,7 @@ class ChunkReader:
     def _end_read(self, key: Key, task: asyncio.Task[Chunk]) -> None:
         del self._reads[key]
         if not task.cancelled():
-            task.exception()  # of a chunk that was read ahead, nobody else retrieves it
+            task.exception()  # asyncio reports an exception that is never retrieved, as that of a chunk read ahead
 
 
 @final

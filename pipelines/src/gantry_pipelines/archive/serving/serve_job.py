@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from typing import Annotated, Final, final
-
-import msgspec
+from typing import Final, final
 
 from gantry_pipelines.archive.job_errors import map_archive_errors
 from gantry_pipelines.archive.object_storage import storage_of
@@ -26,6 +24,9 @@ from gantry_spec.pipelines.kinds import ArchiveSpec
 SOCKET_PATH_BYTES_MAX: Final = 100
 """The longest path of the socket; the kernel's limit is little higher."""
 
+CACHE_BYTES_MIN: Final = 1 << 20
+REFRESH_MS_MIN: Final = 100
+
 
 @final
 class Serving(Part, frozen=True):
@@ -34,11 +35,11 @@ class Serving(Part, frozen=True):
     socket: str = ""
     """The path of the Unix socket to listen at, which brokers have as `archiveSocketPath`."""
 
-    cache: Annotated[Size, msgspec.Meta(ge=1 << 20)] = Size(128 << 20)
+    cache: Size = Size(128 << 20)
     """The memory for messages that were read lately."""
 
-    refresh: Annotated[Duration, msgspec.Meta(ge=100)] = Duration(5_000)
-    """How often the manifest is read."""
+    refresh: Duration = Duration(5_000)
+    """How often the manifest is read, and brokers learn what was archived."""
 
 
 @final
@@ -62,6 +63,10 @@ class ServeJob(Job[ServeSpec, tuple[str, ServerParameters]]):
             raise ConfigError(["serving.socket: missing; set it to the path that brokers have as archiveSocketPath"])
         if len(os.fsencode(serving.socket)) > SOCKET_PATH_BYTES_MAX:
             raise ConfigError([f"serving.socket: longer than {SOCKET_PATH_BYTES_MAX} bytes"])
+        if serving.cache < CACHE_BYTES_MIN:
+            raise ConfigError([f"serving.cache: {serving.cache} is below the minimum {Size(CACHE_BYTES_MIN)}"])
+        if serving.refresh < REFRESH_MS_MIN:
+            raise ConfigError([f"serving.refresh: {serving.refresh} is below the minimum {Duration(REFRESH_MS_MIN)}"])
         return parse_archive_parameters(config).destination, ServerParameters(
             serving.socket, topics_pattern(config.spec.topics), int(serving.cache), int(serving.refresh) / 1000
         )
@@ -108,6 +113,11 @@ async def _serve(server: ArchiveServer, reporter: Reporter) -> ArchiveServer:
 
 
 async def _report(server: ArchiveServer, reporter: Reporter) -> None:
+    reported = 0
     while True:
         await asyncio.sleep(1)
-        reporter.report_progress(rows=server.message_count)
+        if server.message_count == reported:
+            reporter.mark_alive()
+        else:
+            reported = server.message_count
+            reporter.report_progress(rows=reported)
