@@ -362,6 +362,42 @@ async def test_archive_of_another_log_is_not_read(tmp_path: Path, caplog: pytest
         assert len(find_logged(caplog, "archive has other messages than the log")) == 1
 
 
+async def test_topic_that_was_created_again_is_not_archived_yet(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The archive has more messages than the new queue, whose messages are newer; they are kept."""
+    async with archived_place(tmp_path) as (here, archive):
+        await here.fill(4)
+        messages = await read_log(here, 0, here.end())
+        hour_before = [
+            msgspec.structs.replace(one, store_timestamp_ms=one.store_timestamp_ms - HOUR_MS) for one in messages
+        ]
+        archive.add([*hour_before, msgspec.structs.replace(hour_before[-1], queue_offset=len(messages) + 100)])
+        await refresh(here)
+
+        await expire(here)
+
+        assert here.begin == 0
+        assert len(find_logged(caplog, "archive has other messages than the log")) == 1
+
+
+async def test_slave_that_lags_behind_the_archive_counts_its_messages_as_archived(tmp_path: Path) -> None:
+    """The archive is read from the master, and may have messages that a slave does not have yet."""
+    async with archived_place(tmp_path) as (here, archive):
+        await here.fill(4)
+        messages = await read_log(here, 0, here.end())
+        last = messages[-1]
+        ahead = msgspec.structs.replace(
+            last, queue_offset=last.queue_offset + 5, store_timestamp_ms=last.store_timestamp_ms + 5
+        )
+        archive.add([*messages, ahead])
+        await refresh(here)
+
+        await expire(here)
+
+        assert here.begin > 0
+
+
 async def test_pulls_beyond_the_limit_are_answered_busy(tmp_path: Path) -> None:
     async with archived_place(tmp_path, archiveReadsMax="1", archiveWaitingReadsMax="2") as (here, archive):
         await fill_and_archive(here, archive)

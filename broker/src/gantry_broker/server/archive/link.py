@@ -3,8 +3,9 @@
 The ranges of the archive are requested every few seconds. They are kept while the server does not answer: what was
 archived stays so. Before the first answer nothing is known about any queue.
 
-An archive of another log with the same names would return other messages. So the store time of the last archived
-message of a queue is compared with that of the log, as long as the log has it. A queue that differs is not read from
+An archive of another log with the same names, also of a topic that was deleted and created again, would return other
+messages. So the store time of the last archived message of a queue is compared with that of the log, as long as the
+log has it. If the log ends before it, the log's last message must not be newer. A queue that differs is not read from
 the archive, and is not archived as far as retention is concerned.
 """
 
@@ -14,12 +15,15 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from enum import Enum
 from typing import Final, final
 
 import msgspec
 
 from gantry_broker.archive_settings import ArchiveSettings
+from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.refusals import Refused
+from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting.client import Channel
 from gantry_remoting.errors import RemotingError
@@ -37,6 +41,15 @@ QUEUES_PER_TURN: Final = 100
 """How many queues are compared with the log before the event loop serves requests again."""
 
 QueueKey = tuple[str, int]
+
+
+class Comparison(Enum):
+    """The result of comparing the archive of a queue with the log."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
+    """The log has not got the last archived message yet, or no more; nothing contradicts."""
 
 
 @final
@@ -77,6 +90,9 @@ class ArchiveLink:
         self._version = ""
         self._ranges: dict[QueueKey, ArchivedRange] = {}
         self._foreign: set[QueueKey] = set()
+        self._verified: set[QueueKey] = set()
+        """The queues whose last archived message was compared with that of the log, and is the same."""
+
         self._is_to_be_archived: Callable[[str], bool] | None = None
         self._logged_fault = ""
 
@@ -92,6 +108,12 @@ class ArchiveLink:
         """Return the archived range of a queue; None if it has none, or one of another log."""
         key = topic, queue_id
         return None if key in self._foreign else self._ranges.get(key)
+
+    def archived_end(self, queue: ConsumeQueue) -> int:
+        """Return the end of the messages of a queue that are archived for certain; 0 if none is."""
+        key = queue.topic, queue.queue_id
+        found = self.find(*key)
+        return 0 if found is None or self._compare(key, found) is Comparison.DIFFERS else found.end
 
     def is_to_be_archived(self, topic: str) -> bool:
         """Return whether messages of this topic are to be archived; true for every topic before that is known."""
@@ -131,7 +153,9 @@ class ArchiveLink:
             reply = await self.request(Command(code=ArchiveCode.LIST_RANGES, ext=query.write()), RANGES_TIMEOUT_MS)
             if reply.body:
                 await self._take(msgspec.json.decode(reply.body, type=ArchivedRanges))
-        except (ArchiveUnavailable, msgspec.MsgspecError, re.error) as error:
+            else:
+                await self._compare_all()
+        except (ArchiveUnavailable, BrokerError, msgspec.MsgspecError, re.error) as error:
             if not self._logged_fault:
                 log.warning("archive unavailable", extra={"path": self._settings.socket_path, "reason": str(error)})
             self._logged_fault = str(error)
@@ -160,33 +184,47 @@ class ArchiveLink:
         return channel
 
     async def _take(self, found: ArchivedRanges) -> None:
-        """Take over the ranges after those that have changed were compared with the log.
-
-        Nothing is taken over, and the next refresh tries again, while another thread uses the log.
-        """
-        pattern = re.compile(found.topics_pattern)
+        """Take over the ranges, and compare those with the log that were not compared yet."""
+        pattern, is_system = re.compile(found.topics_pattern), self._is_system
         ranges = {(topic, one.queue_id): one for topic, queues in found.ranges.items() for one in queues}
-        changed = [key for key, one in ranges.items() if self._ranges.get(key) != one]
-        foreign = self._foreign & ranges.keys()
-        for count, key in enumerate(changed, 1):
+        same = {key for key, one in ranges.items() if self._ranges.get(key) == one}
+        self._verified &= same
+        self._foreign &= same
+        self._ranges, self._version = ranges, found.version
+        await self._compare_all()
+        self._is_to_be_archived = lambda topic: not is_system(topic) and pattern.fullmatch(topic) is not None
+
+    async def _compare_all(self) -> None:
+        for count, key in enumerate(self._ranges.keys() - self._verified - self._foreign, 1):
             if self._is_store_lent():
-                return
-            if self._is_foreign(key, ranges[key]):
-                if key not in foreign:
-                    log.error("archive has other messages than the log", extra={"topic": key[0], "queue": key[1]})
-                foreign.add(key)
-            else:
-                foreign.discard(key)
+                return  # another thread uses the log; the next refresh continues
+            self._compare(key, self._ranges[key])
             if count % QUEUES_PER_TURN == 0:
                 await asyncio.sleep(0)
-        is_system = self._is_system
-        self._is_to_be_archived = lambda topic: not is_system(topic) and pattern.fullmatch(topic) is not None
-        self._ranges, self._foreign, self._version = ranges, foreign, found.version
 
-    def _is_foreign(self, key: QueueKey, archived: ArchivedRange) -> bool:
-        """Return whether the log has another message than the archive at the end of a range."""
+    def _compare(self, key: QueueKey, archived: ArchivedRange) -> Comparison:
+        """Compare the end of an archived range with the log, unless that was done."""
+        if key in self._foreign:
+            return Comparison.DIFFERS
+        if key in self._verified:
+            return Comparison.SAME
+        result = self._compare_with_log(key, archived)
+        if result is Comparison.SAME:
+            self._verified.add(key)
+        elif result is Comparison.DIFFERS:
+            self._foreign.add(key)
+            log.error("archive has other messages than the log", extra={"topic": key[0], "queue": key[1]})
+        return result
+
+    def _compare_with_log(self, key: QueueKey, archived: ArchivedRange) -> Comparison:
         queue = self._store.queues.get(*key)
-        if queue is None or not archived.last_time_ms or not queue.min_offset < archived.end <= queue.readable_end:
-            return False
-        time_ms = self._store.times.store_time(*key, archived.end - 1)
-        return time_ms not in (-1, archived.last_time_ms)
+        if queue is None or not archived.last_time_ms:
+            return Comparison.UNKNOWN
+        end = min(archived.end, queue.readable_end)
+        time_ms = self._store.times.store_time(*key, end - 1) if end > queue.min_offset else -1
+        if time_ms < 0:
+            return Comparison.UNKNOWN
+        if end < archived.end:
+            # A slave may lag behind the archive. Times never fall, so an older message is not newer than the last one.
+            return Comparison.DIFFERS if time_ms > archived.last_time_ms else Comparison.UNKNOWN
+        return Comparison.SAME if time_ms == archived.last_time_ms else Comparison.DIFFERS

@@ -34,8 +34,7 @@ async def find_oldest_unarchived(store: MessageStore, link: ArchiveLink) -> int:
             wanted[topic] = link.is_to_be_archived(topic)
         if not wanted[topic]:
             continue
-        archived = link.find(topic, queue.queue_id)
-        begin = max(queue.min_offset, 0 if archived is None else archived.end)
+        begin = max(queue.min_offset, link.archived_end(queue))
         if begin < queue.end:
             # Messages that consumers do not see yet are after the last one that they do.
             known = min(begin, queue.readable_end - 1)
