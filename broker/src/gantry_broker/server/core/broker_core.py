@@ -115,14 +115,17 @@ class BrokerCore:
             return archived.first_time_ms
         return self.store.times.earliest_time(topic, queue_id)
 
-    def must_search_archive(self, topic: str, queue_id: int, timestamp_ms: int) -> bool:
-        """Return whether the message for a time is not in the log any more, but may be in the archive."""
+    def must_search_archive(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> bool:
+        """Return whether the message for a time is not in the log any more, but may be in the archive.
+
+        With ``upper`` that is the last one at or before the time, otherwise the first one at or after it.
+        """
         first, _ = self.readable_range(topic, queue_id)
         archived = None if self.archive is None else self.archive.find(topic, queue_id)
         if archived is None or archived.begin >= first:
             return False
         earliest = self.store.times.earliest_time(topic, queue_id)
-        return earliest < 0 or timestamp_ms <= earliest
+        return earliest < 0 or (timestamp_ms < earliest if upper else timestamp_ms <= earliest)
 
     async def search_archive(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """Return the archived offset for a time, or that of the log if the archive has none. Raises Refused."""

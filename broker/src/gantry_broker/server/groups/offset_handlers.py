@@ -80,7 +80,7 @@ def commit_offset(core: BrokerCore, command: Command, connection: Connection) ->
 def search_offset(core: BrokerCore, command: Command, connection: Connection) -> Command | Awaitable[Command]:
     search = SearchOffset.read(command.ext)
     is_upper = (search.boundary_type or "").upper() == "UPPER"
-    if core.must_search_archive(search.topic, search.queue_id, search.timestamp):
+    if core.must_search_archive(search.topic, search.queue_id, search.timestamp, upper=is_upper):
         return _search_archive(core, command, search, is_upper=is_upper)
     offset = core.store.times.offset_by_time(search.topic, search.queue_id, search.timestamp, is_upper)
     return command.reply(ext=OffsetResult(offset=offset).write())

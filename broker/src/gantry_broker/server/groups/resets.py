@@ -66,6 +66,9 @@ class ResetHandlers:
     async def _reset_after_search(self, command: Command, request: ResetOffsets, queue_ids: list[int]) -> Command:
         search = self._core.search_archive
         archived = {one: await search(request.topic, one, request.timestamp) for one in queue_ids}
+        refusal = self._core.gate.refusal(command.code)
+        if refusal is not None:  # the role was lost meanwhile
+            raise Refused(refusal.code, refusal.remark)
         answer = self._reset(command, request, archived)
         return answer if isinstance(answer, Command) else await answer
 
