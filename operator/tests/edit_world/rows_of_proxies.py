@@ -104,7 +104,7 @@ ACCESS: Final = (
     proxy_row(
         "credentialsSecret", "", "proxy-account", SETTINGS,
         Shown(OBJECT, f"{PODS}.spec.volumes?'secretName': 'proxy-account'", NO, YES),
-        more={"access": {"aclSecret": "accounts"}},
+        more={"access": {"aclSecret": "accounts", "external": {"type": "None"}}},  # clients outside have no account
     ),
 )  # fmt: skip
 
