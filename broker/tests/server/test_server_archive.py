@@ -303,6 +303,23 @@ async def test_master_sends_readers_of_the_archive_to_a_slave(tmp_path: Path, mo
         assert (reply.code, reply.ext["nextBeginOffset"], reply.ext["suggestWhichBrokerId"]) == (20, "0", "1")
 
 
+async def test_runtime_table_tells_the_state_of_the_archive(tmp_path: Path) -> None:
+    async with archived_place(tmp_path) as (here, archive):
+        await fill_and_archive(here, archive)
+        read = decode_records((await here.client.pull(0)).body)
+
+        reply = await here.client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = msgspec.json.decode(reply.body)["table"]
+        assert table["archiveState"] == "available"
+        assert (table["archivedQueues"], table["archivedQueuesOfAnotherLog"]) == ("1", "0")
+        assert table["archiveReadMessages"] == str(len(read))
+
+        archive.fault = "broken"
+        await refresh(here)
+        reply = await here.client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert msgspec.json.decode(reply.body)["table"]["archiveState"] == "unavailable"
+
+
 # ------- the archive server is away, slow or of another log
 
 

@@ -200,6 +200,8 @@ class BrokerHandlers:
             "sendThreadPoolQueueCapacity": settings.send_queue_capacity,
             "pullThreadPoolQueueCapacity": settings.held_pulls_max,
         }
+        if core.archive is not None:
+            table |= core.archive.describe()
         ends_at = self._certificate_ends_at()
         if ends_at is not None:
             table["tlsCertificateEndsTimestamp"] = int(ends_at * 1000)

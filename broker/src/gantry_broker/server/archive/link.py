@@ -95,6 +95,8 @@ class ArchiveLink:
 
         self._is_to_be_archived: Callable[[str], bool] | None = None
         self._logged_fault = ""
+        self.read_count = 0
+        """The number of messages that were read from the archive since the start."""
 
     def __repr__(self) -> str:
         return f"<ArchiveLink {self._settings.socket_path} queues={len(self._ranges)}>"
@@ -118,6 +120,16 @@ class ArchiveLink:
     def is_to_be_archived(self, topic: str) -> bool:
         """Return whether messages of this topic are to be archived; true for every topic before that is known."""
         return self._is_to_be_archived is None or self._is_to_be_archived(topic)
+
+    def describe(self) -> dict[str, object]:
+        """Return the entries of the runtime table about the archive."""
+        is_available = self.is_known and not self._logged_fault
+        return {
+            "archiveState": "available" if is_available else "unavailable",
+            "archivedQueues": len(self._ranges) - len(self._foreign),
+            "archivedQueuesOfAnotherLog": len(self._foreign),
+            "archiveReadMessages": self.read_count,
+        }
 
     async def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int | None:
         """Return the archived offset for a time; None if there is none. Raises Refused if the archive is unavailable.

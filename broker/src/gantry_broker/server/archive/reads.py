@@ -47,11 +47,8 @@ class ArchiveReads:
         self._paid_until = 0.0
         """The loop time until which the bytes that were read use up the rate."""
 
-        self.message_count = 0
-        """The number of messages that were read from the archive since the start."""
-
     def __repr__(self) -> str:
-        return f"<ArchiveReads waiting={self._waiting} messages={self.message_count}>"
+        return f"<ArchiveReads waiting={self._waiting}>"
 
     @property
     def is_slave_preferred(self) -> bool:
@@ -105,5 +102,5 @@ class ArchiveReads:
         if self._settings.bytes_per_second:
             begin = max(self._paid_until, self._loop.time())
             self._paid_until = begin + len(body) / self._settings.bytes_per_second
-        self.message_count += header.count
+        self._link.read_count += header.count
         return ArchiveRead(header.next_offset, body, header.count)

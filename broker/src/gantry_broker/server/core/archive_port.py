@@ -17,6 +17,9 @@ class Archive(Protocol):
     def find(self, topic: str, queue_id: int) -> ArchivedRange | None:
         """Return the archived range of a queue; None if it has none."""
 
+    def describe(self) -> dict[str, object]:
+        """Return the entries of the runtime table about the archive."""
+
     async def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int | None:
         """Return the archived offset for a time; None if there is none. Raises Refused if the archive is unavailable.
 
