@@ -49,6 +49,7 @@ from gantry_pipelines.archive.tables.model import (
     TableFile,
     TableRoot,
     TableUnavailable,
+    one_line,
 )
 from gantry_remoting.durable_files import sync_file, sync_folder
 from pyspark_rocketmq.schema import arrow_schema
@@ -66,9 +67,6 @@ a checkpoint lists all files (8 MB for 100,000 files)."""
 HISTORY_MAX: Final = 100
 """The newest versions in which to look for our properties: a maintenance job of others may have added some."""
 
-MESSAGE_CHARS_MAX: Final = 400
-"""The length to which messages of the library are cut, which may have the stack of its threads."""
-
 CONFIGURATION: Final = {
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.dataSkippingStatsColumns": "offset,storeTime",
@@ -81,8 +79,6 @@ _STORE_LIMITS: Final = {"timeout": "60s", "max_retries": "4", "retry_timeout": "
 
 _VERSION_FILE: Final = re.compile(rf"{LOG}/(?P<version>\d{{20}})\.(?P<kind>.+)")
 _CHECKPOINT: Final = "checkpoint.parquet"
-_TERMINAL_STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
-_STACK_LINE: Final = re.compile(r"\s*(\d+: |at (/|\./))")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -392,19 +388,13 @@ def _mapped_errors(root: TableRoot) -> Iterator[None]:
     try:
         yield
     except (SchemaMismatchError, DeltaProtocolError) as error:
-        raise OtherTable(f"{root.address}: {_short(error)}: drop the table, and publish it again: {REBUILD}") from error
+        raise OtherTable(
+            f"{root.address}: {one_line(str(error))}: drop the table, and publish it again: {REBUILD}"
+        ) from error
     except CommitFailedError as error:
-        raise TableUnavailable(f"{root.address}: another writer has changed it: {_short(error)}") from error
+        raise TableUnavailable(f"{root.address}: another writer has changed it: {one_line(str(error))}") from error
     except DeltaError as error:
         remedy = f"if the next publication fails too, drop the table, and publish it again: {REBUILD}"
-        raise TableUnavailable(f"cannot read or change {root.address}: {_short(error)}; {remedy}") from error
+        raise TableUnavailable(f"cannot read or change {root.address}: {one_line(str(error))}; {remedy}") from error
     except (OSError, ValueError, pa.ArrowException, BadDestination) as error:
-        raise TableUnavailable(f"cannot read or change {root.address}: {_short(error)}") from error
-
-
-def _short(error: BaseException) -> str:
-    """Return a message of the library as one line, without the stack of its threads."""
-    lines = _TERMINAL_STYLE.sub("", str(error)).splitlines()
-    text = " ".join(line.strip() for line in lines if line.strip() and not _STACK_LINE.match(line))
-    text = text.replace(" \u21b3 ", ": ")  # an arrow at the beginning of each cause
-    return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[:MESSAGE_CHARS_MAX]}..."
+        raise TableUnavailable(f"cannot read or change {root.address}: {one_line(str(error))}") from error

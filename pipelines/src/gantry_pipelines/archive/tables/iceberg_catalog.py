@@ -14,7 +14,7 @@ from pyiceberg.utils.config import Config, merge_config
 
 from gantry_pipelines.archive.settings import CatalogParameters
 from gantry_pipelines.archive.tables.folder_catalog import DurableFileIO, FolderCatalog
-from gantry_pipelines.archive.tables.model import REBUILD, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.model import REBUILD, TableRoot, TableUnavailable, one_line
 from gantry_spec.pipelines.parts import CatalogKind
 
 FOLDERS: Final = {
@@ -28,9 +28,6 @@ in use by a table in another. Readers of the data files skip them, since their n
 REST_TIMEOUTS_S: Final = (5.0, 30.0)
 """The limits of a connection to a REST catalog, and of the wait for its answer. A commit usually takes less than a
 second; the archive waits meanwhile, and the next publication tries again."""
-
-MESSAGE_CHARS_MAX: Final = 400
-"""The length to which messages of the libraries are cut, which may have pages of a server's answer."""
 
 _S3_OPTIONS: Final = {
     "region": "s3.region",
@@ -133,15 +130,11 @@ def mapped_errors(root: TableRoot) -> Iterator[None]:
     try:
         yield
     except _FOREIGN_ERRORS as error:
-        text = f"Iceberg table of topic {root.topic!r} in {root.address}: {_one_line(error)}"
+        text = (
+            f"Iceberg table of topic {root.topic!r} in {root.address}: {one_line(f'{type(error).__name__}: {error}')}"
+        )
         if isinstance(error, iceberg_errors.CommitFailedException):
             text = f"{text}; another writer has changed it"
         elif isinstance(error, LOST_OR_DAMAGED):
             text = f"{text}; if the next publication fails too, drop the table, and publish it again: {REBUILD}"
         raise TableUnavailable(text) from error
-
-
-def _one_line(error: BaseException) -> str:
-    """Return the kind and the message of an error as one line of limited length."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[:MESSAGE_CHARS_MAX]}..."

@@ -4,6 +4,7 @@ A topic has one table in each format. All its data files are below one folder, i
 table's metadata is beside them. Nothing is copied: a publication only changes the list.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
@@ -20,6 +21,13 @@ ARCHIVE_PROPERTY: Final = "gantry.archive"
 
 REBUILD: Final = "gantry pipeline tables --set rebuild=true"
 """The command that drops the tables of an archive, and publishes them again."""
+
+
+MESSAGE_CHARS_MAX: Final = 400
+"""The length to which messages of libraries are cut, which may have pages of a server's answer, or a stack."""
+
+_TERMINAL_STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
+_STACK_LINE: Final = re.compile(r"\s*(\d+: |at (/|\./))")
 
 
 class TableError(Exception):
@@ -45,6 +53,14 @@ class EscapedAddress(TableError):
 @final
 class TableUnavailable(TableError):
     """The catalog or storage of a table does not answer, or refuses the change: the next publication tries again."""
+
+
+def one_line(text: str) -> str:
+    """Return a message of a library as one line of limited length, without styles and the stack of its threads."""
+    lines = _TERMINAL_STYLE.sub("", text).splitlines()
+    short = " ".join(" ".join(line for line in lines if not _STACK_LINE.match(line)).split())
+    short = short.replace(" \u21b3 ", ": ")  # an arrow at the beginning of each cause
+    return short if len(short) <= MESSAGE_CHARS_MAX else f"{short[:MESSAGE_CHARS_MAX]}..."
 
 
 @final
