@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from gantry_pipelines.archive.file_writing import DIGEST, dates_of, range_metadata
 from gantry_pipelines.archive.format import read_format
-from gantry_pipelines.archive.layout import is_data
+from gantry_pipelines.archive.layout import DATA, is_data
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
 from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.storage import Storage
@@ -96,11 +96,14 @@ def verify(
 
 
 def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:
-    """Read the manifest, and find files that readers see and it does not have; repeated while a writer is active."""
+    """Read the manifest, and find files that readers see and it does not have; repeated while a writer is active.
+
+    Files of expired ranges that wait for their deletion are no findings.
+    """
     for _ in range(LISTINGS_MAX):
-        visible = {path for path in storage.paths() if is_data(path)}
+        visible = {path for path in storage.paths(DATA) if is_data(path)}
         manifest = reader.read()
-        unknown = visible - {file.place.path for file in manifest.data()}
+        unknown = visible - {file.place.path for file in (*manifest.data(), *manifest.expired_files())}
         unknown = {path for path in unknown if storage.size(path) is not None}
         if not unknown:
             break

@@ -77,6 +77,11 @@ class TableRoot:
     """The identity of the archive that publishes; empty in tests that need none."""
 
 
+def path_in_table(place: Place) -> str:
+    """Return the path of a data file relative to the root of its topic's tables."""
+    return f"day={place.day}/{place.name}"
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class TableFile:
@@ -92,7 +97,7 @@ class TableFile:
     @property
     def path(self) -> str:
         """The path relative to the table's root."""
-        return f"day={self.place.day}/{self.place.name}"
+        return path_in_table(self.place)
 
 
 @final
