@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
-from gantry_pipelines.archive.tables.model import TableChange, TableFile, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.model import TableChange, TableFile, TableRoot, TableState, TableUnavailable
 from gantry_spec.pipelines.parts import TableFormat
 
 
@@ -19,6 +19,9 @@ class MemoryTable:
         self.changes: list[TableChange] = []
         self.expired_before_ms: list[int] = []
         self.fault = ""
+
+    def read(self) -> TableState | None:
+        return TableState({path: file.size_bytes for path, file in self.files.items()}, self.properties())
 
     def paths(self) -> frozenset[str]:
         return frozenset(self.files)

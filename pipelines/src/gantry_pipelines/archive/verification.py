@@ -55,12 +55,15 @@ class VerificationResult:
     rows: int
     size_bytes: int
     findings: tuple[Finding, ...]
+    tables: int = 0
+    """The number of tables that were verified."""
     is_complete: bool = True
     """Whether all files were verified; otherwise the verification was stopped, and the extent is that of its part."""
 
     def text(self) -> str:
         """Return a summary and the findings as text, one a line."""
-        head = f"{self.files} files, {self.rows} rows, {self.size_bytes} bytes: "
+        tables = f", {self.tables} tables" if self.tables else ""
+        head = f"{self.files} files, {self.rows} rows, {self.size_bytes} bytes{tables}: "
         lines = [head + (f"{len(self.findings)} findings" if self.findings else "no findings")]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
@@ -92,7 +95,7 @@ def verify(
         if on_progress is not None:
             on_progress(len(verified), len(files))
     rows, size_bytes = sum(file.rows for file in verified), sum(file.size_bytes for file in verified)
-    return VerificationResult(len(verified), rows, size_bytes, tuple(findings), len(verified) == len(files))
+    return VerificationResult(len(verified), rows, size_bytes, tuple(findings), is_complete=len(verified) == len(files))
 
 
 def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:

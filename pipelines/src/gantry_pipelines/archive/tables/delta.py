@@ -48,6 +48,7 @@ from gantry_pipelines.archive.tables.model import (
     TableChange,
     TableFile,
     TableRoot,
+    TableState,
     TableUnavailable,
     one_line,
 )
@@ -108,6 +109,16 @@ class DeltaTopicTable:
         version = self._opened.version() if self._opened is not None else None
         return f"DeltaTopicTable({self._root.address}, version={version})"
 
+    def read(self) -> TableState | None:
+        """Return the newest version, without creating or changing the table; None if it does not exist."""
+        with _mapped_errors(self._root):
+            self._check_address()
+            try:
+                table = DeltaTable(self._root.address, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+            return TableState(self._sizes(table), _own_properties(table))
+
     def paths(self) -> frozenset[str]:
         """Return the paths of the newest version's files, relative to the root. Raises ForeignFiles."""
         with _mapped_errors(self._root):
@@ -119,11 +130,7 @@ class DeltaTopicTable:
     def properties(self) -> Mapping[str, str]:
         """Return our properties of the newest version that has some; none before the first."""
         with _mapped_errors(self._root):
-            for version in self._current().history(HISTORY_MAX):
-                ours = {key: str(value) for key, value in version.items() if key.startswith(PROPERTY_PREFIX)}
-                if ours:
-                    return ours
-        return {}
+            return _own_properties(self._current())
 
     def commit(self, change: TableChange) -> None:
         """Add and remove files in one version. Raises TableUnavailable if a file to remove is not in the table, or if
@@ -179,9 +186,7 @@ class DeltaTopicTable:
         if self._opened is not None:
             self._opened.update_incremental()
             return self._opened
-        if unquote(self._root.address) != self._root.address:
-            text = f"{self._root.address} has percent-encoded characters, which readers of Delta do not find"
-            raise EscapedAddress(f"topic {self._root.topic} cannot be published as a Delta table: {text}")
+        self._check_address()
         try:
             table = DeltaTable(self._root.address, storage_options=self._options)
         except TableNotFoundError:
@@ -190,6 +195,12 @@ class DeltaTopicTable:
         self._add_columns(table)
         self._opened = table
         return table
+
+    def _check_address(self) -> None:
+        """Raise EscapedAddress if readers would not find the table at its address."""
+        if unquote(self._root.address) != self._root.address:
+            text = f"{self._root.address} has percent-encoded characters, which readers of Delta do not find"
+            raise EscapedAddress(f"topic {self._root.topic} cannot be published as a Delta table: {text}")
 
     def _create(self) -> DeltaTable:
         return DeltaTable.create(
@@ -299,6 +310,15 @@ def storage_options(root: TableRoot) -> dict[str, str]:
 
 def _storage_of(root: TableRoot) -> Storage:
     return storage_of(f"{root.address}?{urlencode(root.options)}" if root.options else root.address)
+
+
+def _own_properties(table: DeltaTable) -> dict[str, str]:
+    """Return our properties of the newest version that has some."""
+    for version in table.history(HISTORY_MAX):
+        ours = {key: str(value) for key, value in version.items() if key.startswith(PROPERTY_PREFIX)}
+        if ours:
+            return ours
+    return {}
 
 
 # -- schema ------------------------------------------------------------------------------------------------------------

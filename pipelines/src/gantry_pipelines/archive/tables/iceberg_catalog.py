@@ -72,13 +72,18 @@ def file_properties(root: TableRoot) -> dict[str, str]:
     return properties
 
 
-def open_catalog(root: TableRoot, parameters: CatalogParameters) -> Catalog:
-    """Connect to the catalog of a table. Settings of pyiceberg's own configuration apply too, for the name `gantry`."""
+def open_catalog(root: TableRoot, parameters: CatalogParameters, *, is_read_only: bool = False) -> Catalog:
+    """Connect to the catalog of a table. Settings of pyiceberg's own configuration apply too, for the name `gantry`.
+
+    A read-only catalog changes nothing when it is opened, or when a table is loaded.
+    """
     files = file_properties(root)
     if parameters.kind is CatalogKind.FOLDER:
-        return FolderCatalog(location_of(root, parameters.kind), DurableFileIO(files))
+        return FolderCatalog(location_of(root, parameters.kind), DurableFileIO(files), is_read_only=is_read_only)
     properties = {**files, "type": parameters.kind.value, **parameters.properties}
     if parameters.kind is CatalogKind.SQL:
+        if is_read_only:
+            properties["init_catalog_tables"] = "false"
         return load_catalog("gantry", **properties)
     configured: Any = merge_config(Config().get_catalog_config("gantry") or {}, dict(properties))
     if "uri" not in configured:

@@ -112,8 +112,22 @@ class TableChange:
     """What the snapshot says about itself: `gantry.archive`, `gantry.ranges`, `gantry.ends`."""
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The newest state of a table, as its readers find it."""
+
+    sizes: Mapping[str, int]
+    """The size in bytes of each file, by its path relative to the root."""
+    properties: Mapping[str, str]
+    """The properties of the newest snapshot that has some of ours; none before the first."""
+
+
 class TopicTable(Protocol):
     """A table of one topic in one format. One process changes it at a time: the writer of the archive."""
+
+    def read(self) -> TableState | None:
+        """Return the newest state, without creating or changing the table; None if it does not exist."""
 
     def paths(self) -> frozenset[str]:
         """Return the paths of the newest state's files, relative to the root. Raises ForeignFiles."""
