@@ -3,21 +3,28 @@ snapshot names it, also after a kill, and at once without tables. The tables are
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("pyspark")
+
 from spark_kit.memory_tables import MemoryTables
 from spark_kit.toy_archive import archive_new_messages
 from spark_kit.toy_log import HOUR_US, ToyLog
 from spark_kit.toy_run import GRID_ROWS, days_later_ms
 from spark_kit.visible_folder import NoLock, VisibleFolder
 
+from gantry_pipelines.archive import job
 from gantry_pipelines.archive.compaction import expire
 from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.job import ArchiveRun
 from gantry_pipelines.archive.manifest import Manifest
 from gantry_pipelines.archive.manifest_reader import read_manifest
-from gantry_pipelines.archive.settings import TableParameters
+from gantry_pipelines.archive.settings import ArchiveParameters, TableParameters
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.tables import reported_publication
 from gantry_pipelines.archive.tables.publication import TablePublisher
@@ -156,6 +163,36 @@ def test_start_after_a_kill_during_expiry_publishes_before_it_deletes(
         publication.delete_expired_files()
         assert days_of(storage) == {"topic=orders/day=2026-11-23"}
         assert missing_files(storage, tables) == [] and restarted.manifest.faults() == []
+
+
+def test_maintenance_of_a_job_publishes_before_it_deletes(
+    writer: ArchiveWriter, storage: VisibleFolder, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While tables are behind, the manifest has no more of the expired days; the next maintenance deletes the files."""
+    publication_of(writer, tables, monkeypatch).publish()
+    monkeypatch.setattr(job, "time", SimpleNamespace(time=lambda: FIRST_DAY_MS / 1000, monotonic=time.monotonic))
+    parameters = ArchiveParameters(storage.root, retention_days=1, tables=DELTA)
+    run = ArchiveRun(parameters, writer, Reporter("archive"))
+
+    tables.faulty("orders", "refused")
+    run._run_maintenance(limit=None)
+    behind, waiting = missing_files(storage, tables), len(writer.manifest.expired_files())
+    tables.faulty("orders", "")
+    run._run_maintenance(limit=1)
+
+    assert (behind, waiting) == ([], 2)
+    assert {file.place.day for file in writer.manifest.data()} == {"2026-11-23"}
+    assert days_of(storage) == {"topic=orders/day=2026-11-23"} and missing_files(storage, tables) == []
+
+
+def test_summary_of_a_run_names_expired_files_that_wait() -> None:
+    """An operator sees why the archive is larger than its retention."""
+    totals = {"rows": 0, "files": 0, "bytes": 0, "rows_lost": 0}
+    facts = {"rowsTotal": 1, "filesTotal": 1, "bytesTotal": 9, "missingFiles": 0, "expiredFiles": 2}
+
+    text = job.build_summary(totals, facts, [0])
+
+    assert "2 expired files are not deleted before the tables are published" in text.splitlines()
 
 
 def test_expired_files_do_not_wait_without_tables(
