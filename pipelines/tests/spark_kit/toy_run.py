@@ -40,7 +40,10 @@ from pyspark_rocketmq.planning import limit_rows
 GRID_ROWS: Final = 100
 NO_TABLES: Final = TableParameters()
 CONTEXT: Final = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["spark_kit.toy_run"])
+TABLES: Final = "gantry_pipelines.archive.tables"
+CONTEXT.set_forkserver_preload(
+    ["spark_kit.toy_run", f"{TABLES}.iceberg", f"{TABLES}.delta"]
+)  # those that can be imported
 DEADLINE_S: Final = 120
 
 
