@@ -208,6 +208,7 @@ def test_file_that_its_writer_has_deleted_meanwhile_is_a_note(tmp_path: Path, ch
             if change == "compacted"
             else expire(writer, 1, now_ms)
         )
+        writer.delete_replaced()
     assert done and not (tmp_path / file.place.path).exists()
 
     [coverage] = rows_of_comparison(tmp_path, file, LOG)

@@ -4,6 +4,8 @@ log; after the next start all tables have every row once."""
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,12 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
-from spark_kit.table_trial import BEGINNING, BOTH, LATER_MS, LOG, all_rows, faults_of_tables
-from spark_kit.toy_run import ToyRun, lose_checkpoint
+from spark_kit.object_store import KEYS, ObjectStore
+from spark_kit.table_trial import BEGINNING, BOTH, LAST_DAY, LATER_MS, LOG, all_rows, faults_of_tables, rows_of_day
+from spark_kit.toy_run import ToyRun, days_later_ms, lose_checkpoint
 
 from gantry_pipelines.archive import crash_points
+from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.verification import verify
 
@@ -86,3 +90,48 @@ def test_publication_that_does_not_read_the_tables_adds_rows_twice(tmp_path: Pat
 
     assert (killed, ended) == (-signal.SIGKILL, 0)
     assert any("doubled" in fault for fault in faults_of_tables(Folder(str(root)), all_rows()))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    store = ObjectStore(tmp_path_factory.mktemp("objects") / "buckets")
+    store.start()
+    try:
+        yield store
+    finally:
+        store.kill()
+
+
+@pytest.mark.verify
+@pytest.mark.needs_object_store
+@pytest.mark.parametrize("guard", ["", "expiry"], ids=["shipped", "twin"])
+def test_killed_expiry_on_an_object_store_deletes_no_file_of_a_table(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    """The next start is killed before it has published. In the twin it has deleted the files of expired days."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    toy_run = ToyRun(
+        str(tmp_path / "archive"), LOG, destination=server.address(f"{tmp_path.name}{guard}"), environment=KEYS,
+        tables=BOTH, removed_guard=guard,
+    )  # fmt: skip
+    storage = storage_of(toy_run.destination)
+    assert toy_run.run_process() == 0
+    expiring = replace(toy_run, expire_days=3, now_ms=days_later_ms("2026-11-22", 3))
+
+    killed = replace(expiring, crash_at=(crash_points.MID_EXPIRY, 2)).run_process()
+    after_kill = faults_of_tables(storage, all_rows())
+    killed_again = replace(expiring, crash_at=(crash_points.BEFORE_TABLE, 1)).run_process()
+    after_start = faults_of_tables(storage, all_rows())
+
+    assert (killed, killed_again) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert after_kill == []
+    assert (after_start == []) is (not guard)
+    if not guard:
+        for point in (crash_points.AFTER_TABLE, crash_points.MID_DELETION):
+            assert replace(expiring, crash_at=(point, 1)).run_process() == -signal.SIGKILL
+            assert faults_of_tables(storage) == []
+        assert expiring.run_process() == 0
+        assert faults_of_tables(storage, rows_of_day(LAST_DAY)) == []
+        assert verify(storage).findings == ()
+        assert not [path for path in storage.paths("data") if "day=2026-11-22" in path]

@@ -9,16 +9,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import final
 
 import pytest
+from spark_kit.memory_tables import MemoryTable, MemoryTables
 from spark_kit.toy_archive import archive_new_messages
 from spark_kit.toy_log import HOUR_US, ToyLog
 from spark_kit.toy_run import GRID_ROWS, days_later_ms
 
-from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
+from gantry_pipelines.archive.compaction import CompactionRules, compact
 from gantry_pipelines.archive.errors import FencedOut
 from gantry_pipelines.archive.file_writing import Packing
 from gantry_pipelines.archive.format import ArchiveFormat
@@ -31,13 +30,10 @@ from gantry_pipelines.archive.tables.model import (
     OtherTable,
     TableChange,
     TableError,
-    TableFile,
-    TableRoot,
     TableUnavailable,
 )
 from gantry_pipelines.archive.tables.publication import ManifestState, TablePublisher, root_of
 from gantry_pipelines.archive.tables.reported_publication import ReportedPublication
-from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.parts import TableFormat
@@ -48,58 +44,6 @@ BILLS = QueueId("%RETRY%bills", "broker-b", 1)
 LOG = ToyLog({ORDERS: 250, BILLS: 30}, step_us=HOUR_US // 20)
 LATER_MS = days_later_ms("2026-11-23", 3)
 DELTA = TableParameters((TableFormat.DELTA,), snapshot_age_ms=1000)
-
-
-@final
-class MemoryTable:
-    """A table that only lists files. A commit can be lost, or its answer."""
-
-    def __init__(self, root: TableRoot) -> None:
-        self.root = root
-        self.files: dict[str, TableFile] = {}
-        self.changes: list[TableChange] = []
-        self.expired_before_ms: list[int] = []
-        self.fault = ""
-
-    def paths(self) -> frozenset[str]:
-        return frozenset(self.files)
-
-    def properties(self) -> Mapping[str, str]:
-        return self.changes[-1].properties if self.changes else {}
-
-    def commit(self, change: TableChange) -> None:
-        if self.fault == "refused":
-            raise TableUnavailable("the catalog does not answer")
-        for path in change.remove:
-            del self.files[path]
-        for file in change.add:
-            assert file.path not in self.files, "expected no file to be added twice"
-            self.files[file.path] = file
-        self.changes.append(change)
-        if self.fault == "no answer":
-            raise TableUnavailable("the connection was lost")
-
-    def expire(self, before_ms: int) -> None:
-        self.expired_before_ms.append(before_ms)
-
-    def drop(self) -> None:
-        self.files.clear()
-        self.changes.clear()
-
-
-@final
-class MemoryTables:
-    """Opens the tables of an archive, each once."""
-
-    def __init__(self) -> None:
-        self.by_topic: dict[str, MemoryTable] = {}
-
-    def __call__(self, _: TableFormat, root: TableRoot, _columns: tuple[str, ...]) -> MemoryTable:
-        return self.by_topic.setdefault(root.topic, MemoryTable(root))
-
-    def faulty(self, topic: str, fault: str) -> None:
-        """Let the commits of one topic fail, or ("") succeed again."""
-        self.by_topic[topic].fault = fault
 
 
 @pytest.fixture
@@ -220,26 +164,6 @@ def test_sweep_waits_again_if_its_record_is_lost(writer: ArchiveWriter, tables: 
     assert len(list(root.glob("day=*/*"))) == count
     publisher.sweep(now_ms=21_001)
     assert len(list(root.glob("day=*/*"))) == len(tables.by_topic["orders"].files)
-
-
-def test_expired_days_leave_the_tables_before_their_files_are_deleted(
-    writer: ArchiveWriter, tables: MemoryTables, tmp_path: Path
-) -> None:
-    """The table of a topic without any files stays, and is empty."""
-    publisher = publisher_of(writer, tables)
-    archive_new_messages(LOG, writer)
-    list(publisher.publish())
-    seen: list[int] = []
-
-    def publish() -> None:
-        list(publisher.publish())
-        seen.append(len(list(tmp_path.glob("data/*/*/*.parquet"))))
-
-    list(expire(writer, 1, LATER_MS, publish))
-
-    assert seen[-1] > 0 and not list(tmp_path.glob("data/*/*/*.parquet"))
-    assert [table.files for table in tables.by_topic.values()] == [{}, {}]
-    assert verify(writer.storage).findings == ()
 
 
 def test_unavailable_table_does_not_keep_the_others_from_being_published(

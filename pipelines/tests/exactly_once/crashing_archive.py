@@ -1,11 +1,12 @@
 """An archive job that kills itself, or its workers, with SIGKILL at a crash point. A program, not a module to import.
 
     python -m exactly_once.crashing_archive --conf FILE [--driver NAME:TIMES] [--worker NAME:TIMES] [--task-bytes N]
-        [--merge-at MS] [--merge-only]
+        [--merge-at MS] [--merge-only] [--now MS] [--takeover SECONDS]
 
 It runs the shipped job, in which only `crash_points.hit` is replaced by a function that counts and kills. A line in
 the file that `GANTRY_KILLS` names records the kill, so that a crash by another cause is not mistaken for it.
-`--merge-at` sets the time for compaction, so that a day that is not over counts as closed.
+`--merge-at` sets the time for compaction, so that a day that is not over counts as closed; `--now` sets it for the job
+itself, and for its expiry. `--takeover` shortens the time for which a start in an object store waits for a dead writer.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
+from spark_kit.toy_run import acquire_lock
 
 from gantry_pipelines.archive import crash_points
+from gantry_pipelines.archive import job as archive_job
+from gantry_pipelines.archive import writer as archive_writer
 from gantry_pipelines.archive.compaction import compact
 from gantry_pipelines.archive.job import ArchiveJob, ArchiveRun
 from gantry_pipelines.archive.object_storage import storage_of
@@ -91,11 +98,17 @@ def main() -> int:
     parser.add_argument("--task-bytes", type=int)
     parser.add_argument("--merge-at", type=int)
     parser.add_argument("--merge-only", action="store_true")
+    parser.add_argument("--now", type=int)
+    parser.add_argument("--takeover", type=float)
     given = parser.parse_args()
     if given.driver:
         setattr(crash_points, "hit", Killer(given.driver).hit)  # noqa: B010
     if given.worker:
         os.environ[WORKER] = given.worker
+    if given.now:
+        setattr(archive_job, "time", SimpleNamespace(time=lambda: given.now / 1000, monotonic=time.monotonic))  # noqa: B010
+    if given.takeover:
+        setattr(archive_writer, "acquire_writer_lock", partial(acquire_lock, takeover_s=given.takeover))  # noqa: B010
     ArchiveRun.source = CrashingSource
     job, reporter = ArchiveJob(), Reporter("archive")
     settings = job.parse(read_config(Path(given.conf).read_bytes(), ArchiveSpec, "TopicArchive"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import duckdb
@@ -52,20 +53,31 @@ def rows_of_day(day: str) -> RowCounts:
 def faults_of_tables(storage: Storage, wanted: RowCounts | None = None, *, links: bool = True) -> list[str]:
     """Return what is wrong with the tables, by each reader; with `wanted`, also which rows they lack."""
     found: list[str] = []
-    for name, read in TABLE_READERS.items():
-        seen: RowCounts = Counter()
-        for topic in sorted({queue.topic for queue in LOG.ends}):
-            try:
-                seen += read(root_of(storage, topic) if links else _root_in_data(storage, topic))
-            except (OSError, RuntimeError, duckdb.Error) as error:
-                found.append(f"{name}: {topic} cannot be read: {str(error).splitlines()[0]}")
-        found += [f"{name}: {fault}" for fault in row_faults(seen, wanted)]
+    topics = sorted({queue.topic for queue in LOG.ends})
+    roots = [root_of(storage, topic) if links else _root_in_data(storage, topic) for topic in topics]
+    for name, (seen, faults) in rows_of_tables(roots).items():
+        found += [*faults, *(f"{name}: {fault}" for fault in row_faults(seen, wanted))]
     return found
 
 
-def row_faults(seen: RowCounts, wanted: RowCounts | None) -> list[str]:
-    """Describe duplicate, unknown and, with `wanted`, missing rows."""
-    known = all_rows()
+def rows_of_tables(roots: Sequence[TableRoot]) -> dict[str, tuple[RowCounts, list[str]]]:
+    """Return the rows that each reader finds in the newest snapshots of these tables, and what it cannot read."""
+    found: dict[str, tuple[RowCounts, list[str]]] = {}
+    for name, read in TABLE_READERS.items():
+        seen: RowCounts = Counter()
+        faults: list[str] = []
+        for root in roots:
+            try:
+                seen += read(root)
+            except (OSError, RuntimeError, duckdb.Error) as error:
+                faults.append(f"{name}: {root.topic} cannot be read: {str(error).splitlines()[0]}")
+        found[name] = seen, faults
+    return found
+
+
+def row_faults(seen: RowCounts, wanted: RowCounts | None, known: RowCounts | None = None) -> list[str]:
+    """Describe duplicate, unknown and, with `wanted`, missing rows. `known` is the log, by default the toy log."""
+    known = all_rows() if known is None else known
     strange = [row[:4] for row in seen if row not in known]
     doubled = [row[:4] for row, count in seen.items() if count > 1]
     missing = [] if wanted is None else [row[:4] for row in wanted if row not in seen]

@@ -40,7 +40,10 @@ from pyspark_rocketmq.planning import limit_rows
 GRID_ROWS: Final = 100
 NO_TABLES: Final = TableParameters()
 CONTEXT: Final = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["spark_kit.toy_run"])
+TABLES: Final = "gantry_pipelines.archive.tables"
+CONTEXT.set_forkserver_preload(
+    ["spark_kit.toy_run", f"{TABLES}.iceberg", f"{TABLES}.delta"]
+)  # those that can be imported
 DEADLINE_S: Final = 120
 
 
@@ -103,6 +106,7 @@ def run_toy(toy_run: ToyRun) -> None:
             signal.setitimer(signal.ITIMER_REAL, toy_run.kill_after_s)
         tables = TablePublisher(writer, toy_run.tables)
         list(tables.publish())
+        writer.delete_replaced(tables.may_name)
         number = 0
         starts = dict.fromkeys(toy_run.log.ends, 0) | writer.manifest.ends() if not any(checkpoint.iterdir()) else {}
         while True:
@@ -122,7 +126,9 @@ def run_toy(toy_run: ToyRun) -> None:
             for _ in compact(writer, CompactionRules(1 << 30, 0), Packing(), toy_run.now_ms):
                 list(tables.publish())
         if toy_run.expire_days is not None:
-            list(expire(writer, toy_run.expire_days, toy_run.now_ms, lambda: list(tables.publish())))
+            list(expire(writer, toy_run.expire_days, toy_run.now_ms))
+            list(tables.publish())
+            writer.delete_replaced(tables.may_name)
         tables.sweep(int(time.time() * 1000))
 
 
@@ -198,12 +204,12 @@ def without_staging() -> None:
 
     _replace(Folder, "finish", finish)
     _replace(Folder, "publish", lambda _self, _staged, _path: None)
-    _replace(ArchiveWriter, "_remove_strays", lambda _self: None)
+    _replace(ArchiveWriter, "_remove_strays", lambda _self, _visible: None)
 
 
 def without_publishing() -> None:
     """A start does not publish staged files."""
-    _replace(ArchiveWriter, "_publish_staged", lambda _self: None)
+    _replace(ArchiveWriter, "_publish_staged", lambda _self, _visible: None)
 
 
 def without_completing() -> None:
@@ -250,6 +256,18 @@ def without_difference() -> None:
     setattr(publication, "difference", difference)  # noqa: B010 - it is a function for types
 
 
+def without_order_of_expiry() -> None:
+    """A file of an expired range is deleted when the manifest has no more of it, before the tables are published."""
+    _replace(TablePublisher, "may_name", lambda _self, _file: False)
+    usual = ArchiveWriter._recover
+
+    def recover(self: ArchiveWriter) -> None:
+        usual(self)
+        self.delete_replaced()
+
+    _replace(ArchiveWriter, "_recover", recover)
+
+
 GUARDS: Final = {
     # The functions that remove a guard, by its name.
     "staging": without_staging,
@@ -258,4 +276,5 @@ GUARDS: Final = {
     "exchange": without_atomic_exchange,
     "links": without_links,
     "difference": without_difference,
+    "expiry": without_order_of_expiry,
 }

@@ -1,4 +1,4 @@
-"""Compaction of closed days while readers use them, and deletion of days beyond the retention.
+"""Compaction of closed days while readers use them, and expiry of days beyond the retention.
 
     1  the day's files are merged into `_staged/merged-...`; a file that is not merged gets a hard link there
     2  one record replaces those of the old files                      -> the new files are valid
@@ -11,13 +11,13 @@ shows either all old files or all new ones. A reader that listed before the exch
 
 A day may get more files after it was compacted, when the archive was behind; then it is compacted again.
 
-A day of a topic is deleted as a whole, when all its files are older than the retention. One record replaces theirs and
+A day of a topic expires as a whole, when all its files are older than the retention. One record replaces theirs and
 marks the ranges as expired, so that the ranges of a queue still have no gap, and a run with a lost checkpoint still
-finds the end of the archive. Then the files are deleted; after a kill the next start deletes them.
+finds the end of the archive. The files are deleted when the tables are published without them.
 """
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -150,7 +150,7 @@ def _merge_day(
     writer.add_record(record)
     crash_points.hit(crash_points.AFTER_MERGE)
     finish_exchange(storage, record)
-    writer.delete_replaced_records()
+    writer.delete_replaced()
     return CompactedDay(topic, day, len(files), len(new), sum(file.size_bytes for file in new))
 
 
@@ -179,28 +179,26 @@ def _merge(
     return ArchivedFile(place, rows, size, checksum, first, last, RangeKind.DATA)
 
 
-def expire(
-    writer: ArchiveWriter, days: int, now_ms: int, before_deletion: Callable[[], object] = lambda: None
-) -> Iterator[tuple[str, str, int]]:
-    """Delete days that ended more than `days` days ago; yields topic, day and number of files of each.
+def expire(writer: ArchiveWriter, days: int, now_ms: int) -> Iterator[tuple[str, str, int]]:
+    """Mark days that ended more than `days` days ago as expired; yields topic, day and number of files of each.
 
-    `before_deletion` is called for each day when the manifest has no more of its files, and they still exist.
+    Their files stay until `ArchiveWriter.delete_replaced`, before which the tables must be published without them.
     """
     found: dict[tuple[str, str], list[ArchivedFile]] = {}
     for file in writer.manifest.data():
         if now_ms >= day_end_ms(file.place.day, writer.format.time_zone) + days * DAY_MS:
             found.setdefault((file.range.queue.topic, file.place.day), []).append(file)
     for (topic, day), files in sorted(found.items()):
-        _expire_day(writer, topic, day, files, before_deletion)
+        _expire_day(writer, topic, day, files)
         yield topic, day, len(files)
 
 
-def _expire_day(
-    writer: ArchiveWriter, topic: str, day: str, files: list[ArchivedFile], before_deletion: Callable[[], object]
-) -> None:
-    """Replace a day's records with one of expired ranges, then delete its files.
+def _expire_day(writer: ArchiveWriter, topic: str, day: str, files: list[ArchivedFile]) -> None:
+    """Replace a day's records with one of expired ranges.
 
     The new record also has the ranges that expired before, so that a topic has only one record of expired ranges.
+    It replaces all records that earlier ones have replaced and whose files are not deleted yet: while it exists, none
+    of them can become live again.
     """
     places = {file.place for file in files}
     # The name is unique, because a day that got files after it expired will expire a second time.
@@ -209,7 +207,7 @@ def _expire_day(
     for record in writer.manifest.live():
         is_of_topic = bool(record.files) and record.files[0].range.queue.topic == topic
         if is_of_topic and all(file.kind is RangeKind.EXPIRED for file in record.files):
-            replaced.append(record.name)
+            replaced += [record.name, *(one for one in record.replaces if one in writer.manifest.records)]
             expired_files += record.files
         elif any(file.place in places for file in record.files):
             assert all(file.place in places for file in record.files), (
@@ -218,7 +216,3 @@ def _expire_day(
             replaced.append(record.name)
     writer.add_record(Record(name, tuple(merge_ranges(expired_files, RangeKind.EXPIRED)), tuple(replaced)))
     crash_points.hit(crash_points.MID_EXPIRY)
-    before_deletion()
-    for file in files:
-        writer.storage.remove(file.place.path)
-    writer.delete_replaced_records()

@@ -36,6 +36,9 @@ AFTER_EXCHANGE: Final = "after-exchange"
 MID_EXPIRY: Final = "mid-expiry"
 """An expired day is marked in the manifest, and its files are not yet deleted."""
 
+MID_DELETION: Final = "mid-deletion"
+"""The files of a replaced record are deleted, and the record is not."""
+
 BEFORE_TABLE: Final = "before-table"
 """The files of a table are linked, and the snapshot that names them is not committed."""
 
@@ -53,6 +56,7 @@ ALL: Final = (
     AFTER_MERGE,
     AFTER_EXCHANGE,
     MID_EXPIRY,
+    MID_DELETION,
     BEFORE_TABLE,
     AFTER_TABLE,
 )

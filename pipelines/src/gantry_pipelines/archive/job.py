@@ -30,7 +30,6 @@ from gantry_pipelines.archive.settings import ArchiveParameters, parse_run_param
 from gantry_pipelines.archive.source import ArchiveSource, sort_file_rows
 from gantry_pipelines.archive.tables.reported_publication import (
     LAST_PUBLICATION_S_MAX,
-    PUBLICATION_S_MAX,
     ReportedPublication,
 )
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -113,7 +112,8 @@ class ArchiveRun:
         settings, reporter = self._settings, self._reporter
         if self._writer.missing:
             reporter.warn("FilesMissing", f"{len(self._writer.missing)} archive files are missing")
-        self._publish_tables(PUBLICATION_S_MAX)
+        with map_archive_errors(settings.destination):
+            self._tables.delete_expired_files()
         try:
             session = spark_session("gantry-archive", cores=settings.cores, conf=settings.spark_conf)
         except NoJava as error:
@@ -218,11 +218,10 @@ class ArchiveRun:
             except CannotCompact as error:
                 self._can_compact = False
                 self._reporter.warn("CannotCompact", str(error))
-        # Without links, tables that are behind would name files that are deleted.
-        may_expire = self._writer.storage.is_folder or not self._tables.failure
-        if self._settings.retention_days and may_expire:
-            for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms, self._tables.publish):
-                self._reporter.report_step(f"{topic} {day}: deleted {count} expired files")
+        if self._settings.retention_days:
+            for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms):
+                self._reporter.report_step(f"{topic} {day}: {count} files have expired")
+        self._tables.delete_expired_files()
 
     def _publish_tables(self, seconds_max: float) -> None:
         with map_archive_errors(self._settings.destination):
@@ -265,6 +264,7 @@ class ArchiveRun:
             "bytesTotal": sum(file.size_bytes for file in everything),
             "filesTotal": len(everything),
             "missingFiles": len(self._writer.missing),
+            "expiredFiles": len(manifest.expired_files()),
         }
         lags = [max(0, end - ends.get(queue, 0)) for queue, end in latest.items()]
         is_stopped = self._reporter.stop.is_requested and not self._settings.is_continuous
@@ -296,6 +296,8 @@ def build_summary(totals: Mapping[str, int], facts: Mapping[str, Any], lags: Seq
     if facts["missingFiles"]:
         lines.append(f"{facts['missingFiles']} archive files are missing: run gantry pipeline verify")
     behind = sum(1 for lag in lags if lag)
+    if facts["expiredFiles"]:
+        lines.append(f"{facts['expiredFiles']} expired files are not deleted before the tables are published")
     lines.append(f"lag: {sum(lags)} messages, in {behind} of {len(lags)} queues" if behind else "lag: 0 messages")
     return "\n".join(lines)
 

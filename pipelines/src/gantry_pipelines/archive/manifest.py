@@ -196,6 +196,17 @@ class Manifest:
         """Return the live ranges that have files."""
         return [file for file in self.files() if file.kind is RangeKind.DATA]
 
+    def expired_files(self) -> list[ArchivedFile]:
+        """Return the files of expired ranges that are not deleted yet: their records still exist, replaced."""
+        names = {
+            name
+            for record in self.live()
+            if any(file.kind is RangeKind.EXPIRED for file in record.files)
+            for name in record.replaces
+        }
+        records = [self.records[name] for name in sorted(names & self.records.keys())]
+        return [file for record in records for file in record.files if file.kind is RangeKind.DATA]
+
     def ends(self) -> dict[QueueId, int]:
         """Return the end of the archived offsets of each queue."""
         ends: dict[QueueId, int] = {}

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from gantry_pipelines.archive.file_writing import DIGEST, dates_of, range_metadata
 from gantry_pipelines.archive.format import read_format
-from gantry_pipelines.archive.layout import is_data
+from gantry_pipelines.archive.layout import DATA, is_data
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
 from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.storage import Storage
@@ -55,12 +55,15 @@ class VerificationResult:
     rows: int
     size_bytes: int
     findings: tuple[Finding, ...]
+    tables: int = 0
+    """The number of tables that were verified."""
     is_complete: bool = True
     """Whether all files were verified; otherwise the verification was stopped, and the extent is that of its part."""
 
     def text(self) -> str:
         """Return a summary and the findings as text, one a line."""
-        head = f"{self.files} files, {self.rows} rows, {self.size_bytes} bytes: "
+        tables = f", {self.tables} tables" if self.tables else ""
+        head = f"{self.files} files, {self.rows} rows, {self.size_bytes} bytes{tables}: "
         lines = [head + (f"{len(self.findings)} findings" if self.findings else "no findings")]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
@@ -92,15 +95,18 @@ def verify(
         if on_progress is not None:
             on_progress(len(verified), len(files))
     rows, size_bytes = sum(file.rows for file in verified), sum(file.size_bytes for file in verified)
-    return VerificationResult(len(verified), rows, size_bytes, tuple(findings), len(verified) == len(files))
+    return VerificationResult(len(verified), rows, size_bytes, tuple(findings), is_complete=len(verified) == len(files))
 
 
 def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:
-    """Read the manifest, and find files that readers see and it does not have; repeated while a writer is active."""
+    """Read the manifest, and find files that readers see and it does not have; repeated while a writer is active.
+
+    Files of expired ranges that wait for their deletion are no findings.
+    """
     for _ in range(LISTINGS_MAX):
-        visible = {path for path in storage.paths() if is_data(path)}
+        visible = {path for path in storage.paths(DATA) if is_data(path)}
         manifest = reader.read()
-        unknown = visible - {file.place.path for file in manifest.data()}
+        unknown = visible - {file.place.path for file in (*manifest.data(), *manifest.expired_files())}
         unknown = {path for path in unknown if storage.size(path) is not None}
         if not unknown:
             break

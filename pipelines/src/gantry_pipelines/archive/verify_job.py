@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from gantry_pipelines.archive.job_errors import map_archive_errors
 from gantry_pipelines.archive.object_storage import storage_of
-from gantry_pipelines.archive.settings import parse_archive_parameters
+from gantry_pipelines.archive.settings import TableParameters, parse_archive_parameters
+from gantry_pipelines.archive.tables.table_verification import verify_tables
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import Job
@@ -34,11 +35,13 @@ class VerifyParameters:
 
     destination: str
     is_deep: bool = False
+    tables: TableParameters = field(default_factory=TableParameters)
 
 
 @final
 class VerifyJob(Job[VerifySpec, VerifyParameters]):
-    """The job that proves that an archive has no gap, except for ranges that it records as lost or expired.
+    """The job that proves that an archive has no gap, except for ranges that it records as lost or expired, and that
+    its tables have its files.
 
     `--set deep=true` reads all of it.
     """
@@ -48,7 +51,8 @@ class VerifyJob(Job[VerifySpec, VerifyParameters]):
 
     def parse(self, config: PipelineConfig[VerifySpec]) -> VerifyParameters:
         """Return the run's parameters. Raises ConfigError."""
-        return VerifyParameters(parse_archive_parameters(config).destination, config.spec.deep)
+        archive = parse_archive_parameters(config)
+        return VerifyParameters(archive.destination, config.spec.deep, archive.tables)
 
     def run(self, settings: VerifyParameters, reporter: Reporter) -> Outcome:
         """Verify the archive and report the findings.
@@ -56,12 +60,19 @@ class VerifyJob(Job[VerifySpec, VerifyParameters]):
         Exit codes: 0 no findings, 1 findings, 130 stopped after a file, without findings so far.
         """
         with map_archive_errors(settings.destination):
+            storage = storage_of(settings.destination)
             result = verify(
-                storage_of(settings.destination),
+                storage,
                 is_deep=settings.is_deep,
                 on_progress=lambda done, _all: reporter.report_progress(files=done),
                 is_stopped=lambda: reporter.stop.is_requested,
             )
+            if result.is_complete:
+                tables = verify_tables(storage, settings.tables)
+                result = replace(result, findings=result.findings + tables.findings, tables=tables.tables)
+                for table_format in tables.skipped:
+                    text = f"tables of the format {table_format} were not verified: pip install 'gantry-mq[tables]'"
+                    reporter.warn("TablesNotVerified", text)
         findings = [str(finding) for finding in result.findings]
         for finding in findings[:FINDINGS_SHOWN_MAX]:
             reporter.report_step(finding)
@@ -76,5 +87,5 @@ class VerifyJob(Job[VerifySpec, VerifyParameters]):
             rows=result.rows,
             bytes=result.size_bytes,
             files=result.files,
-            facts={"findings": len(findings), "deep": settings.is_deep},
+            facts={"findings": len(findings), "deep": settings.is_deep, "tables": result.tables},
         )

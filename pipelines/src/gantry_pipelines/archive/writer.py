@@ -11,16 +11,20 @@ that it wrote again. The records of a queue are added in the order of offsets, o
 after a crash at any point the manifest has a prefix of the batch.
 
 On an object store, which has no rename, files are visible before they are in the manifest: between a kill and the next
-start a listing may show rows that are not in it. They are rows of the log, each once. The next start deletes them."""
+start a listing may show rows that are not in it. They are rows of the log, each once. The next start deletes them.
+
+A file of an expired range is deleted in three steps: a record replaces its record, the tables are published without it,
+and then file and record are deleted. So the replaced records are what is left to do. In a folder, where tables name
+links of their own, a start deletes their files at once."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Self, final
 
 from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.errors import ManifestBroken, RangesDoNotMeet, UnknownFile
 from gantry_pipelines.archive.format import ArchiveFormat, ensure_format, read_format
-from gantry_pipelines.archive.layout import ASIDE, STAGED, is_data, place_of
+from gantry_pipelines.archive.layout import ASIDE, DATA, STAGED, is_data, place_of
 from gantry_pipelines.archive.lock import WriterLock, acquire_writer_lock
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest, RangeKind, Record, encode, record_of
 from gantry_pipelines.archive.manifest_reader import read_manifest
@@ -117,14 +121,25 @@ class ArchiveWriter:
             queue = file.range.queue
             self._ends[queue] = max(file.range.end, self._ends.get(queue, 0))
 
-    def delete_replaced_records(self) -> None:
-        """Delete the records that others replace. Their files must have been deleted before."""
-        replaced = self.manifest.replaced
-        for name in sorted(replaced & self.manifest.records.keys()):
+    def delete_replaced(self, is_used: Callable[[ArchivedFile], bool] = lambda _file: False) -> int:
+        """Delete the files of records that others replace, and then these records; return the number of records.
+
+        A record stays if one of its files is used. Only the live record decides, so records are deleted in any order.
+        """
+        replaced, live = self.manifest.replaced, {file.place for file in self.manifest.data()}
+        deleted: set[str] = set()
+        for name, record in sorted(self.manifest.records.items()):
+            files = [file for file in record.files if file.kind is RangeKind.DATA and file.place not in live]
+            if name not in replaced or any(is_used(file) for file in files):
+                continue
             self._lock.check()
-            self.storage.remove(self.manifest.records[name].path)
-        kept = {name: record for name, record in self.manifest.records.items() if name not in replaced}
-        self.manifest = Manifest(kept)
+            for file in files:
+                self.storage.remove(file.place.path)
+            crash_points.hit(crash_points.MID_DELETION)
+            self.storage.remove(record.path)
+            deleted.add(name)
+        self.manifest = Manifest({name: one for name, one in self.manifest.records.items() if name not in deleted})
+        return len(deleted)
 
     def _delete_staged(self, file: ArchivedFile) -> None:
         if file.staged:
@@ -133,12 +148,17 @@ class ArchiveWriter:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Complete what a crash interrupted, and remove or move files of no record. Raises UnknownFile."""
+        """Complete what a crash interrupted, and remove or move files of no record. Raises UnknownFile.
+
+        On an object store the files of replaced records stay, since tables may name them: the job that has published
+        the tables deletes them. In a folder tables name links of their own.
+        """
         self._finish_exchanges()
-        self._publish_staged()
-        self._remove_strays()
-        self.delete_replaced_records()
+        visible = [path for path in self.storage.paths(DATA) if is_data(path)]
+        self._publish_staged(set(visible))
+        self._remove_strays(visible)
         if isinstance(self.storage, Folder):
+            self.delete_replaced()
             self.storage.remove_folder(STAGED)
 
     def _finish_exchanges(self) -> None:
@@ -148,13 +168,12 @@ class ArchiveWriter:
             if record.exchange and self.storage.paths(record.exchange):
                 finish_exchange(self.storage, record)
 
-    def _publish_staged(self) -> None:
+    def _publish_staged(self, visible: set[str]) -> None:
         """Publish the staged files of the manifest, and record those that are missing."""
-        visible_paths = {path for path in self.storage.paths() if is_data(path)}
         staged = set(self.storage.paths(STAGED))
         missing: list[str] = []
         for file in self.manifest.data():
-            if file.place.path in visible_paths:
+            if file.place.path in visible:
                 continue
             if file.staged in staged:
                 self.storage.publish(file.staged, file.place.path)
@@ -167,26 +186,19 @@ class ArchiveWriter:
             )
         self.missing = tuple(missing)
 
-    def _remove_strays(self) -> None:
-        """Remove files of replaced records, and files after the manifest's end; in a folder, move these to `_aside`.
+    def _remove_strays(self, visible: Sequence[str]) -> None:
+        """Remove files after the manifest's end; in a folder, move them to `_aside`.
 
         Raises UnknownFile for a file within the manifest's ranges, and for one whose name is not that of a range: it
         may show rows twice, and an administrator has to decide about it.
         """
-        known_paths = {file.place.path for file in self.manifest.data()}
-        replaced = {
-            file.place.path
-            for name in self.manifest.replaced & self.manifest.records.keys()
-            for file in self.manifest.records[name].files
-        }
+        known_paths = {file.place.path for record in self.manifest.records.values() for file in record.files}
         unknown: list[str] = []
-        for path in self.storage.paths():
-            if not is_data(path) or path in known_paths:
+        for path in visible:
+            if path in known_paths:
                 continue
             place = place_of(path)
-            if path in replaced:
-                self.storage.remove(path)
-            elif place is None or place.range.begin < self._ends.get(place.range.queue, 0):
+            if place is None or place.range.begin < self._ends.get(place.range.queue, 0):
                 unknown.append(path)
             elif isinstance(self.storage, Folder):  # in a folder no run of ours leaves one: foreign data is kept
                 self.storage.publish(path, f"{ASIDE}/{place.folder}/{place.name}.aside")

@@ -48,7 +48,9 @@ from gantry_pipelines.archive.tables.model import (
     TableChange,
     TableFile,
     TableRoot,
+    TableState,
     TableUnavailable,
+    one_line,
 )
 from gantry_remoting.durable_files import sync_file, sync_folder
 from pyspark_rocketmq.schema import arrow_schema
@@ -66,9 +68,6 @@ a checkpoint lists all files (8 MB for 100,000 files)."""
 HISTORY_MAX: Final = 100
 """The newest versions in which to look for our properties: a maintenance job of others may have added some."""
 
-MESSAGE_CHARS_MAX: Final = 400
-"""The length to which messages of the library are cut, which may have the stack of its threads."""
-
 CONFIGURATION: Final = {
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.dataSkippingStatsColumns": "offset,storeTime",
@@ -81,8 +80,6 @@ _STORE_LIMITS: Final = {"timeout": "60s", "max_retries": "4", "retry_timeout": "
 
 _VERSION_FILE: Final = re.compile(rf"{LOG}/(?P<version>\d{{20}})\.(?P<kind>.+)")
 _CHECKPOINT: Final = "checkpoint.parquet"
-_TERMINAL_STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
-_STACK_LINE: Final = re.compile(r"\s*(\d+: |at (/|\./))")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -112,6 +109,16 @@ class DeltaTopicTable:
         version = self._opened.version() if self._opened is not None else None
         return f"DeltaTopicTable({self._root.address}, version={version})"
 
+    def read(self) -> TableState | None:
+        """Return the newest version, without creating or changing the table; None if it does not exist."""
+        with _mapped_errors(self._root):
+            self._check_address()
+            try:
+                table = DeltaTable(self._root.address, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+            return TableState(self._sizes(table), _own_properties(table))
+
     def paths(self) -> frozenset[str]:
         """Return the paths of the newest version's files, relative to the root. Raises ForeignFiles."""
         with _mapped_errors(self._root):
@@ -123,11 +130,7 @@ class DeltaTopicTable:
     def properties(self) -> Mapping[str, str]:
         """Return our properties of the newest version that has some; none before the first."""
         with _mapped_errors(self._root):
-            for version in self._current().history(HISTORY_MAX):
-                ours = {key: str(value) for key, value in version.items() if key.startswith(PROPERTY_PREFIX)}
-                if ours:
-                    return ours
-        return {}
+            return _own_properties(self._current())
 
     def commit(self, change: TableChange) -> None:
         """Add and remove files in one version. Raises TableUnavailable if a file to remove is not in the table, or if
@@ -183,9 +186,7 @@ class DeltaTopicTable:
         if self._opened is not None:
             self._opened.update_incremental()
             return self._opened
-        if unquote(self._root.address) != self._root.address:
-            text = f"{self._root.address} has percent-encoded characters, which readers of Delta do not find"
-            raise EscapedAddress(f"topic {self._root.topic} cannot be published as a Delta table: {text}")
+        self._check_address()
         try:
             table = DeltaTable(self._root.address, storage_options=self._options)
         except TableNotFoundError:
@@ -194,6 +195,12 @@ class DeltaTopicTable:
         self._add_columns(table)
         self._opened = table
         return table
+
+    def _check_address(self) -> None:
+        """Raise EscapedAddress if readers would not find the table at its address."""
+        if unquote(self._root.address) != self._root.address:
+            text = f"{self._root.address} has percent-encoded characters, which readers of Delta do not find"
+            raise EscapedAddress(f"topic {self._root.topic} cannot be published as a Delta table: {text}")
 
     def _create(self) -> DeltaTable:
         return DeltaTable.create(
@@ -305,6 +312,15 @@ def _storage_of(root: TableRoot) -> Storage:
     return storage_of(f"{root.address}?{urlencode(root.options)}" if root.options else root.address)
 
 
+def _own_properties(table: DeltaTable) -> dict[str, str]:
+    """Return our properties of the newest version that has some."""
+    for version in table.history(HISTORY_MAX):
+        ours = {key: str(value) for key, value in version.items() if key.startswith(PROPERTY_PREFIX)}
+        if ours:
+            return ours
+    return {}
+
+
 # -- schema ------------------------------------------------------------------------------------------------------------
 
 
@@ -392,19 +408,13 @@ def _mapped_errors(root: TableRoot) -> Iterator[None]:
     try:
         yield
     except (SchemaMismatchError, DeltaProtocolError) as error:
-        raise OtherTable(f"{root.address}: {_short(error)}: drop the table, and publish it again: {REBUILD}") from error
+        raise OtherTable(
+            f"{root.address}: {one_line(str(error))}: drop the table, and publish it again: {REBUILD}"
+        ) from error
     except CommitFailedError as error:
-        raise TableUnavailable(f"{root.address}: another writer has changed it: {_short(error)}") from error
+        raise TableUnavailable(f"{root.address}: another writer has changed it: {one_line(str(error))}") from error
     except DeltaError as error:
         remedy = f"if the next publication fails too, drop the table, and publish it again: {REBUILD}"
-        raise TableUnavailable(f"cannot read or change {root.address}: {_short(error)}; {remedy}") from error
+        raise TableUnavailable(f"cannot read or change {root.address}: {one_line(str(error))}; {remedy}") from error
     except (OSError, ValueError, pa.ArrowException, BadDestination) as error:
-        raise TableUnavailable(f"cannot read or change {root.address}: {_short(error)}") from error
-
-
-def _short(error: BaseException) -> str:
-    """Return a message of the library as one line, without the stack of its threads."""
-    lines = _TERMINAL_STYLE.sub("", str(error)).splitlines()
-    text = " ".join(line.strip() for line in lines if line.strip() and not _STACK_LINE.match(line))
-    text = text.replace(" \u21b3 ", ": ")  # an arrow at the beginning of each cause
-    return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[:MESSAGE_CHARS_MAX]}..."
+        raise TableUnavailable(f"cannot read or change {root.address}: {one_line(str(error))}") from error

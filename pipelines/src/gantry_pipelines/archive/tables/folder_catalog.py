@@ -142,8 +142,9 @@ class FolderCatalog(NoopCatalog):
     """The catalog of the table at one location. It has what a writer needs; other operations of pyiceberg's catalogs
     raise NotImplementedError."""
 
-    def __init__(self, location: str, files: PyArrowFileIO) -> None:
+    def __init__(self, location: str, files: PyArrowFileIO, *, is_read_only: bool = False) -> None:
         super().__init__("folder")
+        self._is_read_only: Final = is_read_only
         self._location: Final = location
         self._files: Final = files
         self._folder: Final = MetadataFolder(files, location)
@@ -167,7 +168,7 @@ class FolderCatalog(NoopCatalog):
         return self.load_table(identifier)
 
     def load_table(self, identifier: str | Identifier) -> Table:
-        """Load the newest version, and correct the hint after a kill. Raises NoSuchTableError."""
+        """Load the newest version, and correct the hint after a kill unless read-only. Raises NoSuchTableError."""
         version = self._newest()
         if not version:
             raise NoSuchTableError(f"{self._location} has no table")
@@ -176,7 +177,8 @@ class FolderCatalog(NoopCatalog):
             metadata = FromInputFile.table_metadata(self._files.new_input(address))
             names = self.identifier_to_tuple(identifier)
             self._loaded = Table(names, metadata, address, self._files, self)
-            self._correct_hint(version)
+            if not self._is_read_only:
+                self._correct_hint(version)
         return Table(self._loaded.name(), self._loaded.metadata, address, self._files, self)
 
     def commit_table(

@@ -62,6 +62,7 @@ from gantry_pipelines.archive.tables.model import (
     TableChange,
     TableFile,
     TableRoot,
+    TableState,
     TableUnavailable,
 )
 from gantry_spec.pipelines.parts import CatalogKind
@@ -107,12 +108,24 @@ class IcebergTable:
         self._known: int | None = None
         """The snapshot that the last `paths` or `commit` has left to its caller; None before the first."""
 
+    def read(self) -> TableState | None:
+        """Return the newest state, without creating or changing the table; None if it does not exist."""
+        with mapped_errors(self._root):
+            self._check_address()
+            try:
+                table = open_catalog(self._root, self._parameters, is_read_only=True).load_table(self._identifier())
+            except iceberg_errors.NoSuchTableError:
+                return None
+            self._check_location(table)
+            files = self._files(table, _manifests_of(table))
+            return TableState({self._relative(one): one.file_size_in_bytes for one in files}, own_properties(table))
+
     def paths(self) -> frozenset[str]:
         """Return the paths of the newest state's files, relative to the root. Raises ForeignFiles, OtherTable."""
         with mapped_errors(self._root):
             self._refresh()
             self._adapt()
-            found = frozenset(self._relative(file) for file in self._files(self._manifests()))
+            found = frozenset(self._relative(file) for file in self._files(self._table, _manifests_of(self._table)))
             self._known = self._newest_id()
             return found
 
@@ -203,11 +216,7 @@ class IcebergTable:
 
     def _load(self) -> Table:
         """Load the table; create it if it does not exist. Raises EscapedAddress, OtherTable."""
-        if not has_usable_address(self._root):
-            raise EscapedAddress(
-                f"topic {self._root.topic!r} cannot be published as an Iceberg table: {self._root.address} has '#' or"
-                " '?', which end the path of an address: move the archive to another path, or publish it to Delta only"
-            )
+        self._check_address()
         catalog, identifier, location = self._catalog(), self._identifier(), self._location()
         try:
             table = catalog.load_table(identifier)
@@ -216,10 +225,22 @@ class IcebergTable:
                 catalog.create_namespace_if_not_exists(identifier[:-1])
             schema = schema_of(self._columns)
             return catalog.create_table(identifier, schema, location, partitions_of(schema), properties=_PROPERTIES)
-        if self._parameters.kind is CatalogKind.FOLDER and table.location() != location:
-            moved = f"it was made at {table.location()}, and is now at {location}"
-            raise OtherTable(self._text(f"{moved}: drop the table, and publish it again: {REBUILD}"))
+        self._check_location(table)
         return table
+
+    def _check_address(self) -> None:
+        """Raise EscapedAddress if readers would not find the table at its address."""
+        if not has_usable_address(self._root):
+            raise EscapedAddress(
+                f"topic {self._root.topic!r} cannot be published as an Iceberg table: {self._root.address} has '#' or"
+                " '?', which end the path of an address: move the archive to another path, or publish it to Delta only"
+            )
+
+    def _check_location(self, table: Table) -> None:
+        """Raise OtherTable if a folder with a table was moved."""
+        if self._parameters.kind is CatalogKind.FOLDER and table.location() != self._location():
+            moved = f"it was made at {table.location()}, and is now at {self._location()}"
+            raise OtherTable(self._text(f"{moved}: drop the table, and publish it again: {REBUILD}"))
 
     def _catalog(self) -> Catalog:
         if self._opened_catalog is None:
@@ -273,18 +294,14 @@ class IcebergTable:
 
     def _merge_manifests(self, properties: Mapping[str, str]) -> None:
         """Merge the manifests if there are many, in a snapshot with the same properties."""
-        if len(self._manifests()) >= MANIFESTS_MAX:
+        if len(_manifests_of(self._table)) >= MANIFESTS_MAX:
             with self._table.transaction() as transaction, transaction.update_snapshot(dict(properties)).merge_append():
                 pass
 
-    def _manifests(self) -> list[ManifestFile]:
-        snapshot = self._table.current_snapshot()
-        return snapshot.manifests(self._table.io) if snapshot else []
-
-    def _files(self, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
+    def _files(self, table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
         """Yield the data files of these manifests. Raises ForeignFiles for deleted rows, which no archive has."""
         for manifest in manifests:
-            for entry in manifest.fetch_manifest_entry(self._table.io):
+            for entry in manifest.fetch_manifest_entry(table.io):
                 if manifest.content is not ManifestContent.DATA:
                     raise ForeignFiles(
                         f"the Iceberg table of topic {self._root.topic!r} has {entry.data_file.file_path}, which"
@@ -296,8 +313,8 @@ class IcebergTable:
         """Return the table's files at these paths. Raises ForeignFiles, TableUnavailable."""
         addresses = {f"{address_of(self._root)}/{path}" for path in paths}
         days = {_day_number(path.partition("/")[0].removeprefix(f"{DAY_COLUMN}=")) for path in paths}
-        near = [manifest for manifest in self._manifests() if _may_have(manifest, min(days), max(days))]
-        found = [file for file in self._files(near) if file.file_path in addresses]
+        near = [manifest for manifest in _manifests_of(self._table) if _may_have(manifest, min(days), max(days))]
+        found = [file for file in self._files(self._table, near) if file.file_path in addresses]
         if len(found) < len(addresses):
             missing = min(addresses - {file.file_path for file in found})
             raise TableUnavailable(f"the Iceberg table of topic {self._root.topic!r} has no file {missing} to remove")
@@ -355,6 +372,11 @@ def open_iceberg(root: TableRoot, columns: tuple[str, ...], catalog: CatalogPara
     partitions. So `drop` needs no readable table.
     """
     return IcebergTable(root, columns, catalog)
+
+
+def _manifests_of(table: Table) -> list[ManifestFile]:
+    snapshot = table.current_snapshot()
+    return snapshot.manifests(table.io) if snapshot else []
 
 
 def _day_number(day: str) -> int:

@@ -14,7 +14,7 @@ from pyiceberg.utils.config import Config, merge_config
 
 from gantry_pipelines.archive.settings import CatalogParameters
 from gantry_pipelines.archive.tables.folder_catalog import DurableFileIO, FolderCatalog
-from gantry_pipelines.archive.tables.model import REBUILD, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.model import REBUILD, TableRoot, TableUnavailable, one_line
 from gantry_spec.pipelines.parts import CatalogKind
 
 FOLDERS: Final = {
@@ -28,9 +28,6 @@ in use by a table in another. Readers of the data files skip them, since their n
 REST_TIMEOUTS_S: Final = (5.0, 30.0)
 """The limits of a connection to a REST catalog, and of the wait for its answer. A commit usually takes less than a
 second; the archive waits meanwhile, and the next publication tries again."""
-
-MESSAGE_CHARS_MAX: Final = 400
-"""The length to which messages of the libraries are cut, which may have pages of a server's answer."""
 
 _S3_OPTIONS: Final = {
     "region": "s3.region",
@@ -75,13 +72,18 @@ def file_properties(root: TableRoot) -> dict[str, str]:
     return properties
 
 
-def open_catalog(root: TableRoot, parameters: CatalogParameters) -> Catalog:
-    """Connect to the catalog of a table. Settings of pyiceberg's own configuration apply too, for the name `gantry`."""
+def open_catalog(root: TableRoot, parameters: CatalogParameters, *, is_read_only: bool = False) -> Catalog:
+    """Connect to the catalog of a table. Settings of pyiceberg's own configuration apply too, for the name `gantry`.
+
+    A read-only catalog changes nothing when it is opened, or when a table is loaded.
+    """
     files = file_properties(root)
     if parameters.kind is CatalogKind.FOLDER:
-        return FolderCatalog(location_of(root, parameters.kind), DurableFileIO(files))
+        return FolderCatalog(location_of(root, parameters.kind), DurableFileIO(files), is_read_only=is_read_only)
     properties = {**files, "type": parameters.kind.value, **parameters.properties}
     if parameters.kind is CatalogKind.SQL:
+        if is_read_only:
+            properties["init_catalog_tables"] = "false"
         return load_catalog("gantry", **properties)
     configured: Any = merge_config(Config().get_catalog_config("gantry") or {}, dict(properties))
     if "uri" not in configured:
@@ -133,15 +135,11 @@ def mapped_errors(root: TableRoot) -> Iterator[None]:
     try:
         yield
     except _FOREIGN_ERRORS as error:
-        text = f"Iceberg table of topic {root.topic!r} in {root.address}: {_one_line(error)}"
+        text = (
+            f"Iceberg table of topic {root.topic!r} in {root.address}: {one_line(f'{type(error).__name__}: {error}')}"
+        )
         if isinstance(error, iceberg_errors.CommitFailedException):
             text = f"{text}; another writer has changed it"
         elif isinstance(error, LOST_OR_DAMAGED):
             text = f"{text}; if the next publication fails too, drop the table, and publish it again: {REBUILD}"
         raise TableUnavailable(text) from error
-
-
-def _one_line(error: BaseException) -> str:
-    """Return the kind and the message of an error as one line of limited length."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[:MESSAGE_CHARS_MAX]}..."

@@ -4,6 +4,7 @@ A topic has one table in each format. All its data files are below one folder, i
 table's metadata is beside them. Nothing is copied: a publication only changes the list.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
@@ -20,6 +21,13 @@ ARCHIVE_PROPERTY: Final = "gantry.archive"
 
 REBUILD: Final = "gantry pipeline tables --set rebuild=true"
 """The command that drops the tables of an archive, and publishes them again."""
+
+
+MESSAGE_CHARS_MAX: Final = 400
+"""The length to which messages of libraries are cut, which may have pages of a server's answer, or a stack."""
+
+_TERMINAL_STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
+_STACK_LINE: Final = re.compile(r"\s*(\d+: |at (/|\./))")
 
 
 class TableError(Exception):
@@ -47,6 +55,14 @@ class TableUnavailable(TableError):
     """The catalog or storage of a table does not answer, or refuses the change: the next publication tries again."""
 
 
+def one_line(text: str) -> str:
+    """Return a message of a library as one line of limited length, without styles and the stack of its threads."""
+    lines = _TERMINAL_STYLE.sub("", text).splitlines()
+    short = " ".join(" ".join(line for line in lines if not _STACK_LINE.match(line)).split())
+    short = short.replace(" \u21b3 ", ": ")  # an arrow at the beginning of each cause
+    return short if len(short) <= MESSAGE_CHARS_MAX else f"{short[:MESSAGE_CHARS_MAX]}..."
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class TableRoot:
@@ -59,6 +75,11 @@ class TableRoot:
     """Of an object store: the query of the archive's destination, such as `endpoint_override`, `scheme`, `region`."""
     archive: str = ""
     """The identity of the archive that publishes; empty in tests that need none."""
+
+
+def path_in_table(place: Place) -> str:
+    """Return the path of a data file relative to the root of its topic's tables."""
+    return f"day={place.day}/{place.name}"
 
 
 @final
@@ -76,7 +97,7 @@ class TableFile:
     @property
     def path(self) -> str:
         """The path relative to the table's root."""
-        return f"day={self.place.day}/{self.place.name}"
+        return path_in_table(self.place)
 
 
 @final
@@ -91,8 +112,22 @@ class TableChange:
     """What the snapshot says about itself: `gantry.archive`, `gantry.ranges`, `gantry.ends`."""
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The newest state of a table, as its readers find it."""
+
+    sizes: Mapping[str, int]
+    """The size in bytes of each file, by its path relative to the root."""
+    properties: Mapping[str, str]
+    """The properties of the newest snapshot that has some of ours; none before the first."""
+
+
 class TopicTable(Protocol):
     """A table of one topic in one format. One process changes it at a time: the writer of the archive."""
+
+    def read(self) -> TableState | None:
+        """Return the newest state, without creating or changing the table; None if it does not exist."""
 
     def paths(self) -> frozenset[str]:
         """Return the paths of the newest state's files, relative to the root. Raises ForeignFiles."""

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.layout import DATA, quote_name
-from gantry_pipelines.archive.manifest import Manifest
+from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
 from gantry_pipelines.archive.settings import CatalogParameters, TableParameters
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.tables.links import TableLinks, table_folder
@@ -36,6 +36,7 @@ from gantry_pipelines.archive.tables.model import (
     TableFile,
     TableRoot,
     TopicTable,
+    path_in_table,
 )
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_spec.pipelines.parts import TableFormat
@@ -113,6 +114,16 @@ class TablePublisher:
         self._turn = self._turn[done:] + self._turn[:done]
         if failure is not None:
             raise failure
+
+    def may_name(self, file: ArchivedFile) -> bool:
+        """Return whether the newest snapshot of a table may name a file in `data`, which then must not be deleted.
+
+        Tables of a folder name links. A table of an object store may name any file before it was published.
+        """
+        if self._links is not None:
+            return False
+        topic, path = file.range.queue.topic, path_in_table(file.place)
+        return any(path in self._published.get((topic, one), {path}) for one in self._parameters.formats)
 
     def sweep(self, now_ms: int) -> None:
         """Expire old snapshots, and delete the links that only they had. Raises a TableError after the other topics.

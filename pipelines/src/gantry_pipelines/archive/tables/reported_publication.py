@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, final
 
 from gantry_pipelines.archive.layout import TABLES
+from gantry_pipelines.archive.manifest import ArchivedFile
 from gantry_pipelines.archive.settings import TableParameters
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.tables.model import TableError
@@ -39,6 +40,7 @@ class ReportedPublication:
     """
 
     def __init__(self, writer: ArchiveWriter, parameters: TableParameters, reporter: Reporter) -> None:
+        self._writer: Final = writer
         self._publisher: Final = TablePublisher(writer, parameters) if parameters.formats else None
         self._reporter: Final = reporter
         self._is_publishing: Final = threading.Lock()
@@ -72,6 +74,16 @@ class ReportedPublication:
         """Publish the manifest now. A failure is reported, once for each text."""
         with self._is_publishing:
             self._publish(seconds_max)
+
+    def delete_expired_files(self) -> None:
+        """Publish, then delete the files of expired ranges, except those that a table may still name.
+
+        These wait for a later publication, however long a catalog is unavailable. Only the writer's thread calls this.
+        """
+        with self._is_publishing:
+            self._publish(PUBLICATION_S_MAX)
+            may_name = self._publisher.may_name if self._publisher is not None else _no_table_names
+            self._writer.delete_replaced(may_name)
 
     def sweep(self) -> None:
         """Publish, since links stay while a table is behind; then expire old snapshots, and delete their links."""
@@ -114,3 +126,7 @@ class ReportedPublication:
         if text != self._warned:
             self._reporter.warn(reason, text)
         self._warned = text
+
+
+def _no_table_names(_file: ArchivedFile) -> bool:
+    return False

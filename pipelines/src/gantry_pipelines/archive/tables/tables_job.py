@@ -53,7 +53,7 @@ class TablesJob(Job[TablesSpec, TablesJobParameters]):
         return TablesJobParameters(archive.destination, archive.tables, config.spec.rebuild)
 
     def run(self, settings: TablesJobParameters, reporter: Reporter) -> Outcome:
-        """Publish the manifest to all tables, and sweep them."""
+        """Publish the manifest to all tables, delete expired files that waited for this, and sweep the tables."""
         snapshots = 0
         with map_archive_errors(settings.destination), ArchiveWriter.open(storage_of(settings.destination)) as writer:
             publisher = TablePublisher(writer, settings.tables)
@@ -61,6 +61,7 @@ class TablesJob(Job[TablesSpec, TablesJobParameters]):
                 for published in publisher.rebuild() if settings.is_rebuild else publisher.publish():
                     snapshots += 1
                     reporter.report_step(str(published))
+                writer.delete_replaced(publisher.may_name)
                 publisher.sweep(int(time.time() * 1000))
             except TableError as error:
                 raise JobError(str(error), reason=type(error).__name__) from error
