@@ -1,4 +1,4 @@
-"""The remainder source without Spark: what is planned is read exactly, or the read stops."""
+"""Tasks in Python workers without Spark: what is planned is read exactly, or the read stops."""
 
 from __future__ import annotations
 
@@ -6,124 +6,63 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan
-from spark_kit.fake_catalog import FakeCatalog, FakeClock
 from spark_kit.toy_archive import archive_log
 from spark_kit.toy_log import ToyLog
 
-from gantry_pipelines.archive import remainder_source
+from gantry_pipelines.archive import remainder
 from gantry_pipelines.archive.fork_check import KnownMessage
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.object_storage import storage_of
-from gantry_pipelines.archive.remainder_source import (
-    PLAN_OPTION,
+from gantry_pipelines.archive.remainder import (
+    BrokerWork,
     FileSlice,
-    PushingRemainderReader,
-    RemainderPlan,
-    RemainderReader,
-    RemainderSource,
-    SlicesPartition,
+    broker_works,
+    file_works,
     pack_slices,
     read_slices,
+    read_works,
 )
 from pyspark_rocketmq.errors import DataLost, LogForked
-from pyspark_rocketmq.model import QueueId, QueueRange
+from pyspark_rocketmq.model import QueueId, QueueRange, Task, TransportKind
 from pyspark_rocketmq.schema import COLUMNS
+from pyspark_rocketmq.settings import ReadSettings
 
 QUEUE, OTHER = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
-HEAD, TAIL = QueueRange(QUEUE, 5, 10), QueueRange(QUEUE, 20, 30)
+SETTINGS = ReadSettings(name_servers="-", batch_rows=30)
 
 
-@pytest.fixture
-def catalog() -> FakeCatalog:
-    """A broker with two queues of thirty messages."""
-    found = FakeCatalog()
-    for queue in (QUEUE, OTHER):
-        found.add_queue(queue.topic, queue.broker, queue.number)
-        found.append(queue, 30)
-    return found
+def task_of(queue: QueueId) -> Task:
+    """Return a task that reads one message."""
+    return Task(queue.broker, (), TransportKind.AUTO, (QueueRange(queue, 0, 1),), COLUMNS)
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """A clock that does not wait."""
-    found = FakeClock()
-    monkeypatch.setattr(remainder_source, "SystemClock", lambda: found)
-    monkeypatch.setattr(remainder_source, "check_not_forked", lambda *_: None)
-    return found
+def test_first_task_of_each_broker_checks_the_archived_messages() -> None:
+    """Each archived message is compared once in each execution, before a row of its broker is returned."""
+    far = QueueId("orders", "broker-b", 0)
+    known = [KnownMessage(queue, 9, ("id", 1, 2, None)) for queue in (QUEUE, OTHER, far)]
+    works = broker_works([task_of(QUEUE), task_of(OTHER), task_of(far)], known)
+    assert [work.known for work in works] == [tuple(known[:2]), (), (known[2],)]
 
 
-def reader_of(*ranges: QueueRange, **options: str) -> RemainderReader:
-    """Return the reader of these ranges, as Spark creates it."""
-    plan = RemainderPlan("/nowhere", ranges)
-    given = {"nameServers": "-", "subscribe": "orders", "patience": "1s", PLAN_OPTION: plan.to_json(), **options}
-    source = RemainderSource(given)
-    return source.reader(None)  # type: ignore[arg-type]
-
-
-def test_plan_survives_its_text() -> None:
-    """A plan is an option of the source, as JSON."""
-    known = KnownMessage(QUEUE, 9, ("id", 1, 2, None))
-    plan = RemainderPlan("s3://b/p?region=x", (HEAD, TAIL), (known,), (FileSlice("data/x", "orders", 1, 2, 3),))
-    assert RemainderPlan.from_json(plan.to_json()) == plan
-
-
-def test_several_ranges_of_a_queue_become_tasks_once(catalog: FakeCatalog) -> None:
-    """A queue may be read before and after its archived messages."""
-    tasks = reader_of(HEAD, TAIL, QueueRange(OTHER, 0, 30), minPartitions="3").tasks(catalog)
-    offsets = [(one.queue, at) for task in tasks for one in task.ranges for at in range(one.begin, one.end)]
-    wanted = [(QUEUE, at) for at in (*range(5, 10), *range(20, 30))] + [(OTHER, at) for at in range(30)]
-    assert sorted(offsets) == wanted
-
-
-def test_replica_that_is_behind_the_plan_is_waited_for(catalog: FakeCatalog, clock: FakeClock) -> None:
-    """After a failover the end may be readable only a moment later."""
-    catalog.brokers["broker-a"].hidden[QUEUE] = 25
-    clock.at[1] = lambda: catalog.brokers["broker-a"].hidden.clear()
-    assert reader_of(HEAD, TAIL).ranges(catalog) == [HEAD, TAIL]
-    assert clock.slept
-
-
-def test_replica_that_stays_behind_is_an_error(catalog: FakeCatalog) -> None:
-    """Twin: what is not readable in time is never left out silently."""
-    catalog.brokers["broker-a"].hidden[QUEUE] = 25
-    with pytest.raises(DataLost, match="now ends at 25"):
-        reader_of(HEAD, TAIL).ranges(catalog)
-
-
-def test_messages_that_were_deleted_after_the_plan(catalog: FakeCatalog, tmp_path: Path) -> None:
-    """They stop the read, or are counted and skipped."""
-    catalog.expire(QUEUE, 22)
-    with pytest.raises(DataLost, match="were deleted"):
-        reader_of(HEAD, TAIL).ranges(catalog)
-    reader = reader_of(HEAD, TAIL, failOnDataLoss="false", gapsPath=str(tmp_path))
-    assert reader.ranges(catalog) == [QueueRange(QUEUE, 22, 30)]
-    assert len(list(tmp_path.glob("gaps-*.json"))) == 1
-    catalog.fork("broker-a", 28)
-    accepting = reader_of(TAIL, QueueRange(OTHER, 0, 30), failOnDataLoss="false")
-    assert accepting.ranges(catalog) == [QueueRange(QUEUE, 22, 28)]
-
-
-def test_known_messages_are_checked_before_each_read(catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork below the archived end after the plan stops the read."""
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_forked_log_returns_no_row(monkeypatch: pytest.MonkeyPatch, is_checked: bool) -> None:
+    """A fork below the archived end after the plan stops the read. Twin: without known messages rows are returned."""
 
     def refuse(known: tuple[KnownMessage, ...], *_: object) -> None:
-        raise LogForked(str(len(known)))
+        if known:
+            raise LogForked("forked")
 
-    monkeypatch.setattr(remainder_source, "check_not_forked", refuse)
-    with pytest.raises(LogForked, match="0"):
-        reader_of(TAIL).ranges(catalog)
-
-
-def test_filters_narrow_what_is_read_from_brokers(catalog: FakeCatalog) -> None:
-    """Spark applies each filter again, because files are not narrowed."""
-    reader = reader_of(HEAD, TAIL, QueueRange(OTHER, 0, 30), pushdown="true")
-    assert isinstance(reader, PushingRemainderReader)
-    filters: list[Any] = [EqualTo(("queue",), 0), GreaterThan(("offset",), 7), EqualTo(("tags",), "red")]
-    assert list(reader.pushFilters(filters)) == filters
-    assert reader.ranges(catalog) == [QueueRange(QUEUE, 8, 10), TAIL]
-    assert reader.wanted_tags() == frozenset({"red"})
+    monkeypatch.setattr(remainder, "check_not_forked", refuse)
+    monkeypatch.setattr(remainder, "read_task", lambda *_: iter(["a batch"]))
+    work = BrokerWork(task_of(QUEUE), (KnownMessage(QUEUE, 9, ()),) if is_checked else ())
+    rows = read_works([pa.RecordBatch.from_pydict({"id": [0]})], (work,), SETTINGS)
+    if is_checked:
+        with pytest.raises(LogForked):
+            next(rows)
+    else:
+        assert len(list(rows)) == 1
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -181,16 +120,18 @@ def test_slices_are_packed_into_tasks() -> None:
     assert pack_slices([], 2) == []
 
 
-def test_partitions_of_files_need_no_broker(tmp_path: Path) -> None:
-    """A plan that reads only files has no task of a broker."""
+def test_task_of_files_ends_if_a_file_has_expired(tmp_path: Path) -> None:
+    """A task reads its slices by their paths; a file that is gone is an error."""
     archive_log(ToyLog({QUEUE: 20}), tmp_path)
-    [file] = read_manifest(storage_of(str(tmp_path))).data()
-    plan = RemainderPlan(str(tmp_path), slices=(FileSlice(file.place.path, "orders", 3, 10, 5),))
-    options = {"nameServers": "-", "subscribe": "orders", "columns": "offset", PLAN_OPTION: plan.to_json()}
-    reader = RemainderSource(options).reader(None)  # type: ignore[arg-type]
-    [partition] = reader.partitions()
-    assert isinstance(partition, SlicesPartition)
-    assert [row["offset"] for batch in reader.read(partition) for row in batch.to_pylist()] == list(range(3, 13))
+    storage = storage_of(str(tmp_path))
+    [file] = read_manifest(storage).data()
+    works = file_works(storage, [FileSlice(file.place.path, "orders", 3, 10, 5)], ("offset",), None)
+    chosen = [pa.RecordBatch.from_pydict({"id": [0]})]
+
+    def offsets() -> list[int]:
+        return [row["offset"] for batch in read_works(chosen, tuple(works), SETTINGS) for row in batch.to_pylist()]
+
+    assert offsets() == list(range(3, 13))
     (tmp_path / file.place.path).unlink()
     with pytest.raises(DataLost, match=r"was deleted from .* after the query was planned"):
-        list(reader.read(partition))
+        offsets()

@@ -98,18 +98,14 @@ class BatchReader(DataSourceReader):
 
     def tasks(self, catalog: CatalogPort) -> list[Task]:
         """Return the tasks of the read, planned with this catalog."""
-        tags = self.wanted_tags()
+        tags = self.options.tags
+        if self.pushed.tags is not None:
+            tags = self.pushed.tags if tags is None else tags & self.pushed.tags
         if tags == frozenset():
             return []
         return plan_catalog_tasks(
             locate_extents(self.ranges(catalog), catalog), catalog, split_options(self.options, self.columns, tags)
         )
-
-    def wanted_tags(self) -> frozenset[str] | None:
-        """Return the tags whose messages are read, according to the option and the query's filters; None for all."""
-        if self.options.tags is None or self.pushed.tags is None:
-            return self.pushed.tags if self.options.tags is None else self.options.tags
-        return self.options.tags & self.pushed.tags
 
     def ranges(self, catalog: CatalogPort) -> list[QueueRange]:
         """Return the range of each queue that is read."""

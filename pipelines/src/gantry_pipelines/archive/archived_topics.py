@@ -3,7 +3,7 @@
     manifest, read once --+
                           +-- plan -- files of `data` or `_tables` -- Spark's Parquet reader --+
     bounds of brokers ----+      \\                                                             +-- union
-                                  +-- ranges of brokers ------------- remainder source ---------+
+                                  +-- ranges of brokers ------------- tasks in Python ----------+
 
 Spark reads Parquet in columns, and faster than any source in Python. So a query over a topic that is mostly archived is
 about as fast as one over its Parquet files alone.
@@ -14,7 +14,7 @@ still planned; a plan therefore prefers the links of the archive's tables, which
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from gantry_pipelines.archive.format import read_format
 from gantry_pipelines.archive.layout import DATA
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.read_planning import FilePart
-from gantry_pipelines.archive.remainder_source import NAME, PLAN_OPTION, FileSlice, RemainderPlan, RemainderSource
+from gantry_pipelines.archive.remainder import FileSlice, Work, broker_works, file_works, remainder_frame
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.topics_planner import ArchivedTopicsPlanner, PlannedRead
 from pyspark_rocketmq.catalog import Catalog
@@ -41,15 +41,6 @@ REQUIRED_FILES: Final = {"ignoreMissingFiles": False, "ignoreCorruptFiles": Fals
 
 GLOB_SIGN: Final = re.compile(r"[][{}*?\\]")
 """The signs of patterns in paths that Spark reads."""
-
-REGISTERED: Final = "spark.gantry.archiveRemainder"
-"""Spark's setting that is true if the session knows the remainder source."""
-
-POSITION_OPTIONS: Final = (
-    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "startingGroup", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "columns",
-)  # fmt: skip
-"""Options that the plan has resolved."""
 
 
 def read_archived_topics(spark: SparkSession, archive: str, **options: object) -> DataFrame:
@@ -66,36 +57,21 @@ def read_archived_topics(spark: SparkSession, archive: str, **options: object) -
     planner = ArchivedTopicsPlanner(storage, read_format(storage), parsed)
     with Catalog(parsed.settings) as catalog:
         read = planner.plan(catalog)
-    return _data_frame(spark, storage, given, parsed, read)
+    return _data_frame(spark, storage, parsed, read)
 
 
-def _data_frame(
-    spark: SparkSession, storage: Storage, given: Mapping[str, str], options: ReadOptions, read: PlannedRead
-) -> DataFrame:
+def _data_frame(spark: SparkSession, storage: Storage, options: ReadOptions, read: PlannedRead) -> DataFrame:
     """Return the union of what is read from brokers and from files. What Spark reads slowest comes first."""
+    works: list[Work] = [*broker_works(read.tasks, read.known)]
     frames: list[DataFrame] = []
-    slices: tuple[FileSlice, ...] = ()
     if isinstance(storage, Folder):
         frames = list(_parquet_frames(spark, storage, options, read))
     else:
-        slices = tuple(_file_slice(part, read.paths[part.file]) for part in read.plan.parts)
-    if read.plan.ranges or slices or not frames:
-        known = read.known if read.plan.ranges else ()
-        remainder = RemainderPlan(str(storage), read.plan.ranges, known, slices)
-        frames.insert(0, _remainder_frame(spark, given, options, remainder))
+        slices = [_file_slice(part, read.paths[part.file]) for part in read.plan.parts]
+        works += file_works(storage, slices, options.columns, options.tags)
+    if works or not frames:
+        frames.insert(0, remainder_frame(spark, works, options.columns, options.settings))
     return reduce(DataFrame.union, frames)
-
-
-def _remainder_frame(
-    spark: SparkSession, given: Mapping[str, str], options: ReadOptions, remainder: RemainderPlan
-) -> DataFrame:
-    resolved = {name.lower() for name in POSITION_OPTIONS}
-    kept = {name: value for name, value in given.items() if name.lower() not in resolved}
-    if spark.conf.get(REGISTERED, "") != "true":  # Spark warns if a source is registered again
-        spark.dataSource.register(RemainderSource)
-        spark.conf.set(REGISTERED, "true")
-    kept |= {"columns": ",".join(options.columns), PLAN_OPTION: remainder.to_json()}
-    return spark.read.format(NAME).options(**kept).load()
 
 
 def _file_slice(part: FilePart, path: str) -> FileSlice:

@@ -9,7 +9,7 @@ A broker that has deleted the last archived message cannot be compared: then onl
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import pyarrow as pa
@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 
 from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind
 from gantry_pipelines.archive.storage import Storage
-from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.errors import DataLost, LogForked
-from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, Task
+from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, Replica, Task
 from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.settings import ReadSettings
 
@@ -42,16 +41,6 @@ class KnownMessage:
     offset: int
     identity: tuple[Any, ...]
     """The values of `COLUMNS`; the time is in microseconds since 1970."""
-
-    def to_json(self) -> list[Any]:
-        """Return plain values for an option of a data source."""
-        return [*astuple(self.queue), self.offset, list(self.identity)]
-
-    @classmethod
-    def from_json(cls, values: Sequence[Any]) -> "KnownMessage":
-        """Parse the values of `to_json`."""
-        topic, broker, number, offset, identity = values
-        return cls(QueueId(topic, broker, number), offset, tuple(identity))
 
 
 def comparable_files(
@@ -84,22 +73,26 @@ def last_messages(
         return list(pool.map(read, files))
 
 
-def check_not_forked(known: Sequence[KnownMessage], catalog: CatalogPort, settings: ReadSettings) -> None:
-    """Raise LogForked if a broker has another message at the offset of one of these; deleted ones are skipped."""
-    for broker in sorted({message.queue.broker for message in known}):
-        wanted = sorted((one for one in known if one.queue.broker == broker), key=lambda one: one.queue)
-        task = Task(
-            broker=broker,
-            replicas=catalog.replicas(broker),
-            transport=settings.transport,
-            ranges=tuple(QueueRange(one.queue, one.offset, one.offset + 1) for one in wanted),
-            columns=("topic", "queue", "offset", *COLUMNS),
-        )
-        try:
-            batches = list(read_task(task, settings))
-        except DataLost:
-            continue
-        compare_messages(wanted, batches)
+def check_not_forked(known: Sequence[KnownMessage], replicas: tuple[Replica, ...], settings: ReadSettings) -> None:
+    """Raise LogForked if a broker has another message at the offset of one of these; deleted ones are skipped.
+
+    All of them are of the broker of these replicas.
+    """
+    if not known:
+        return
+    wanted = sorted(known, key=lambda one: one.queue)
+    task = Task(
+        broker=wanted[0].queue.broker,
+        replicas=replicas,
+        transport=settings.transport,
+        ranges=tuple(QueueRange(one.queue, one.offset, one.offset + 1) for one in wanted),
+        columns=("topic", "queue", "offset", *COLUMNS),
+    )
+    try:
+        batches = list(read_task(task, settings))
+    except DataLost:
+        return
+    compare_messages(wanted, batches)
 
 
 def compare_messages(known: Sequence[KnownMessage], batches: Sequence[pa.RecordBatch]) -> None:

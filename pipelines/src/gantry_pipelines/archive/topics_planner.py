@@ -25,6 +25,7 @@ from gantry_pipelines.archive.fork_check import (
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest, RangeKind
 from gantry_pipelines.archive.manifest_reader import ManifestReader
+from gantry_pipelines.archive.planning import split_into_rounds
 from gantry_pipelines.archive.read_planning import (
     LiveRanges,
     ReadPlan,
@@ -36,11 +37,12 @@ from gantry_pipelines.archive.read_planning import (
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.tables.links import table_folder
 from gantry_wire.names import is_internal_topic
+from pyspark_rocketmq.batch_reader import locate_extents, plan_catalog_tasks, split_options
 from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.clock import SystemClock
 from pyspark_rocketmq.errors import DataLost, InvalidOption, LogForked
 from pyspark_rocketmq.gaps import Gap, GapKind, record_gaps
-from pyspark_rocketmq.model import Bounds, QueueId, QueueRange
+from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, Task
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.position_check import PositionChecker
 from pyspark_rocketmq.schema import COLUMNS
@@ -62,9 +64,11 @@ renames: a writer that runs needs a moment, and one that was killed does not ren
 @final
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """A plan, the path of each of its files, and what the brokers must still have when it is executed."""
+    """A plan, its tasks and files, and what the brokers must still have when it is executed."""
 
     plan: ReadPlan
+    tasks: tuple[Task, ...]
+    """The tasks that read the ranges of brokers."""
     paths: Mapping[ArchivedFile, str]
     """Where each file was found, relative to the archive's root."""
     known: tuple[KnownMessage, ...]
@@ -125,9 +129,17 @@ class ArchivedTopicsPlanner:
         paths = finder.find([*(part.file for part in plan.parts), *compared])
         _check_ends(live, bounds, read_queues)
         known = last_messages(self._storage, compared, paths.__getitem__)
-        check_not_forked(known, catalog, self._options.settings)
+        for broker in sorted({one.queue.broker for one in known}):
+            of_broker = [one for one in known if one.queue.broker == broker]
+            check_not_forked(of_broker, catalog.replicas(broker), self._options.settings)
         self._accept_missing(plan.missing, live)
-        return PlannedRead(plan, paths, tuple(known), self._columns)
+        return PlannedRead(plan, self._plan_tasks(plan.ranges, catalog), paths, tuple(known), self._columns)
+
+    def _plan_tasks(self, ranges: Sequence[QueueRange], catalog: CatalogPort) -> tuple[Task, ...]:
+        """Return the tasks that read from brokers."""
+        options = self._options
+        extents = [extent for some in split_into_rounds(ranges) for extent in locate_extents(some, catalog)]
+        return tuple(plan_catalog_tasks(extents, catalog, split_options(options, options.columns, options.tags)))
 
     def _is_selected(self, queue: QueueId) -> bool:
         """Return whether a queue of the archive is read; as at brokers, a pattern matches no internal topic."""
