@@ -114,13 +114,13 @@ def _gantry(*words: str) -> None:
         raise BenchmarkFailed(f"gantry {words[0]}: {result.stdout}{result.stderr}")
 
 
-def fill(group: Group, rows: int) -> None:
-    """Send this number of messages. Raises BenchmarkFailed if one is not acknowledged or not stored."""
-    asyncio.run(_fill(group.name_server, rows))
+def fill(group: Group, rows: int, *, first: int = 0) -> None:
+    """Send the messages `[first, rows)`. Raises BenchmarkFailed if one is not acknowledged, or others are stored."""
+    asyncio.run(_fill(group.name_server, first, rows))
 
 
-async def _fill(name_server: str, rows: int) -> None:
-    numbers = iter(range(0, rows, BATCH_COUNT))
+async def _fill(name_server: str, first: int, rows: int) -> None:
+    numbers = iter(range(first, rows, BATCH_COUNT))
     bodies = order_bodies(BODIES_COUNT)
 
     def message(number: int) -> Message:
@@ -130,8 +130,8 @@ async def _fill(name_server: str, rows: int) -> None:
     async with Producer(name_server, "bench-spark") as producer:
 
         async def send() -> None:
-            for first in numbers:
-                receipts = await producer.send_batch([message(n) for n in range(first, min(rows, first + BATCH_COUNT))])
+            for begin in numbers:
+                receipts = await producer.send_batch([message(n) for n in range(begin, min(rows, begin + BATCH_COUNT))])
                 if not all(one.is_acknowledged for one in receipts):
                     raise BenchmarkFailed(f"a batch was not acknowledged: {receipts[0].status.name}")
 
@@ -145,7 +145,7 @@ async def _fill(name_server: str, rows: int) -> None:
         ends = await admin.topics.stats(TOPIC)
         stored = sum(one.max_offset - one.min_offset for one in ends.values())
     if stored != rows:
-        raise BenchmarkFailed(f"{rows} messages were acknowledged, but {stored} are stored")
+        raise BenchmarkFailed(f"{rows} messages should be stored, but {stored} are stored")
 
 
 def order_bodies(count: int) -> list[bytes]:

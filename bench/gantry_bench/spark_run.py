@@ -32,14 +32,17 @@ from gantry_bench.spark_figures import SendQuantiles, SparkReport, SparkScale, W
 from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, measure_latencies_ms, start_group
 from gantry_bench.spark_repeated import RepeatedBatchSource
 from gantry_bench.spark_tuples import TupleSource
+from gantry_pipelines.archive.archived_topics import read_archived_topics
 from gantry_pipelines.session import spark_session
 from pyspark_rocketmq.schema import HEADER_COLUMNS
 
 CORES: Final = 2
 IDLE_S: Final = 5.0
 READER_START_S: Final = 120.0
+SLAVE_S: Final = 120.0
 PARQUET: Final = "parquet"
 ARCHIVE: Final = "archive"
+HYBRID: Final = "archive-of-most"
 
 
 def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Callable[[str], None]) -> SparkReport:
@@ -47,9 +50,6 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Call
     before = _measure_other_cores()
     os.environ["PYTHONPATH"] = str(ROOT / "bench")  # Spark's workers import the reader of tuples from there
     with start_group(folder / "group") as source:
-        report_progress(f"sending {scale.rows:,} messages of 1 KiB")
-        fill(source, scale.rows)
-        stored = sum(one.stat().st_blocks * 512 for one in (source.slave_store / "commitlog").iterdir())
         spark = spark_session(
             "bench-spark",
             cores=CORES,
@@ -58,6 +58,8 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Call
         try:
             spark.dataSource.register(TupleSource)
             spark.dataSource.register(RepeatedBatchSource)
+            fill_and_archive(spark, source, scale.rows, folder / HYBRID, report_progress)
+            stored = sum(one.stat().st_blocks * 512 for one in (source.slave_store / "commitlog").iterdir())
             measured, wrong = _measure_ways(spark, source, scale, folder, report_progress)
             sinks = _measure_sinks(spark, source, scale, folder, report_progress)
         finally:
@@ -84,6 +86,30 @@ def _measure_other_cores() -> float:
     with OtherWork() as work:
         time.sleep(IDLE_S)
     return work.cores
+
+
+def fill_and_archive(
+    spark: SparkSession, source: Group, rows: int, target: Path, report_progress: Callable[[str], None]
+) -> None:
+    """Send the messages, and archive `ARCHIVED_SHARE` of them."""
+    archived = int(rows * ways.ARCHIVED_SHARE)
+    report_progress(f"sending {rows:,} messages of 1 KiB")
+    fill(source, archived)
+    _wait_for_slave(spark, source, archived)
+    report_progress("archiving nine tenths of them")
+    if archive(source, target) != archived:
+        raise BenchmarkFailed(f"expected {archived} messages in {target}")
+    fill(source, rows, first=archived)
+    _wait_for_slave(spark, source, rows)
+
+
+def _wait_for_slave(spark: SparkSession, source: Group, rows: int) -> None:
+    """Wait until the slave has this number of messages."""
+    deadline = time.monotonic() + SLAVE_S
+    while read_topic(spark, source, "file", columns="offset").count() != rows:
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed(f"the slave does not have {rows} messages after {SLAVE_S} s")
+        time.sleep(0.2)
 
 
 # -- reading and writing files -----------------------------------------------------------------------------------------
@@ -113,6 +139,7 @@ def _measure_ways(
         measure_way(ways.ALL, lambda: drain(read_topic(spark, source, "file")))
         measure_way(ways.PARQUET_WRITE, partial(write_parquet, spark, source, parquet))
         measure_way(ways.PARQUET_READ, partial(read_parquet, spark, parquet))
+        measure_way(ways.HYBRID, lambda: drain(read_hybrid(spark, source, folder / HYBRID)))
         measure_way(ways.CEILING, lambda: drain(read_repeated(spark, source, scale.rows)))
         measure_way(ways.HEADERS, lambda: drain(read_topic(spark, source, "file", columns=",".join(HEADER_COLUMNS))))
         if turn:  # needs no warm-up, because it compiles no code of its own
@@ -125,6 +152,7 @@ def _measure_ways(
         read_topic(spark, source, "file").count(), read_topic(spark, source, "http", columns="offset").count(),
         read_tuples(spark, source).count(), read_repeated(spark, source, scale.rows).count(),
         spark.read.parquet(str(parquet)).count(), count_archived_rows(archived),
+        read_hybrid(spark, source, folder / HYBRID).count(),
     ]  # fmt: skip
     wrong = sum(abs(scale.rows - count) for count in counts)
     return [Way(name, scale.rows, seconds) for name, seconds in found.items()], wrong
@@ -133,6 +161,11 @@ def _measure_ways(
 def read_topic(spark: SparkSession, source: Group, transport: str, **options: str) -> DataFrame:
     """Read the topic by one transport."""
     return spark.read.format("rocketmq").options(**source.options(transport), **options).load()
+
+
+def read_hybrid(spark: SparkSession, source: Group, archived: Path) -> DataFrame:
+    """Read the topic from its archive, and what is not archived from the slave's files."""
+    return read_archived_topics(spark, str(archived), **source.options("file"))
 
 
 def read_tuples(spark: SparkSession, source: Group) -> DataFrame:

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gantry_pipelines.archive.archived_topics import read_archived_topics
     from gantry_pipelines.session import spark_session
 
-__all__ = ["spark_session"]
+__all__ = ["read_archived_topics", "spark_session"]
 
 
 def __getattr__(name: str) -> Any:
@@ -13,4 +14,8 @@ def __getattr__(name: str) -> Any:
         from gantry_pipelines.session import spark_session
 
         return spark_session
+    if name == "read_archived_topics":
+        from gantry_pipelines.archive.archived_topics import read_archived_topics
+
+        return read_archived_topics
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

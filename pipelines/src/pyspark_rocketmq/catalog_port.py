@@ -9,7 +9,19 @@ from typing import Protocol
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
 
 
-class CatalogPort(Protocol):
+class OffsetLookup(Protocol):
+    """Offsets by time, and those of consumer groups."""
+
+    def offsets_at(self, queues: Sequence[QueueId], timestamp_ms: int) -> dict[QueueId, int]:
+        """Return for each queue its first message stored at that time or later, or its end if there is none."""
+        ...
+
+    def group_offsets(self, group: str, queues: Sequence[QueueId]) -> dict[QueueId, int | None]:
+        """Return the committed offsets of a consumer group; None where it has none."""
+        ...
+
+
+class CatalogPort(OffsetLookup, Protocol):
     """The brokers, as the driver sees them."""
 
     def topics(self) -> list[str]:
@@ -22,14 +34,6 @@ class CatalogPort(Protocol):
 
     def bounds(self, queues: Sequence[QueueId]) -> dict[QueueId, Bounds]:
         """Return the readable range of each queue."""
-        ...
-
-    def offsets_at(self, queues: Sequence[QueueId], timestamp_ms: int) -> dict[QueueId, int]:
-        """Return for each queue its first message stored at that time or later, or its end if there is none."""
-        ...
-
-    def group_offsets(self, group: str, queues: Sequence[QueueId]) -> dict[QueueId, int | None]:
-        """Return the committed offsets of a consumer group; None where it has none."""
         ...
 
     def commit_group(self, group: str, offsets: Mapping[QueueId, int]) -> None:

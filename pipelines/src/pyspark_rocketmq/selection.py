@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, final
 
-from pyspark_rocketmq.catalog_port import CatalogPort
+from pyspark_rocketmq.catalog_port import CatalogPort, OffsetLookup
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import Bounds, QueueId
 
@@ -129,7 +129,7 @@ class QueuePosition:
     fallback: PositionKind = PositionKind.EARLIEST
     """The position in queues in which the group has no committed offset: the earliest or the latest."""
 
-    def resolve(self, bounds: Mapping[QueueId, Bounds], catalog: CatalogPort) -> dict[QueueId, int]:
+    def resolve(self, bounds: Mapping[QueueId, Bounds], catalog: OffsetLookup) -> dict[QueueId, int]:
         """Return the offset of this position in each of these queues. Raises InvalidOption."""
         queues = sorted(bounds)
         match self.kind:
@@ -158,7 +158,7 @@ class QueuePosition:
         return offsets
 
     def _resolve_times(
-        self, queues: Sequence[QueueId], bounds: Mapping[QueueId, Bounds], catalog: CatalogPort
+        self, queues: Sequence[QueueId], bounds: Mapping[QueueId, Bounds], catalog: OffsetLookup
     ) -> dict[QueueId, int]:
         if self.time_ms is None:
             self._require_named_queues(queues, self.times_ms)

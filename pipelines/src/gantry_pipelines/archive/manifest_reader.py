@@ -35,6 +35,20 @@ class ManifestReader:
             return Manifest(dict(self._known))
         raise FileNotFoundError(f"{self._storage}: records of the manifest were deleted during {LISTINGS_MAX} listings")
 
+    def read_settled(self) -> Manifest:
+        """Return the current manifest after two listings of which the second has all records of the first.
+
+        A listing is not one step. It may have missed a record that was added behind it, and the ones that the record
+        replaces, which were deleted before it. The next listing finds the new record. A writer needs no such read.
+        """
+        before = self.read()
+        for _ in range(LISTINGS_MAX):
+            manifest = self.read()
+            if before.records.keys() <= manifest.records.keys():
+                return manifest
+            before = manifest
+        raise FileNotFoundError(f"{self._storage}: records of the manifest were replaced in {LISTINGS_MAX} listings")
+
     def _record(self, name: str) -> Record:
         return decode(name, self._storage.read(f"{RECORDS}/{name}"))
 
