@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,8 +21,10 @@ from spark_kit.toy_run import GRID_ROWS
 from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
 from gantry_pipelines.archive.file_writing import Packing
 from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.layout import Place
+from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind
 from gantry_pipelines.archive.manifest_reader import read_manifest
-from gantry_pipelines.archive.serving import chunks
+from gantry_pipelines.archive.serving import chunks, records
 from gantry_pipelines.archive.serving.records import encode_chunk
 from gantry_pipelines.archive.serving.server import ArchiveServer, ServerParameters
 from gantry_pipelines.archive.storage import Folder, Storage
@@ -36,8 +39,9 @@ from gantry_wire.commands.archive import (
     ArchiveRangesQuery,
     ArchiveSearch,
 )
+from gantry_wire.compress import inflate_body
 from gantry_wire.message import FLAG_COMPRESSED, StoredMessage, decode_host, decode_records
-from pyspark_rocketmq.model import QueueId
+from pyspark_rocketmq.model import QueueId, QueueRange
 from pyspark_rocketmq.schema import arrow_schema
 
 ONE, TWO = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 3)
@@ -56,13 +60,26 @@ class Reader:
         return await self.channel.request(Command(code=code, ext=ext), 10_000)
 
     async def pull(
-        self, queue: QueueId, offset: int, *, count: int = 32, size: int = 1 << 20, **fields: Any
+        self,
+        queue: QueueId,
+        offset: int,
+        *,
+        count: int = 32,
+        size: int = 1 << 20,
+        log_begin: int = 1 << 40,
+        **fields: Any,
     ) -> Command:
         pull = ArchivePull(
             broker=queue.broker, topic=queue.topic, queue_id=queue.number, queue_offset=offset, count_max=count,
-            bytes_max=size, **fields,
+            bytes_max=size, log_begin=log_begin, identity=await self.identity(), **fields,
         )  # fmt: skip
         return await self.ask(ArchiveCode.PULL, pull.write())
+
+    async def identity(self) -> str:
+        """Return the identity of the archive, as a broker knows it; empty if the server has none."""
+        query = ArchiveRangesQuery(broker="broker-a").write()
+        reply = await self.ask(ArchiveCode.LIST_RANGES, query)
+        return msgspec.json.decode(reply.body, type=ArchivedRanges).identity if reply.code == 0 else ""
 
     async def read_all(self, queue: QueueId, offset: int = 0, **fields: Any) -> list[StoredMessage]:
         """Return all messages from an offset on."""
@@ -80,8 +97,9 @@ class Reader:
 
     async def search(self, queue: QueueId, time_ms: int, boundary: str = "LOWER") -> int:
         search = ArchiveSearch(
-            broker=queue.broker, topic=queue.topic, queue_id=queue.number, timestamp=time_ms, boundary_type=boundary
-        )
+            broker=queue.broker, topic=queue.topic, queue_id=queue.number, timestamp=time_ms,
+            identity=await self.identity(), boundary_type=boundary,
+        )  # fmt: skip
         return int((await self.ask(ArchiveCode.SEARCH_OFFSET, search.write())).ext["offset"])
 
     async def ranges(self, broker: str = "broker-a", version: str = "") -> ArchivedRanges | None:
@@ -197,11 +215,12 @@ async def test_ranges_are_those_of_one_broker_and_are_sent_once(tmp_path: Path) 
         assert found.topics_pattern == PATTERN
         assert found.ranges == {
             "orders": [
-                ArchivedRange(0, 0, 650, first_ms, first_ms + 649), ArchivedRange(3, 0, 320, first_ms, first_ms + 319),
+                ArchivedRange(0, 0, 650, first_ms, 649, first_ms + 600, first_ms + 649),
+                ArchivedRange(3, 0, 320, first_ms, 319, first_ms + 300, first_ms + 319),
             ]
         }  # fmt: skip
         assert await reader.ranges(version=found.version) is None
-        assert await reader.ranges("broker-c") == ArchivedRanges(found.version, PATTERN)
+        assert await reader.ranges("broker-c") == ArchivedRanges(found.version, found.identity, PATTERN)
 
 
 async def test_offset_is_found_by_time(tmp_path: Path) -> None:
@@ -329,6 +348,81 @@ async def test_cache_keeps_to_its_limit(tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         await channel.close()
         await server.close()
+
+
+async def test_lost_range_is_skipped_up_to_the_log(tmp_path: Path) -> None:
+    """A broker may still have messages of a range that the archive has lost."""
+    storage = Folder(str(tmp_path / "archive"))
+    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS)) as writer:
+        archive_new_messages(ToyLog({ONE: 200}), writer)
+        lost = ArchivedFile(Place(QueueRange(ONE, 200, 300), ""), 0, 0, "", kind=RangeKind.LOST)
+        writer.commit("query", 1, [lost])
+        archive_new_messages(ToyLog({ONE: 400}), writer, 2)
+    async with serving(storage, tmp_path) as reader:
+        skipped = await reader.pull(ONE, 200, log_begin=500)
+        capped = await reader.pull(ONE, 200, log_begin=250)
+        again = await reader.pull(ONE, 199, log_begin=250)
+
+        assert decode_records(skipped.body)[0].queue_offset == 300
+        assert (capped.code, capped.ext["nextOffset"]) == (20, "250")
+        assert (again.code, again.ext["nextOffset"]) == (0, "200")
+        found = await reader.ranges()
+        assert found is not None and found.ranges["orders"][0].known_offset == 399
+
+
+async def test_manifest_with_a_hole_is_refused(tmp_path: Path) -> None:
+    """A record may be missing in a listing, and readers would skip its messages. The last good manifest is kept."""
+    storage = archive_log(LOG, tmp_path / "archive")
+    async with serving(storage, tmp_path, refresh_s=0.05) as reader:
+        names = sorted(path for path in storage.paths("_manifest/records") if "-0-" in path)
+        await asyncio.to_thread(storage.remove, names[2])
+        await asyncio.sleep(0.3)
+
+        assert [one.queue_offset for one in await reader.read_all(ONE)] == list(range(650))
+
+
+async def test_request_that_means_another_archive_is_refused(tmp_path: Path) -> None:
+    async with serving(archive_log(LOG, tmp_path / "archive"), tmp_path) as reader:
+        pull = ArchivePull(
+            broker="broker-a", topic="orders", queue_id=0, queue_offset=0, count_max=1, bytes_max=1, log_begin=9,
+            identity="another",
+        )  # fmt: skip
+
+        assert (await reader.ask(ArchiveCode.PULL, pull.write())).code == 14
+
+
+async def test_chunks_of_large_messages_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk ends after a number of bytes, so that one reader of large messages needs little memory."""
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 5_000)
+    async with serving(archive_log(LOG, tmp_path / "archive"), tmp_path) as reader:
+        assert [one.queue_offset for one in await reader.read_all(ONE)] == list(range(650))
+        largest = max(one.size_bytes for one in reader.server.chunks._cached.values())
+        assert reader.server.chunks.read_count > 7 and largest < 80_000
+
+
+async def test_expensive_filter_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is evaluated for a limited time for each request, and the reader continues where that ended."""
+    monkeypatch.setattr(records, "FILTER_S", -1.0)
+    async with serving(archive_log(LOG, tmp_path / "archive"), tmp_path) as reader:
+        reply = await reader.pull(ONE, 0, subscription="TAGS = 'none'", expression_type="SQL92")
+        assert (reply.code, reply.ext["nextOffset"]) == (20, str(records.FILTERED_AT_ONCE))
+
+        found = await reader.read_all(ONE, subscription="TAGS = 'tag-1'", expression_type="SQL92")
+
+        assert [one.queue_offset for one in found] == [offset for offset in range(650) if offset % 3 == 1]
+
+
+def test_large_body_is_compressed_again() -> None:
+    """A reply with it fits into a frame; one that does not shrink is left out."""
+    text = b"x" * (20 << 20)
+    noise = random.Random(1).randbytes(16 << 20)
+    rows = [{**LOG.row(ONE, 7), "body": text}, {**LOG.row(ONE, 8), "body": noise}]
+
+    chunk = encode_chunk("orders", pa.RecordBatch.from_pylist(rows, schema=arrow_schema()))
+
+    [message] = decode_records(chunk.records[0])
+    assert inflate_body(message.body, message.sys_flag) == text
+    assert chunk.records[1] == b""
 
 
 def test_record_of_a_compressed_message_has_its_body_as_sent() -> None:

@@ -216,7 +216,7 @@ def build_core(
     archive = None
     if settings.archive.socket_path:
         archive = ArchiveLink(
-            settings.archive, store, settings.broker_name, topics.is_system, lambda: core.gate.is_store_lent
+            settings.archive, store, settings.broker_name, topics.is_read_by_archive, lambda: core.gate.is_store_lent
         )
     core = BrokerCore(
         live=store_layer.live,

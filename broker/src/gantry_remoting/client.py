@@ -143,6 +143,11 @@ class Channel(asyncio.Protocol):
             self._transport.close()
             await self._closed
 
+    def abort(self) -> None:
+        """Close the connection at once; what was not sent yet is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _require_open(self) -> None:
         if not self.is_open:
             raise ConnectionClosed(f"the connection to {self.address} is closed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from test_server_retention import HOUR_MS, Place, find_logged, place
 
 from gantry_broker.server.admin import retention
+from gantry_broker.server.archive.link import ArchiveUnavailable
 from gantry_broker.server.pull.pull_hold import HeldPull
-from gantry_broker.store.retention import NOTHING_UNCONSUMED
+from gantry_broker.store.time_search import TimeSearch
 from gantry_remoting.client import Channel
-from gantry_testing.local import GROUP, TOPIC, pull_ext, wait_until
+from gantry_testing.local import GROUP, TOPIC, dialogue, pull_ext, wait_until
 from gantry_wire import Command, RequestCode
 from gantry_wire.commands.archive import (
     ArchiveCode,
@@ -45,6 +47,7 @@ class FakeArchive:
         self.messages: dict[tuple[str, int], list[StoredMessage]] = {}
         self.pattern = ALL_TOPICS
         self.version = 0
+        self.identity = "the-archive"
         self.pulls: list[ArchivePull] = []
         self.is_silent = False
         self.fault = ""
@@ -93,19 +96,29 @@ class FakeArchive:
         assert query.broker == BROKER
         if query.version == str(self.version):
             return command.reply()
-        found = ArchivedRanges(str(self.version), self.pattern)
+        found = ArchivedRanges(str(self.version), self.identity, self.pattern)
         for (topic, queue_id), messages in self.messages.items():
             first, last = messages[0], messages[-1]
             one = ArchivedRange(
-                queue_id, first.queue_offset, last.queue_offset + 1, first.store_timestamp_ms, last.store_timestamp_ms
+                queue_id,
+                first.queue_offset,
+                last.queue_offset + 1,
+                first.store_timestamp_ms,
+                last.queue_offset,
+                last.store_timestamp_ms,
+                last.store_timestamp_ms,
             )
             found.ranges.setdefault(topic, []).append(one)
         return command.reply(body=msgspec.json.encode(found))
 
     def _pull(self, command: Command, pull: ArchivePull) -> Command:
         self.pulls.append(pull)
+        if pull.identity != self.identity:
+            return command.reply(14, "another archive")
         wanted = parse_filter(pull.expression_type, pull.subscription)
         after = [one for one in self.messages[pull.topic, pull.queue_id] if one.queue_offset >= pull.queue_offset]
+        # As the server, which reads a part of one file, it does not pass a gap in one reply.
+        after = [one for place, one in enumerate(after) if one.queue_offset - place == after[0].queue_offset]
         examined = after[: pull.count_max]
         found = [
             one
@@ -117,6 +130,9 @@ class FakeArchive:
             )
         ]
         end = examined[-1].queue_offset + 1 if examined else pull.queue_offset
+        begin = examined[0].queue_offset if examined else pull.log_begin
+        if begin > max(pull.queue_offset, pull.log_begin):  # as the server: what the log has is not skipped
+            found, end = [], max(pull.queue_offset, pull.log_begin)
         ext = ArchivePulled(next_offset=end, count=len(found)).write()
         return command.reply(0 if found else 20 if examined else 19, ext=ext, body=b"".join(map(encode_record, found)))
 
@@ -292,15 +308,15 @@ async def test_held_pull_whose_messages_have_expired_is_repeated(tmp_path: Path)
 
 
 async def test_master_sends_readers_of_the_archive_to_a_slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the setting, and only while a slave is connected."""
+    """With the setting, and only while a slave is connected. The answer has messages, so no client asks in vain."""
     async with archived_place(tmp_path, archiveReadsOnSlave="true") as (here, archive):
         await fill_and_archive(here, archive)
-        assert (await here.client.pull(0)).code == 0
+        assert (await here.client.pull(0)).ext["suggestWhichBrokerId"] == "0"
 
         monkeypatch.setattr(here.broker.pulls, "_find_slave", lambda preferred: preferred)
         reply = await here.client.pull(0)
 
-        assert (reply.code, reply.ext["nextBeginOffset"], reply.ext["suggestWhichBrokerId"]) == (20, "0", "1")
+        assert (reply.code, reply.ext["suggestWhichBrokerId"]) == (0, "1")
 
 
 async def test_runtime_table_tells_the_state_of_the_archive(tmp_path: Path) -> None:
@@ -349,7 +365,7 @@ async def test_reader_waits_until_it_is_known_what_the_archive_has(tmp_path: Pat
     async with archived_place(tmp_path) as (here, archive):
         await fill_and_archive(here, archive)
         assert here.broker.archive is not None
-        here.broker.archive._is_to_be_archived = None
+        here.broker.archive._topics = None
 
         assert (await here.client.pull(0)).code == 2
 
@@ -416,15 +432,17 @@ async def test_slave_that_lags_behind_the_archive_counts_its_messages_as_archive
 
 
 async def test_pulls_beyond_the_limit_are_answered_busy(tmp_path: Path) -> None:
-    async with archived_place(tmp_path, archiveReadsMax="1", archiveWaitingReadsMax="2") as (here, archive):
+    """One connection gets a quarter of the places, so that another one finds some."""
+    async with archived_place(tmp_path, archiveReadsMax="1", archiveWaitingReadsMax="8") as (here, archive):
         await fill_and_archive(here, archive)
         archive.is_silent = True
 
-        replies = await asyncio.gather(*(here.client.pull(0) for _ in range(4)))
+        async with dialogue(here.broker) as other:
+            replies = await asyncio.gather(*(here.client.pull(0) for _ in range(6)), *(other.pull(0) for _ in range(2)))
 
-        texts = sorted((reply.remark or "")[:26] for reply in replies)
-        assert [reply.code for reply in replies] == [2, 2, 2, 2]
-        assert texts.count("[ARCHIVE]too many pulls wa") == 2
+        are_refused = [(reply.remark or "").startswith("[ARCHIVE]too many") for reply in replies]
+        assert {reply.code for reply in replies} == {2}
+        assert (sum(are_refused[:6]), are_refused[6:]) == (4, [False, False])
         archive.is_silent = False
         assert (await here.client.pull(0)).code == 0
 
@@ -443,7 +461,159 @@ async def test_reads_keep_to_the_rate(tmp_path: Path) -> None:
         assert loop.time() - began >= len(first.body) / 1_000_000 - 0.05
 
 
+async def test_offsets_are_refused_until_it_is_known_what_the_archive_has(tmp_path: Path) -> None:
+    """A reset or a search would otherwise lead to the first message of the log, and skip all before it."""
+    async with archived_place(tmp_path, useServerSideResetOffset="true") as (here, archive):
+        messages = await fill_and_archive(here, archive)
+        await here.client.pull(len(messages) - 1)  # creates the group
+        assert here.broker.archive is not None
+        here.broker.archive._topics = None
+        address = {"topic": TOPIC, "queueId": "0"}
+        time_ms = str(messages[7].store_timestamp_ms)
+
+        replies = [
+            await here.client.ask(RequestCode.GET_MIN_OFFSET, address),
+            await here.client.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, address),
+            await here.client.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {**address, "timestamp": time_ms}),
+            await here.client.ask(
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                {**address, "group": GROUP, "timestamp": time_ms, "isForce": "true"},
+            ),
+        ]
+
+        assert [reply.code for reply in replies] == [2, 2, 2, 2]
+        assert here.broker.core.offsets.find(GROUP, TOPIC, 0) is None
+
+
+async def test_new_group_does_not_read_the_whole_archive(tmp_path: Path) -> None:
+    """Java's consumers start at the end by default, unless a queue still has its first message."""
+    async with archived_place(tmp_path) as (here, archive):
+        await fill_and_archive(here, archive)
+
+        ext = {"topic": TOPIC, "queueId": "0", "consumerGroup": "new-group"}
+        assert (await here.client.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)).code == 22
+
+
+async def test_server_that_has_another_archive_now_makes_no_reader_skip(tmp_path: Path) -> None:
+    """It was restarted since the last refresh: pulls are busy until the broker knows what that archive has."""
+    async with archived_place(tmp_path) as (here, archive):
+        await fill_and_archive(here, archive)
+        archive.identity = "another"
+        assert (await here.client.pull(0)).code == 2
+
+        archive.identity = "the-archive"
+        archive.messages[TOPIC, 0].clear()
+        assert (await here.client.pull(0)).code == 2
+
+
+async def test_message_that_the_log_has_is_not_skipped_if_the_archive_lacks_it(tmp_path: Path) -> None:
+    """The archive has lost a range that ends inside of the log."""
+    async with archived_place(tmp_path) as (here, archive):
+        messages = await fill_and_archive(here, archive, files=4)
+        await here.fill(1)
+        messages += await read_log(here, len(messages), here.end())
+        queue = here.broker.store.queues.get(TOPIC, 0)
+        assert queue is not None
+        first, end = queue.min_offset, queue.readable_end
+        assert first + 3 < end
+        archive.messages[TOPIC, 0] = [one for one in messages if one.queue_offset < 3 or one.queue_offset >= first + 3]
+
+        found, offset = [], 0
+        while offset < end:
+            reply = await here.client.pull(offset)
+            found += [one.queue_offset for one in decode_records(reply.body)]
+            offset = int(reply.ext["nextBeginOffset"])
+
+        assert found == [0, 1, 2, *range(first, end)]
+
+
+async def test_broker_stops_although_the_archive_server_does_not_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "hung.sock")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(8)
+    async with place(brokerName=BROKER, archiveSocketPath=path, archiveReadTimeout="100", **HOURLY) as here:
+        assert here.broker.archive is not None
+        for _ in range(100):
+            with pytest.raises(ArchiveUnavailable):
+                await here.broker.archive.request(Command(code=ArchiveCode.PULL, ext={"x": "x" * 16_000}), 1)
+        async with asyncio.timeout(30):
+            await here.broker.close()
+    listening.close()
+
+
+async def test_failed_comparison_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the archive has is not known before the log was read, and is after the next refresh."""
+    async with archived_place(tmp_path) as (here, archive):
+        await fill_and_archive(here, archive)
+        link = here.broker.archive
+        assert link is not None
+        link._topics, link._version = None, ""
+
+        def fail(*_: object) -> int:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(TimeSearch, "store_time", fail)
+            await refresh(here)
+            known = [link.is_known]
+        await refresh(here)
+        known.append(link.is_known)
+
+        assert known == [False, True]
+        assert (await here.client.pull(0)).code == 0
+
+
 # ------- retention
+
+
+async def test_topic_that_is_created_again_after_it_was_compared_is_kept(tmp_path: Path) -> None:
+    """Its messages are not those of the archive, and the archive's are not delivered."""
+    async with archived_place(tmp_path) as (here, archive):
+        await here.fill(3)
+        archive.add(await read_log(here, 0, here.end()))
+        await refresh(here)
+        assert (await here.client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})).code == 0
+        here.clock.advance(5_000)
+        await here.fill(2)
+
+        await expire(here)
+
+        queue = here.broker.store.queues.get(TOPIC, 0)
+        assert queue is not None and queue.min_offset == 0
+        assert archive.pulls == []
+
+
+async def test_range_without_a_known_message_proves_nothing(tmp_path: Path) -> None:
+    """All that was archived of the queue was lost, or has expired in an archive of an older version."""
+    async with archived_place(tmp_path) as (here, archive):
+        found = ArchivedRanges("9", archive.identity, ALL_TOPICS, {TOPIC: [ArchivedRange(0, 500, 500, 0)]})
+        archive._list_ranges = lambda command: command.reply(body=msgspec.json.encode(found))  # type: ignore[method-assign]
+        await refresh(here)
+        await here.fill(3)
+
+        await expire(here)
+
+        queue = here.broker.store.queues.get(TOPIC, 0)
+        assert queue is not None and queue.min_offset == 0
+
+
+async def test_queue_that_no_archive_reads_does_not_prevent_deletion(tmp_path: Path) -> None:
+    """An archive reads as many queues as consumers do."""
+    async with archived_place(tmp_path) as (here, archive):
+        await here.client.send_ok(b"alone", topic=TOPIC, queueId="3")
+        await here.fill(4)
+        archive.add(await read_log(here, 0, here.end()))
+        await refresh(here)
+        ext = {
+            "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        assert (await here.client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+
+        await expire(here)
+
+        assert here.begin > 0
 
 
 async def test_message_is_deleted_only_when_it_is_archived(tmp_path: Path) -> None:
@@ -469,8 +639,8 @@ async def test_unarchived_message_is_deleted_if_nothing_guards_it(
 ) -> None:
     """The twin of the guard: with it off, a message is lost that is nowhere else."""
 
-    async def find_nothing(*_: object) -> int:
-        return NOTHING_UNCONSUMED
+    async def find_nothing(*_: object) -> None:
+        return None
 
     monkeypatch.setattr(retention, "find_oldest_unarchived", find_nothing)
     async with archived_place(tmp_path) as (here, archive):

@@ -39,6 +39,12 @@ class ArchivePull(Fields):
     bytes_max: Int32
     """About how many bytes of records the reply may have; it has at least one record."""
 
+    log_begin: Int64
+    """The first offset that the log has. The reply skips no offset from it on, since the message may be there."""
+
+    identity: str
+    """The identity of the archive, as `ArchivedRanges` has it. The server of another archive answers with code 14."""
+
     subscription: str | None = None
     """The expression of the filter."""
 
@@ -60,6 +66,7 @@ class ArchiveSearch(Fields):
     topic: str
     queue_id: Int32
     timestamp: Int64
+    identity: str
     boundary_type: str | None = None
 
 
@@ -74,20 +81,26 @@ class ArchiveRangesQuery(Fields):
 
 
 class ArchivedRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The archived offsets ``[begin, end)`` of one queue."""
+    """The archived offsets ``[begin, end)`` of one queue, and when one of its messages was stored."""
 
     queue_id: int
     begin: int
     """The first message that can be read; older ones have expired in the archive."""
 
     end: int
-    """The end of what was archived. The messages before it may be deleted elsewhere."""
+    """The end of what was archived, has expired, or was lost before it was archived."""
 
     first_time_ms: int
     """The store time of the first message that can be read, or an earlier time of the same file."""
 
-    last_time_ms: int
-    """The store time of the last message; 0 if it is not in a file."""
+    known_offset: int = -1
+    """The last message that was archived; -1 if none is known. By its time a broker recognizes its own log."""
+
+    known_from_ms: int = 0
+    """That message was stored at this time or later, by the times of the file in which it was archived."""
+
+    known_to_ms: int = 0
+    """That message was stored at this time or earlier."""
 
 
 class ArchivedRanges(msgspec.Struct, frozen=True, rename="camel"):
@@ -96,8 +109,11 @@ class ArchivedRanges(msgspec.Struct, frozen=True, rename="camel"):
     version: str
     """Differs when the archive has changed."""
 
+    identity: str
+    """The random id of the archive."""
+
     topics_pattern: str
-    """A regular expression: topics whose whole name matches are to be archived, except for system topics."""
+    """A regular expression: topics whose whole name matches are to be archived, except for RocketMQ's own."""
 
     ranges: dict[str, list[ArchivedRange]] = msgspec.field(default_factory=dict)
     """The ranges by topic."""

@@ -46,7 +46,7 @@ class ArchivedFile:
     """SHA-256 of the file's bytes in hexadecimal digits, as ``sha256sum`` prints it."""
     first_time_us: int = 0
     last_time_us: int = 0
-    """Smallest (`first_time_us`) and largest store time of the file's messages."""
+    """Smallest (`first_time_us`) and largest store time of the messages; 0 for a range that was lost."""
     kind: RangeKind = RangeKind.DATA
     staged: str = ""
     """Path of the file until it is published under its name; empty if it was written there directly."""
@@ -242,7 +242,10 @@ def merge_ranges(files: Iterable[ArchivedFile], kind: RangeKind) -> list[Archive
         last = ranges[-1] if ranges else None
         if last is not None and last.range.queue == file.range.queue and last.range.end == file.range.begin:
             both = QueueRange(file.range.queue, last.range.begin, file.range.end)
-            ranges[-1] = dataclasses.replace(last, place=Place(both, ""))
+            first_us = min(last.first_time_us, file.first_time_us)
+            last_us = max(last.last_time_us, file.last_time_us)
+            ranges[-1] = dataclasses.replace(last, place=Place(both, ""), first_time_us=first_us, last_time_us=last_us)
         else:
-            ranges.append(ArchivedFile(Place(file.range, ""), 0, 0, "", kind=kind))
+            place = Place(file.range, "")
+            ranges.append(ArchivedFile(place, 0, 0, "", file.first_time_us, file.last_time_us, kind))
     return ranges

@@ -20,7 +20,7 @@ from gantry_broker.ports import DiskSpace
 from gantry_broker.server.admin.store_time import StoreTime
 from gantry_broker.server.admin.unconsumed import Unconsumed, find_oldest_unconsumed
 from gantry_broker.server.archive.link import ArchiveLink
-from gantry_broker.server.archive.unarchived import find_oldest_unarchived
+from gantry_broker.server.archive.unarchived import Unarchived, find_oldest_unarchived
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.persist import run_in_thread
@@ -188,6 +188,7 @@ class Retention:
         oldest: Unconsumed | None = None  # the limit of forced deletion
         if needs_unconsumed(self._space, self._settings):
             oldest = await find_oldest_unconsumed(self._core, self._delay.progress.settle_steps())
+        unarchived = None if self._archive is None else await find_oldest_unarchived(store, self._archive)
         is_manual = self._manual_rounds > 0
         self._manual_rounds -= is_manual
         clock, now_ms = await self.time.observe()
@@ -198,9 +199,7 @@ class Retention:
             hour=self._plan_hour(is_doubtful=clock.is_doubtful),
             unconsumed_from=NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset,
             needed_from=self._roller.needed_from(),
-            unarchived_from=(
-                NOTHING_UNCONSUMED if self._archive is None else await find_oldest_unarchived(store, self._archive)
-            ),
+            unarchived_from=NOTHING_UNCONSUMED if unarchived is None else unarchived.physical_offset,
             is_manual=is_manual,
         )
         is_space_needed = is_above(self._space, self._settings.forced_percent)
@@ -209,7 +208,7 @@ class Retention:
         plan = plan_retention(facts, self._settings)
         if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
             self._is_delete_hour_pending = False
-        self._log_blocked_deletion(plan, oldest)
+        self._log_blocked_deletion(plan, oldest, unarchived)
         if plan.delete_before > store.log.min_physical or store.removal.waiting_count:
             await self._remove_before(max(plan.delete_before, store.log.min_physical), plan.reason)
             await self._check_space()
@@ -267,13 +266,17 @@ class Retention:
         else:
             log.warning("disk has space again; accepting sends", extra=facts)
 
-    def _log_blocked_deletion(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
+    def _log_blocked_deletion(
+        self, plan: RetentionPlan, oldest: Unconsumed | None, unarchived: Unarchived | None
+    ) -> None:
         if plan.blocked_reason is None:
             self._logged_reason = None
             return
         facts: dict[str, object] = {"reason": plan.blocked_reason.value}
         if oldest is not None and plan.blocked_reason is Reason.BLOCKED_UNCONSUMED:
             facts |= {"topic": oldest.topic, "queue": oldest.queue_id, "group": oldest.group}
+        if unarchived is not None and plan.blocked_reason is Reason.BLOCKED_UNARCHIVED:
+            facts |= {"topic": unarchived.topic, "queue": unarchived.queue_id, "offset": unarchived.offset}
         reason = plan.blocked_reason, oldest and (oldest.topic, oldest.group)
         if reason != self._logged_reason:
             self._logged_reason = reason

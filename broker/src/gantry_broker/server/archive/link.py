@@ -5,8 +5,9 @@ archived stays so. Before the first answer nothing is known about any queue.
 
 An archive of another log with the same names, also of a topic that was deleted and created again, would return other
 messages. So the store time of the last archived message of a queue is compared with that of the log, as long as the
-log has it. If the log ends before it, the log's last message must not be newer. A queue that differs is not read from
-the archive, and is not archived as far as retention is concerned.
+log has it. If the log ends before it, the log's last message must not be newer. They are compared at each refresh, and
+for retention and each read again, since the log may have changed meanwhile. A queue that differs is not read from the
+archive, and is not archived as far as retention is concerned.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gantry_broker.server.core.refusals import Refused
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting.client import Channel
-from gantry_remoting.errors import RemotingError
+from gantry_remoting.errors import RemotingError, RemotingTimeout
 from gantry_status.socket_path import socket_address
 from gantry_wire import Command, ResponseCode
 from gantry_wire.commands.archive import ArchiveCode, ArchivedRange, ArchivedRanges, ArchiveRangesQuery, ArchiveSearch
@@ -39,6 +40,9 @@ REFRESH_S: Final = 5.0
 RANGES_TIMEOUT_MS: Final = 30_000
 QUEUES_PER_TURN: Final = 100
 """How many queues are compared with the log before the event loop serves requests again."""
+
+SEARCHES_MAX: Final = 4
+"""How many searches by time are made in the archive at a time."""
 
 QueueKey = tuple[str, int]
 
@@ -71,29 +75,32 @@ class ArchiveLink:
         settings: ArchiveSettings,
         store: MessageStore,
         broker_name: str,
-        is_system: Callable[[str], bool],
+        is_read_by_archive: Callable[[str, int], bool],
         is_store_lent: Callable[[], bool],
         refresh_s: float = REFRESH_S,
     ) -> None:
-        """``is_system`` returns whether a topic is one of RocketMQ's own, which no archive has.
+        """``is_read_by_archive`` returns whether an archive reads this queue of a topic, if its pattern matches.
 
         ``is_store_lent`` returns whether another thread uses the store now.
         """
         self._settings: Final = settings
         self._store: Final = store
         self._broker_name: Final = broker_name
-        self._is_system: Final = is_system
+        self._is_read_by_archive: Final = is_read_by_archive
         self._is_store_lent: Final = is_store_lent
         self._refresh_s: Final = refresh_s
         self._channel: Channel | None = None
         self._connecting: asyncio.Lock = asyncio.Lock()
+        self._searches: Final = asyncio.Semaphore(SEARCHES_MAX)
         self._version = ""
+        self.identity = ""
+        """The identity of the archive; empty until it is known."""
+
         self._ranges: dict[QueueKey, ArchivedRange] = {}
         self._foreign: set[QueueKey] = set()
-        self._verified: set[QueueKey] = set()
-        """The queues whose last archived message was compared with that of the log, and is the same."""
+        """The queues of which the archive has other messages than the log, as compared last."""
 
-        self._is_to_be_archived: Callable[[str], bool] | None = None
+        self._topics: re.Pattern[str] | None = None
         self._logged_fault = ""
         self.read_count = 0
         """The number of messages that were read from the archive since the start."""
@@ -104,22 +111,29 @@ class ArchiveLink:
     @property
     def is_known(self) -> bool:
         """Whether the server has told since the start what it has."""
-        return self._is_to_be_archived is not None
+        return self._topics is not None
 
     def find(self, topic: str, queue_id: int) -> ArchivedRange | None:
         """Return the archived range of a queue; None if it has none, or one of another log."""
         key = topic, queue_id
         return None if key in self._foreign else self._ranges.get(key)
 
+    def find_compared(self, topic: str, queue_id: int) -> ArchivedRange | None:
+        """Return the same after it was compared with the present log."""
+        key = topic, queue_id
+        found = self._ranges.get(key)
+        return None if found is None or self._compare(key, found) is Comparison.DIFFERS else found
+
     def archived_end(self, queue: ConsumeQueue) -> int:
         """Return the end of the messages of a queue that are archived for certain; 0 if none is."""
-        key = queue.topic, queue.queue_id
-        found = self.find(*key)
-        return 0 if found is None or self._compare(key, found) is Comparison.DIFFERS else found.end
+        found = self.find_compared(queue.topic, queue.queue_id)
+        return 0 if found is None else found.known_offset + 1
 
-    def is_to_be_archived(self, topic: str) -> bool:
-        """Return whether messages of this topic are to be archived; true for every topic before that is known."""
-        return self._is_to_be_archived is None or self._is_to_be_archived(topic)
+    def is_to_be_archived(self, topic: str, queue_id: int) -> bool:
+        """Return whether messages of this queue are to be archived; true for every queue before that is known."""
+        if self._topics is None:
+            return True
+        return self._topics.fullmatch(topic) is not None and self._is_read_by_archive(topic, queue_id)
 
     def describe(self) -> dict[str, object]:
         """Return the entries of the runtime table about the archive."""
@@ -138,12 +152,14 @@ class ArchiveLink:
         """
         boundary = "UPPER" if upper else "LOWER"
         search = ArchiveSearch(
-            broker=self._broker_name, topic=topic, queue_id=queue_id, timestamp=timestamp_ms, boundary_type=boundary
-        )
+            broker=self._broker_name, topic=topic, queue_id=queue_id, timestamp=timestamp_ms, identity=self.identity,
+            boundary_type=boundary,
+        )  # fmt: skip
         try:
-            reply = await self.request(
-                Command(code=ArchiveCode.SEARCH_OFFSET, ext=search.write()), self._settings.timeout_ms
-            )
+            async with self._searches:
+                reply = await self.request(
+                    Command(code=ArchiveCode.SEARCH_OFFSET, ext=search.write()), self._settings.timeout_ms
+                )
         except ArchiveUnavailable as error:
             raise Refused(ResponseCode.SYSTEM_BUSY, refusal_text(error)) from error
         return OffsetResult.read(reply.ext).offset if reply.code == ResponseCode.SUCCESS else None
@@ -156,7 +172,7 @@ class ArchiveLink:
                 await asyncio.sleep(self._refresh_s)
         finally:
             if self._channel is not None:
-                await self._channel.close()
+                self._channel.abort()  # a server that does not read must not delay the broker's end
 
     async def refresh(self) -> None:
         """Request the ranges once. A failure is logged once, and changes nothing."""
@@ -167,7 +183,9 @@ class ArchiveLink:
                 await self._take(msgspec.json.decode(reply.body, type=ArchivedRanges))
             else:
                 await self._compare_all()
-        except (ArchiveUnavailable, BrokerError, msgspec.MsgspecError, re.error) as error:
+        except (ArchiveUnavailable, BrokerError, OSError, msgspec.MsgspecError, re.error) as error:
+            if isinstance(error.__cause__, RemotingTimeout) and self._channel is not None:
+                self._channel.abort()
             if not self._logged_fault:
                 log.warning("archive unavailable", extra={"path": self._settings.socket_path, "reason": str(error)})
             self._logged_fault = str(error)
@@ -196,47 +214,44 @@ class ArchiveLink:
         return channel
 
     async def _take(self, found: ArchivedRanges) -> None:
-        """Take over the ranges, and compare those with the log that were not compared yet."""
-        pattern, is_system = re.compile(found.topics_pattern), self._is_system
-        ranges = {(topic, one.queue_id): one for topic, queues in found.ranges.items() for one in queues}
-        same = {key for key, one in ranges.items() if self._ranges.get(key) == one}
-        self._verified &= same
-        self._foreign &= same
-        self._ranges, self._version = ranges, found.version
-        await self._compare_all()
-        self._is_to_be_archived = lambda topic: not is_system(topic) and pattern.fullmatch(topic) is not None
+        """Take over the ranges, and compare them with the log."""
+        topics = re.compile(found.topics_pattern)
+        self._ranges = {(topic, one.queue_id): one for topic, queues in found.ranges.items() for one in queues}
+        self._foreign &= self._ranges.keys()
+        self.identity = found.identity
+        if await self._compare_all():
+            self._topics, self._version = topics, found.version
 
-    async def _compare_all(self) -> None:
-        for count, key in enumerate(self._ranges.keys() - self._verified - self._foreign, 1):
+    async def _compare_all(self) -> bool:
+        """Compare all ranges with the log; return whether that was possible. Raises BrokerError, OSError."""
+        for count, (key, one) in enumerate(tuple(self._ranges.items()), 1):
             if self._is_store_lent():
-                return  # another thread uses the log; the next refresh continues
-            self._compare(key, self._ranges[key])
+                return False  # another thread uses the log; the next refresh tries again
+            self._compare(key, one)
             if count % QUEUES_PER_TURN == 0:
                 await asyncio.sleep(0)
+        return True
 
     def _compare(self, key: QueueKey, archived: ArchivedRange) -> Comparison:
-        """Compare the end of an archived range with the log, unless that was done."""
-        if key in self._foreign:
-            return Comparison.DIFFERS
-        if key in self._verified:
-            return Comparison.SAME
+        """Compare a range with the log, and remember whether it differs."""
         result = self._compare_with_log(key, archived)
-        if result is Comparison.SAME:
-            self._verified.add(key)
-        elif result is Comparison.DIFFERS:
+        if result is not Comparison.DIFFERS:
+            self._foreign.discard(key)
+        elif key not in self._foreign:
             self._foreign.add(key)
             log.error("archive has other messages than the log", extra={"topic": key[0], "queue": key[1]})
         return result
 
     def _compare_with_log(self, key: QueueKey, archived: ArchivedRange) -> Comparison:
         queue = self._store.queues.get(*key)
-        if queue is None or not archived.last_time_ms:
+        if queue is None or archived.known_offset < 0:
             return Comparison.UNKNOWN
-        end = min(archived.end, queue.readable_end)
-        time_ms = self._store.times.store_time(*key, end - 1) if end > queue.min_offset else -1
+        offset = min(archived.known_offset, queue.readable_end - 1)
+        time_ms = self._store.times.store_time(*key, offset) if offset >= queue.min_offset else -1
         if time_ms < 0:
             return Comparison.UNKNOWN
-        if end < archived.end:
+        if offset < archived.known_offset:
             # A slave may lag behind the archive. Times never fall, so an older message is not newer than the last one.
-            return Comparison.DIFFERS if time_ms > archived.last_time_ms else Comparison.UNKNOWN
-        return Comparison.SAME if time_ms == archived.last_time_ms else Comparison.DIFFERS
+            return Comparison.DIFFERS if time_ms > archived.known_to_ms else Comparison.UNKNOWN
+        is_same = archived.known_from_ms <= time_ms <= archived.known_to_ms
+        return Comparison.SAME if is_same else Comparison.DIFFERS

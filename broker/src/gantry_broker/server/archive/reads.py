@@ -7,6 +7,8 @@ files, decodes them and applies filters.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Hashable
 from typing import Final, NamedTuple, final
 
 from gantry_broker.archive_settings import ArchiveSettings
@@ -43,12 +45,14 @@ class ArchiveReads:
         self._broker_name: Final = broker_name
         self._loop: Final = loop
         self._free: Final = asyncio.Semaphore(settings.reads_max)
-        self._waiting = 0
+        self._waiting: Counter[Hashable] = Counter()
+        """The pulls that wait, by their connection."""
+
         self._paid_until = 0.0
         """The loop time until which the bytes that were read use up the rate."""
 
     def __repr__(self) -> str:
-        return f"<ArchiveReads waiting={self._waiting}>"
+        return f"<ArchiveReads waiting={self._waiting.total()}>"
 
     @property
     def is_slave_preferred(self) -> bool:
@@ -58,13 +62,26 @@ class ArchiveReads:
         """Return the archived range of a queue; None if it has none. Raises Refused while that is not known."""
         if not self._link.is_known:
             raise Refused(ResponseCode.SYSTEM_BUSY, refusal_text(ArchiveUnavailable("no answer since the start")))
-        return self._link.find(topic, queue_id)
+        return self._link.find_compared(topic, queue_id)
 
     async def read(
-        self, pull: PullMessage, offset: int, message_filter: MessageFilter, *, count_max: int, bytes_max: int
+        self,
+        pull: PullMessage,
+        message_filter: MessageFilter,
+        connection: Hashable,
+        *,
+        log_begin: int,
+        count_max: int,
+        bytes_max: int,
     ) -> ArchiveRead:
-        """Read messages of a queue from ``offset`` on. Raises Refused if the archive is unavailable or busy."""
-        if self._waiting >= self._settings.waiting_max:
+        """Read messages of a queue for a pull. Raises Refused if the archive is unavailable or busy.
+
+        No offset is skipped that may be in the log, which begins at ``log_begin``. ``connection`` is the reader's: one
+        of them gets at most a quarter of the waiting places.
+        """
+        offset = pull.queue_offset
+        waiting_max = self._settings.waiting_max
+        if self._waiting.total() >= waiting_max or self._waiting[connection] >= max(1, waiting_max // 4):
             raise Refused(ResponseCode.SYSTEM_BUSY, "[ARCHIVE]too many pulls wait for the archive; try again later")
         if len(message_filter.expression) > FILTER_EXPRESSION_MAX:
             text = f"the expression exceeds {FILTER_EXPRESSION_MAX} characters, which reads from the archive allow"
@@ -72,10 +89,11 @@ class ArchiveReads:
         is_by_tags = isinstance(message_filter, TagFilter)
         request = ArchivePull(
             broker=self._broker_name, topic=pull.topic, queue_id=pull.queue_id, queue_offset=offset,
-            count_max=count_max, bytes_max=bytes_max, subscription=message_filter.expression,
+            count_max=count_max, bytes_max=bytes_max, log_begin=log_begin, identity=self._link.identity,
+            subscription=message_filter.expression,
             expression_type=EXPRESSION_TAG if is_by_tags else EXPRESSION_SQL92,
         )  # fmt: skip
-        self._waiting += 1
+        self._waiting[connection] += 1
         try:
             async with asyncio.timeout(self._settings.timeout_ms / 1000), self._free:
                 await self._wait_for_rate()
@@ -86,7 +104,9 @@ class ArchiveReads:
         except ArchiveUnavailable as error:
             raise Refused(ResponseCode.SYSTEM_BUSY, refusal_text(error)) from error
         finally:
-            self._waiting -= 1
+            self._waiting[connection] -= 1
+            if not self._waiting[connection]:
+                del self._waiting[connection]
 
     async def _wait_for_rate(self) -> None:
         delay_s = self._paid_until - self._loop.time()
@@ -98,9 +118,13 @@ class ArchiveReads:
         if reply.code == ResponseCode.INVALID_PARAMETER:
             raise ArchiveUnavailable(reply.remark or "the archive server has refused the pull")
         header = ArchivePulled.read(reply.ext)
+        if header.next_offset <= request.queue_offset:
+            raise ArchiveUnavailable("the archive server does not have a message that it has announced")
         body = reply.body
         if self._settings.bytes_per_second:
-            begin = max(self._paid_until, self._loop.time())
-            self._paid_until = begin + len(body) / self._settings.bytes_per_second
+            now = self._loop.time()
+            paid_until = max(self._paid_until, now) + len(body) / self._settings.bytes_per_second
+            # Reads that wait for the rate must be able to succeed before their timeout.
+            self._paid_until = min(paid_until, now + self._settings.timeout_ms / 2000)
         self._link.read_count += header.count
         return ArchiveRead(header.next_offset, body, header.count)

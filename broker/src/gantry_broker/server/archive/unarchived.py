@@ -7,36 +7,42 @@ per queue    the end of its archived range -> the queue's unit -> a physical off
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 from gantry_broker.server.archive.link import ArchiveLink
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.store.retention import NOTHING_UNCONSUMED
 
-QUEUES_PER_TURN: Final = 256
+QUEUES_PER_TURN: Final = 100
 """How many queues are examined before the event loop serves requests again."""
 
 
-async def find_oldest_unarchived(store: MessageStore, link: ArchiveLink) -> int:
-    """Return the physical offset of the oldest message that is not archived; ``NOTHING_UNCONSUMED`` for none.
+class Unarchived(NamedTuple):
+    """A message that is to be archived and is not yet."""
 
-    It is 0 while it is not known what the archive has.
+    physical_offset: int
+    topic: str
+    queue_id: int
+    offset: int
+
+
+async def find_oldest_unarchived(store: MessageStore, link: ArchiveLink) -> Unarchived | None:
+    """Return the oldest message that is not archived; None if there is none.
+
+    While it is not known what the archive has, that is the beginning of the log.
     """
     if not link.is_known:
-        return 0
-    oldest = NOTHING_UNCONSUMED
-    wanted: dict[str, bool] = {}
+        return Unarchived(0, "", -1, 0)
+    oldest: Unarchived | None = None
     for count, queue in enumerate(store.queues, 1):
         if count % QUEUES_PER_TURN == 0:
             await asyncio.sleep(0)
-        topic = queue.topic
-        if topic not in wanted:
-            wanted[topic] = link.is_to_be_archived(topic)
-        if not wanted[topic]:
+        if not link.is_to_be_archived(queue.topic, queue.queue_id):
             continue
         begin = max(queue.min_offset, link.archived_end(queue))
         if begin < queue.end:
             # Messages that consumers do not see yet are after the last one that they do.
             known = min(begin, queue.readable_end - 1)
-            oldest = min(oldest, queue.stored_unit(known)[0] if known >= queue.min_offset else 0)
+            physical = queue.stored_unit(known)[0] if known >= queue.min_offset else 0
+            if oldest is None or physical < oldest.physical_offset:
+                oldest = Unarchived(physical, queue.topic, queue.queue_id, begin)
     return oldest

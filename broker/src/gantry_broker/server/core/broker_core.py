@@ -14,6 +14,7 @@ from gantry_broker.server.core.live_settings import LiveSettings
 from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.persist import Persistence
 from gantry_broker.server.core.queue_locks import QueueLocks
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.request_modes import RequestModes
 from gantry_broker.server.core.send_routes import SendRoutes
 from gantry_broker.server.core.stats import BrokerStats
@@ -21,6 +22,7 @@ from gantry_broker.server.core.topic_statistics import TopicStatistics
 from gantry_broker.server.core.topics import TopicTable
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.message_store import MessageStore
+from gantry_wire import ResponseCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,12 @@ class BrokerCore:
         archived = None if self.archive is None else self.archive.find(topic, queue_id)
         return (first if archived is None else min(first, archived.begin)), end
 
+    def check_archive_known(self, topic: str, queue_id: int) -> None:
+        """Raise Refused if older messages of a queue than those of the log may be in an archive that is unknown."""
+        if self.archive is not None and not self.archive.is_known and self.readable_range(topic, queue_id)[0] > 0:
+            text = "[ARCHIVE]it is not known yet which messages the archive has; try again later"
+            raise Refused(ResponseCode.SYSTEM_BUSY, text)
+
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of the first message of a queue that pulls may read, or -1."""
         archived = None if self.archive is None else self.archive.find(topic, queue_id)
@@ -118,8 +126,10 @@ class BrokerCore:
     def must_search_archive(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> bool:
         """Return whether the message for a time is not in the log any more, but may be in the archive.
 
-        With ``upper`` that is the last one at or before the time, otherwise the first one at or after it.
+        With ``upper`` that is the last one at or before the time, otherwise the first one at or after it. Raises
+        Refused while it is not known what the archive has.
         """
+        self.check_archive_known(topic, queue_id)
         first, _ = self.readable_range(topic, queue_id)
         archived = None if self.archive is None else self.archive.find(topic, queue_id)
         if archived is None or archived.begin >= first:

@@ -83,6 +83,17 @@ class TopicTable:
         """Whether this is a system topic, which administrators must not change."""
         return topic in self._system or topic in names.SYSTEM_TOPICS or topic.startswith(names.INTERNAL_PREFIX)
 
+    def is_read_by_archive(self, topic: str, queue_id: int) -> bool:
+        """Whether an archive reads this queue: an application's topic, which exists and may be read, has it."""
+        config = self._topics.get(topic)
+        is_own = self.is_system(topic) or names.is_internal_topic(topic)
+        return (
+            config is not None
+            and not is_own
+            and bool(config.perm & PERMISSION_READ)
+            and queue_id < config.read_queue_nums
+        )
+
     @property
     def system_names(self) -> list[str]:
         return sorted(self._system | names.SYSTEM_TOPICS)

@@ -49,7 +49,7 @@ def find_offset(core: BrokerCore, command: Command, connection: Connection) -> C
     query = QueryConsumerOffset.read(command.ext)
     offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
     if offset is None:
-        first, _ = core.served_range(query.topic, query.queue_id)
+        first, _ = core.readable_range(query.topic, query.queue_id)  # a new group need not read the whole archive
         if query.set_zero_if_not_found is False or first > 0:
             return command.reply(
                 ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
@@ -101,6 +101,7 @@ def find_max_offset(core: BrokerCore, command: Command, connection: Connection) 
 @handles(RequestCode.GET_MIN_OFFSET)
 def find_min_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
+    core.check_archive_known(address.topic, address.queue_id)
     first, _ = core.served_range(address.topic, address.queue_id)
     return command.reply(ext=OffsetResult(offset=first).write())
 
@@ -108,6 +109,7 @@ def find_min_offset(core: BrokerCore, command: Command, connection: Connection) 
 @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
 def find_earliest_time(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
+    core.check_archive_known(address.topic, address.queue_id)
     timestamp = core.earliest_time(address.topic, address.queue_id)
     return command.reply(ext=TimestampResult(timestamp=timestamp).write())
 

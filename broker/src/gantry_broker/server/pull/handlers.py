@@ -290,7 +290,7 @@ class PullHandlers:
         if result.status is ReadStatus.OFFSET_TOO_SMALL and self._archive is not None:
             archived = self._find_archived(pull, pull.queue_offset)
             if archived is not None:
-                return self._answer_archived(command, pull, plan, result, archived)
+                return self._answer_archived(command, pull, plan, result, archived, connection)
         can_hold = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
         # A one-way pull is not held: nothing waits for its answer, and held pulls are answered without the dispatcher.
         if can_hold and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND and not command.is_oneway:
@@ -313,37 +313,33 @@ class PullHandlers:
         return archived if archived is not None and offset < archived.end and archived.begin < archived.end else None
 
     def _answer_archived(
-        self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, archived: ArchivedRange
-    ) -> Answer:
+        self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, archived: ArchivedRange,
+        connection: Connection,
+    ) -> Answer:  # fmt: skip
         """Answer a pull from an offset that is before the first message of the log."""
-        offset = pull.queue_offset
-        if offset < archived.begin:
+        if pull.queue_offset < archived.begin:
             begin = min(archived.begin, result.next_offset)
-            return self._reply(command, pull, plan, offset, result._replace(next_offset=begin))
-        assert self._archive is not None, "the archived range is from it"
-        broker_id = self._core.settings.broker_id if self._core.is_slave() else MASTER_ID
-        if broker_id == MASTER_ID and self._archive.is_slave_preferred:
-            slave_id = self._find_slave(plan.slow_broker_id)
-            if slave_id != MASTER_ID:
-                moved = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=offset)
-                return self._reply(command, pull, plan, offset, moved, broker_id=slave_id)
-        return self._read_archived(command, pull, plan, result, broker_id)
+            return self._reply(command, pull, plan, pull.queue_offset, result._replace(next_offset=begin))
+        return self._read_archived(command, pull, plan, result, connection)
 
     async def _read_archived(
-        self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, broker_id: int
+        self, command: Command, pull: PullMessage, plan: PullPlan, result: ReadResult, connection: Connection
     ) -> Command:
-        """Return the answer to a pull with messages from the archive. The next pull goes to the same broker."""
-        assert self._archive is not None, "checked by the caller"
+        """Return the answer to a pull with messages from the archive."""
+        archive, core = self._archive, self._core
+        assert archive is not None, "checked by the caller"
         began = self._loop.time()
         count_max, bytes_max = self._limits_of(pull)
-        read = await self._archive.read(pull, pull.queue_offset, plan.filter, count_max=count_max, bytes_max=bytes_max)
+        log_begin = result.next_offset  # of a read from before the first message of the log
+        read = await archive.read(
+            pull, plan.filter, connection, log_begin=log_begin, count_max=count_max, bytes_max=bytes_max
+        )
         self._read_ms = int((self._loop.time() - began) * 1000)
-        if read.record_count:
-            status = ReadStatus.FOUND
-        elif read.next_offset > pull.queue_offset:
-            status = ReadStatus.NO_MATCHED_MESSAGE
-        else:  # the rest of the archive has expired, or was lost
-            return self._reply(command, pull, plan, pull.queue_offset, result)
+        # The next pull goes to this broker, which has an archive, or to a slave that reads it instead.
+        broker_id = core.settings.broker_id if core.is_slave() else MASTER_ID
+        if broker_id == MASTER_ID and archive.is_slave_preferred:
+            broker_id = self._find_slave(plan.slow_broker_id)
+        status = ReadStatus.FOUND if read.record_count else ReadStatus.NO_MATCHED_MESSAGE
         found = result._replace(status=status, next_offset=read.next_offset, body=read.body, count=read.record_count)
         return self._reply(command, pull, plan, pull.queue_offset, found, broker_id=broker_id)
 

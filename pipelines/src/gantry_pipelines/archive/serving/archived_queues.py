@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, final
 
-from gantry_pipelines.archive.manifest import ArchivedFile, Manifest, RangeKind
+from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind
 from gantry_wire.commands.archive import ArchivedRange, ArchivedRanges
 from pyspark_rocketmq.model import QueueId
 
@@ -27,6 +27,9 @@ class ArchivedQueue:
     end: int
     """The end of the archived offsets, also of ranges that are lost or expired."""
 
+    known: ArchivedFile | None
+    """The last range whose messages were archived, though they may have expired."""
+
     def find(self, offset: int) -> ArchivedFile | None:
         """Return the file with this offset, or the first one after it; None if there is none."""
         index = bisect_right(self.files, offset, key=_begin_of)
@@ -40,13 +43,14 @@ class ArchivedQueue:
 
     def to_range(self, number: int) -> ArchivedRange:
         """Return the range as brokers get it."""
-        if not self.files:
-            return ArchivedRange(number, self.end, self.end, 0, 0)
-        first, last = self.files[0], self.files[-1]
-        is_last = last.range.end == self.end
+        begin, first_us = self.end, 0
+        if self.files:
+            begin, first_us = self.files[0].range.begin, self.files[0].first_time_us
+        if self.known is None:
+            return ArchivedRange(number, begin, self.end, first_us // US_PER_MS)
         return ArchivedRange(
-            number, first.range.begin, self.end, first.first_time_us // US_PER_MS,
-            last.last_time_us // US_PER_MS if is_last else 0,
+            number, begin, self.end, first_us // US_PER_MS, self.known.range.end - 1,
+            self.known.first_time_us // US_PER_MS, self.known.last_time_us // US_PER_MS,
         )  # fmt: skip
 
 
@@ -54,15 +58,18 @@ class ArchivedQueue:
 class ArchivedQueues:
     """All queues of an archive at one moment. Immutable."""
 
-    def __init__(self, version: str = "", ranges: Iterable[ArchivedFile] = ()) -> None:
+    def __init__(self, version: str = "", identity: str = "", ranges: Iterable[ArchivedFile] = ()) -> None:
         """Arrange ``ranges``, which are ordered by queue and offset."""
         self.version: Final = version
+        self.identity: Final = identity
         by_queue: dict[QueueId, list[ArchivedFile]] = {}
         for one in ranges:
             by_queue.setdefault(one.range.queue, []).append(one)
         self._queues: Final = {
             queue: ArchivedQueue(
-                tuple(file for file in files if file.kind is RangeKind.DATA), max(file.range.end for file in files)
+                tuple(file for file in files if file.kind is RangeKind.DATA),
+                max(file.range.end for file in files),
+                next((file for file in reversed(files) if file.last_time_us), None),
             )
             for queue, files in by_queue.items()
         }
@@ -80,9 +87,4 @@ class ArchivedQueues:
         for queue, archived in self._queues.items():
             if queue.broker == broker:
                 ranges.setdefault(queue.topic, []).append(archived.to_range(queue.number))
-        return ArchivedRanges(self.version, topics_pattern, ranges)
-
-
-def arrange_queues(manifest: Manifest, version: str) -> ArchivedQueues:
-    """Return the queues of a manifest."""
-    return ArchivedQueues(version, manifest.files())
+        return ArchivedRanges(self.version, self.identity, topics_pattern, ranges)

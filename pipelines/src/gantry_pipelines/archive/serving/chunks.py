@@ -2,17 +2,18 @@
 
 A consumer reads a queue from one offset to the next, so a file that was read stays open where the reading stopped, and
 the chunk after the one that is being consumed is read ahead. Files are read, and rows encoded, in worker threads; a
-chunk that several consumers want is read once.
+chunk that several consumers want from the same offset on is read once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,15 +24,19 @@ from gantry_pipelines.archive.serving.records import COLUMNS, Chunk, encode_chun
 from gantry_pipelines.archive.storage import Storage
 
 CHUNK_ROWS: Final = 2048
-"""The rows of a chunk; fewer at the end of a row group. Their encoding takes some tens of milliseconds."""
+"""The most rows of a chunk. Their encoding takes some tens of milliseconds."""
 
-OPEN_FILES_MAX: Final = 16
+CHUNK_BYTES: Final = 4 << 20
+"""The size of the rows after which a chunk ends."""
+
+OPEN_FILES_MAX: Final = 64
 """The most files that stay open; the one that was not read for longest is closed."""
 
 THREADS: Final = 2
 
 Key = tuple[str, int]
 """A chunk: the path of its file, and its first offset."""
+T = TypeVar("T")
 
 
 @final
@@ -39,11 +44,13 @@ class ChunkReader:
     """The chunks of one archive. Owned by the event loop."""
 
     def __init__(self, storage: Storage, cache_bytes: int) -> None:
-        self._storage: Final = storage
         self._cache_bytes: Final = cache_bytes
         self._threads: Final = ThreadPoolExecutor(THREADS, "archive-chunks")
         self._files: Final = _OpenFiles(storage)
         self._cached: OrderedDict[Key, Chunk] = OrderedDict()
+        self._begins: dict[str, list[int]] = {}
+        """The first offsets of the cached chunks of each file, in order."""
+
         self._reads: dict[Key, asyncio.Task[Chunk]] = {}
         self.size_bytes = 0
         """The size of the cached chunks."""
@@ -55,32 +62,40 @@ class ChunkReader:
         return f"<ChunkReader cached={len(self._cached)} size={self.size_bytes}>"
 
     async def read(self, file: ArchivedFile, offset: int) -> Chunk:
-        """Return the chunk with an offset of a file.
+        """Return a chunk with an offset of a file.
 
         Raises FileNotFoundError if the file was compacted or has expired meanwhile, OSError, ArrowException.
         """
-        begin = file.range.begin + (offset - file.range.begin) // CHUNK_ROWS * CHUNK_ROWS
-        chunk = await self._read(file, begin)
-        if offset - begin >= CHUNK_ROWS // 4:
-            self._read_ahead(file, begin + CHUNK_ROWS)
+        chunk = self._find(file.place.path, offset)
+        if chunk is None:
+            chunk = await asyncio.shield(self._begin_read(file, offset))
+        if offset - chunk.begin >= len(chunk.records) // 4 and 2 * chunk.size_bytes <= self._cache_bytes:
+            self._read_ahead(file, chunk.end)
         return chunk
 
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run a function in a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
     def close(self) -> None:
-        """Close the files. No chunk is read afterwards."""
-        for task in self._reads.values():
-            task.cancel()
+        """Close the files. No chunk is read afterwards. It waits for the read that runs."""
         self._threads.shutdown(cancel_futures=True)
         self._files.close()
 
-    async def _read(self, file: ArchivedFile, begin: int) -> Chunk:
-        key = file.place.path, begin
-        chunk = self._cached.get(key)
-        if chunk is not None:
-            self._cached.move_to_end(key)
-            return chunk
-        return await asyncio.shield(self._begin_read(file, key))
+    def _find(self, path: str, offset: int) -> Chunk | None:
+        begins = self._begins.get(path, [])
+        index = bisect_right(begins, offset)
+        if not index:
+            return None
+        key = path, begins[index - 1]
+        chunk = self._cached[key]
+        if offset >= chunk.end:
+            return None
+        self._cached.move_to_end(key)
+        return chunk
 
-    def _begin_read(self, file: ArchivedFile, key: Key) -> asyncio.Task[Chunk]:
+    def _begin_read(self, file: ArchivedFile, begin: int) -> asyncio.Task[Chunk]:
+        key = file.place.path, begin
         task = self._reads.get(key)
         if task is None:
             task = self._reads[key] = asyncio.ensure_future(self._read_in_thread(file, key))
@@ -88,19 +103,28 @@ class ChunkReader:
         return task
 
     def _read_ahead(self, file: ArchivedFile, begin: int) -> None:
-        key = file.place.path, begin
-        if begin < file.range.end and key not in self._cached and len(self._reads) < THREADS:
-            self._begin_read(file, key)
+        if begin < file.range.end and len(self._reads) < THREADS and self._find(file.place.path, begin) is None:
+            self._begin_read(file, begin)
 
     async def _read_in_thread(self, file: ArchivedFile, key: Key) -> Chunk:
-        chunk = await asyncio.get_running_loop().run_in_executor(self._threads, self._files.read, file, key[1])
+        chunk = await self.run(lambda: self._files.read(file, key[1]))
         self.read_count += 1
+        self._drop(key)
         self._cached[key] = chunk
+        insort(self._begins.setdefault(key[0], []), key[1])
         self.size_bytes += chunk.size_bytes
         while self.size_bytes > self._cache_bytes and len(self._cached) > 1:
-            _, dropped = self._cached.popitem(last=False)
-            self.size_bytes -= dropped.size_bytes
+            self._drop(next(iter(self._cached)))
         return chunk
+
+    def _drop(self, key: Key) -> None:
+        dropped = self._cached.pop(key, None)
+        if dropped is not None:
+            self.size_bytes -= dropped.size_bytes
+            begins = self._begins[key[0]]
+            begins.remove(key[1])
+            if not begins:
+                del self._begins[key[0]]
 
     def _end_read(self, key: Key, task: asyncio.Task[Chunk]) -> None:
         del self._reads[key]
@@ -121,7 +145,6 @@ class _OpenFiles:
         """Return the rows from offset ``begin`` on, as many as a chunk has."""
         path = file.place.path
         first = begin - file.range.begin
-        count = min(CHUNK_ROWS, file.range.end - begin)
         with self._lock:
             reader = self._idle.pop(path, None)
         if reader is None or reader.next_row > first:
@@ -129,7 +152,7 @@ class _OpenFiles:
                 reader.close()
             reader = _RowReader(self._open(file), file)
         try:
-            rows = reader.take(first, count)
+            rows = reader.take(first, min(CHUNK_ROWS, file.range.end - begin))
         except BaseException:
             reader.close()
             raise
@@ -169,7 +192,7 @@ class _RowReader:
         if self._rows != file.range.count:
             raise ManifestBroken(f"{file.place.path} has {self._rows} rows, its record has {file.range.count}")
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._rest: list[pa.RecordBatch] = []
+        self._rest: pa.RecordBatch | None = None
         """Rows that were read and not taken."""
 
         self._is_begun = False
@@ -177,21 +200,23 @@ class _RowReader:
         """The first row that can be taken."""
 
     def take(self, first: int, count: int) -> pa.RecordBatch:
-        """Return the rows from ``first`` on, which is not before `next_row`."""
+        """Return at most ``count`` rows from ``first`` on, which is not before `next_row`; fewer if they are large."""
         if not self._is_begun:
             self._begin_at(first)
         taken: list[pa.RecordBatch] = []
-        while count:
-            batch = self._rest.pop() if self._rest else next(self._batches)
+        size_bytes = 0
+        while count and size_bytes < CHUNK_BYTES:
+            batch = self._rest if self._rest is not None else next(self._batches)
             skipped = min(first - self.next_row, batch.num_rows)
             part = batch.slice(skipped, count)
             self.next_row += skipped + part.num_rows
-            if skipped + part.num_rows < batch.num_rows:
-                self._rest.append(batch.slice(skipped + part.num_rows))
+            rest = batch.slice(skipped + part.num_rows)
+            self._rest = rest if rest.num_rows else None
             if part.num_rows:
                 taken.append(part)
                 first += part.num_rows
                 count -= part.num_rows
+                size_bytes += part.nbytes
         return taken[0] if len(taken) == 1 else pa.Table.from_batches(taken).combine_chunks().to_batches()[0]
 
     def close(self) -> None:
@@ -206,4 +231,9 @@ class _RowReader:
             self.next_row += metadata.row_group(group).num_rows
             group += 1
         groups = list(range(group, metadata.num_row_groups))
-        self._batches = self._parquet.iter_batches(CHUNK_ROWS, row_groups=groups, columns=list(COLUMNS))
+        row_bytes = max(
+            metadata.row_group(one).total_byte_size // max(1, metadata.row_group(one).num_rows) for one in groups
+        )
+        # All rows of a batch are in memory, so batches of large rows are small.
+        batch_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, row_bytes)))
+        self._batches = self._parquet.iter_batches(batch_rows, row_groups=groups, columns=list(COLUMNS))

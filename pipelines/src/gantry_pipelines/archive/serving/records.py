@@ -7,6 +7,7 @@ message, which consumers do not use, is 0.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,10 +16,18 @@ from typing import Any, Final, final
 import pyarrow as pa
 
 from gantry_remoting.addresses import split_address
+from gantry_wire.compress import deflate
 from gantry_wire.errors import LocalProtocolError
 from gantry_wire.filters import MessageFilter, TagFilter
 from gantry_wire.hashing import tags_code
-from gantry_wire.message import COMPRESSION_MASK, FLAG_COMPRESSED, StoredMessage, encode_host, encode_record
+from gantry_wire.message import (
+    COMPRESSION_MASK,
+    COMPRESSION_ZLIB,
+    FLAG_COMPRESSED,
+    StoredMessage,
+    encode_host,
+    encode_record,
+)
 from gantry_wire.properties import TAGS, format_properties
 
 COLUMNS: Final = (
@@ -29,6 +38,18 @@ COLUMNS: Final = (
 
 NEEDED_COLUMNS: Final = ("properties", "body")
 """Those that an archive may lack."""
+
+FILTER_S: Final = 0.1
+"""How long a filter in SQL92 is evaluated for one request, in a worker thread."""
+
+FILTERED_AT_ONCE: Final = 32
+"""How many messages are examined between two looks at the clock."""
+
+BODY_BYTES_MAX: Final = 4 << 20
+"""A larger body is compressed again: a reply with it might not fit into a frame."""
+
+RECORD_BYTES_MAX: Final = 15 << 20
+"""A record that is larger nevertheless is not served: no frame has room for it."""
 
 _DECOMPRESSED: Final = ~(FLAG_COMPRESSED | COMPRESSION_MASK)
 _NO_HOST: Final = b"\0" * 8
@@ -59,14 +80,21 @@ class Chunk:
         return self.begin + len(self.records)
 
     def select(self, offset: int, message_filter: MessageFilter, count_max: int, bytes_max: int) -> Selection:
-        """Return the messages from ``offset`` on that a filter accepts, within the limits, but at least one."""
-        records: list[bytes] = []
-        total, index = 0, offset - self.begin
+        """Return the messages from ``offset`` on that a filter accepts, within the limits, but at least one.
+
+        A filter in SQL92 is evaluated for a limited time: then the rest is left to the next request.
+        """
+        assert self.begin <= offset < self.end, "the chunk has the offset"
         codes = message_filter.codes if isinstance(message_filter, TagFilter) else None
-        for index in range(index, len(self.records)):  # noqa: B020 - begins at the index
+        deadline = time.monotonic() + FILTER_S
+        records: list[bytes] = []
+        total = 0
+        for index in range(offset - self.begin, len(self.records)):
             record = self.records[index]
             if codes is None:
                 assert not isinstance(message_filter, TagFilter), "a filter is by tags or by properties"
+                if index % FILTERED_AT_ONCE == 0 and time.monotonic() > deadline and self.begin + index > offset:
+                    return Selection(self.begin + index, tuple(records), is_late=True)
                 is_wanted = message_filter.accepts_encoded(self.properties[index])
             else:
                 is_wanted = not codes or self.codes[index] in codes
@@ -88,6 +116,8 @@ class Selection:
     """The offset up to which messages were examined."""
 
     records: tuple[bytes, ...]
+    is_late: bool = False
+    """Whether the time for the filter was over."""
 
 
 def encode_chunk(topic: str, rows: pa.RecordBatch) -> Chunk:
@@ -103,6 +133,9 @@ def encode_chunk(topic: str, rows: pa.RecordBatch) -> Chunk:
         codes.append(tags_code(properties.get(TAGS)))
         try:
             text = format_properties(properties)
+            kept_flag = sys_flag & _DECOMPRESSED
+            if body is not None and len(body) > BODY_BYTES_MAX:
+                body, kept_flag = deflate(body), kept_flag | FLAG_COMPRESSED | COMPRESSION_ZLIB
             record = b"" if body is None else encode_record(
                 StoredMessage(
                     topic=topic,
@@ -111,7 +144,7 @@ def encode_chunk(topic: str, rows: pa.RecordBatch) -> Chunk:
                     queue_offset=offset,
                     physical_offset=physical,
                     flag=flag,
-                    sys_flag=sys_flag & _DECOMPRESSED,
+                    sys_flag=kept_flag,
                     born_timestamp_ms=born,
                     born_host=_parse_host(born_host),
                     store_timestamp_ms=stored,
@@ -123,7 +156,7 @@ def encode_chunk(topic: str, rows: pa.RecordBatch) -> Chunk:
         except LocalProtocolError:  # properties that no broker stores: they have a control separator in them
             text, record = "", b""
         texts.append(text)
-        records.append(record)
+        records.append(record if len(record) <= RECORD_BYTES_MAX else b"")
     size = sum(map(len, records)) + sum(map(len, texts)) + 200 * len(records)
     return Chunk(rows.column("offset")[0].as_py(), tuple(records), tuple(codes), tuple(texts), size)
 

@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gantry_pipelines.archive.errors import ArchiveError
+from gantry_pipelines.archive.errors import ArchiveError, ManifestBroken, OtherArchive
 from gantry_pipelines.archive.format import read_format
-from gantry_pipelines.archive.manifest import Manifest
+from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
 from gantry_pipelines.archive.manifest_reader import ManifestReader
-from gantry_pipelines.archive.serving.archived_queues import US_PER_MS, ArchivedQueues, arrange_queues
+from gantry_pipelines.archive.serving.archived_queues import US_PER_MS, ArchivedQueues
 from gantry_pipelines.archive.serving.chunks import ChunkReader
-from gantry_pipelines.archive.serving.records import NEEDED_COLUMNS
+from gantry_pipelines.archive.serving.records import NEEDED_COLUMNS, Chunk, Selection
 from gantry_pipelines.archive.storage import Storage
 from gantry_remoting.client import Channel
 from gantry_wire.codes import ResponseCode
@@ -38,9 +38,8 @@ from gantry_wire.commands.archive import (
     ArchiveRangesQuery,
     ArchiveSearch,
 )
-from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.offsets import OffsetResult
-from gantry_wire.filters import parse_filter
+from gantry_wire.filters import MessageFilter, TagFilter, parse_filter
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +48,9 @@ CHUNKS_PER_PULL_MAX: Final = 4
 
 TRIES: Final = 3
 """How often a file is looked for in the newest manifest."""
+
+REQUESTS_MAX: Final = 1024
+"""How many requests of all brokers may wait at a time."""
 
 BACKLOG: Final = 16
 
@@ -122,7 +124,7 @@ class ArchiveServer:
             with suppress(FileNotFoundError):
                 os.unlink(self._parameters.socket_path)
         for channel in tuple(self._channels):
-            await channel.close()
+            channel.abort()  # a broker that does not read must not delay the end
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.to_thread(self.chunks.close)
@@ -159,6 +161,8 @@ class ArchiveServer:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {command.code} not supported")
         if not self._generation:
             return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, self._warned)
+        if len(self._tasks) >= REQUESTS_MAX:
+            return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "too many requests wait for the archive")
         task = asyncio.ensure_future(self._answer(handler, command, channel))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -169,45 +173,60 @@ class ArchiveServer:
     ) -> None:
         try:
             reply = await handler(command)
-        except (FieldError, ValueError) as error:
-            reply = command.reply(ResponseCode.INVALID_PARAMETER, str(error))
+        except OtherArchive as error:
+            reply = command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
         except (OSError, ArchiveError, pa.ArrowException) as error:
             self._warn("CannotRead", f"cannot read the archive: {error}")
             reply = command.reply(ResponseCode.SYSTEM_ERROR, f"cannot read the archive: {error}")
+        except ValueError as error:
+            reply = command.reply(ResponseCode.INVALID_PARAMETER, str(error))
         channel.answer(reply)
 
     # ------- requests
 
     async def _pull(self, command: Command) -> Command:
         request = ArchivePull.read(command.ext)
+        self._check_identity(request.identity)
         message_filter = parse_filter(request.expression_type, request.subscription)
         self.pull_count += 1
         offset = request.queue_offset
         for _ in range(CHUNKS_PER_PULL_MAX):
             queue = self._queues.find(request.broker, request.topic, request.queue_id)
             file = None if queue is None else queue.find(offset)
-            if file is None:
-                end = max(offset, 0 if queue is None else queue.end)
-                if end > request.queue_offset:
-                    return command.reply(
-                        ResponseCode.PULL_RETRY_IMMEDIATELY, ext=ArchivePulled(next_offset=end).write()
-                    )
-                return command.reply(ResponseCode.PULL_NOT_FOUND, ext=ArchivePulled(next_offset=end).write())
-            offset = max(offset, file.range.begin)
+            end = 0 if queue is None else queue.end
+            begin = max(offset, end if file is None else file.range.begin)
+            if file is None or begin > max(offset, request.log_begin):
+                # Nothing is archived up to there. What the log has is not skipped.
+                offset = max(offset, min(begin, request.log_begin))
+                break
             try:
-                chunk = await self.chunks.read(file, offset)
+                chunk = await self.chunks.read(file, begin)
             except FileNotFoundError:
                 await self._find_again(request, offset, file.place.path)
                 continue
-            selection = chunk.select(offset, message_filter, request.count_max, request.bytes_max)
+            selection = await self._select(chunk, begin, message_filter, request)
+            assert selection.next_offset > offset or selection.is_late, "a reader must make progress"
             offset = selection.next_offset
             if selection.records:
                 self.message_count += len(selection.records)
                 ext = ArchivePulled(next_offset=offset, count=len(selection.records)).write()
                 return command.reply(ext=ext, body=b"".join(selection.records))
-        return command.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, ext=ArchivePulled(next_offset=offset).write())
+            if selection.is_late:
+                break
+        is_moved = offset > request.queue_offset
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY if is_moved else ResponseCode.PULL_NOT_FOUND
+        return command.reply(code, ext=ArchivePulled(next_offset=offset).write())
 
-    async def _find_again(self, request: ArchivePull, offset: int, path: str) -> None:
+    async def _select(
+        self, chunk: Chunk, offset: int, message_filter: MessageFilter, request: ArchivePull
+    ) -> Selection:
+        """Select messages of a chunk: by tags at once, by an expression in a thread, since it may take long."""
+        limits = request.count_max, request.bytes_max
+        if isinstance(message_filter, TagFilter):
+            return chunk.select(offset, message_filter, *limits)
+        return await self.chunks.run(lambda: chunk.select(offset, message_filter, *limits))
+
+    async def _find_again(self, request: ArchivePull | ArchiveSearch, offset: int, path: str) -> None:
         """Read the manifest until it does not have a file that was not found. Raises FileNotFoundError."""
         for _ in range(TRIES):
             await self._refresh()
@@ -221,17 +240,27 @@ class ArchiveServer:
 
     async def _search(self, command: Command) -> Command:
         search = ArchiveSearch.read(command.ext)
-        queue = self._queues.find(search.broker, search.topic, search.queue_id)
-        if queue is None:
-            return command.reply(ResponseCode.QUERY_NOT_FOUND)
+        self._check_identity(search.identity)
         is_upper = (search.boundary_type or "").upper() == "UPPER"
         # The last message at or before a time is the one before the first message after it.
         time_us = (search.timestamp + is_upper) * US_PER_MS
-        file = queue.find_by_time(time_us)
-        offset = queue.end
-        if file is not None:
-            offset = await asyncio.to_thread(_find_row, self._storage, file.paths, time_us) + file.range.begin
-        return command.reply(ext=OffsetResult(offset=max(0, offset - 1) if is_upper else offset).write())
+        for _ in range(TRIES):
+            queue = self._queues.find(search.broker, search.topic, search.queue_id)
+            if queue is None:
+                break
+            file = queue.find_by_time(time_us)
+            try:
+                offset = queue.end if file is None else await self._find_offset(file, time_us)
+            except FileNotFoundError:
+                assert file is not None, "only a file can be missing"
+                await self._find_again(search, file.range.begin, file.place.path)
+                continue
+            return command.reply(ext=OffsetResult(offset=max(0, offset - 1) if is_upper else offset).write())
+        return command.reply(ResponseCode.QUERY_NOT_FOUND)
+
+    async def _find_offset(self, file: ArchivedFile, time_us: int) -> int:
+        """Return the offset of the first message of a file that was stored at or after a time, which it has."""
+        return file.range.begin + await self.chunks.run(lambda: _find_row(self._storage, file.paths, time_us))
 
     async def _list_ranges(self, command: Command) -> Command:
         query = ArchiveRangesQuery.read(command.ext)
@@ -239,6 +268,11 @@ class ArchiveServer:
             return command.reply()
         ranges = self._queues.ranges_of(query.broker, self._parameters.topics_pattern)
         return command.reply(body=msgspec.json.encode(ranges))
+
+    def _check_identity(self, identity: str) -> None:
+        """Raise ArchiveError if a broker means another archive: it must first learn what this one has."""
+        if identity != self._queues.identity:
+            raise OtherArchive(f"this server has the archive {self._queues.identity}, not {identity}")
 
     # ------- the manifest
 
@@ -258,15 +292,18 @@ class ArchiveServer:
             self._warned = ""
 
     async def _read_manifest(self) -> None:
-        manifest = await asyncio.to_thread(self._load_manifest)
-        if self._generation and manifest.records.keys() == self._manifest.records.keys():
+        identity, manifest = await asyncio.to_thread(self._load_manifest)
+        is_same = identity == self._queues.identity and manifest.records.keys() == self._manifest.records.keys()
+        if self._generation and is_same:
             return
+        queues = await asyncio.to_thread(
+            ArchivedQueues, f"{self._run_id}-{self._generation + 1}", identity, manifest.files()
+        )
         self._generation += 1
-        self._manifest = manifest
-        self._queues = await asyncio.to_thread(arrange_queues, manifest, f"{self._run_id}-{self._generation}")
+        self._manifest, self._queues = manifest, queues
 
-    def _load_manifest(self) -> Manifest:
-        """Return the manifest. Raises OSError, ArchiveError.
+    def _load_manifest(self) -> tuple[str, Manifest]:
+        """Return the archive's identity and its manifest. Raises OSError, ArchiveError.
 
         No archive is an error, too: it may be on a volume that is not mounted, and brokers skip what is not archived.
         """
@@ -274,7 +311,11 @@ class ArchiveServer:
         missing = [name for name in NEEDED_COLUMNS if name not in archive_format.columns]
         if missing:
             raise ArchiveError(f"the archive in {self._storage} has no column {missing[0]}, which brokers need")
-        return self._manifests.read()
+        manifest = self._manifests.read()
+        faults = manifest.faults()
+        if faults:  # records may be missing, also since a listing was not atomic
+            raise ManifestBroken(f"{faults[0]}; {len(faults)} faults in all")
+        return archive_format.identity, manifest
 
     def _warn(self, reason: str, text: str) -> None:
         if text != self._warned:
