@@ -61,6 +61,8 @@ from gantry_testing.programs import object_store_program  # noqa: E402
 
 RUNS: Final = ROOT / ".gantry"
 KILLS_PER_ARCHIVE: Final = 5
+DEADLINE_S: Final = 1800.0
+"""How long a run without Spark may take on a busy machine."""
 FOLDER, STORE = "folder", "object store"
 DRIVER: Final = "driver of the job"
 MOMENT: Final = "random moment"
@@ -98,6 +100,7 @@ class Trials:
     findings: list[str] = field(default_factory=list)
     archives: int = 0
     is_over: threading.Event = field(default_factory=threading.Event)
+    _driven: DriverTrial | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a counter or the findings change."""
 
@@ -113,6 +116,8 @@ class Trials:
                 driven.result()
             finally:
                 self.is_over.set()
+                if self._driven is not None:
+                    self._driven.stop()
 
     def _try_all(self, kills: int) -> None:
         done = 0
@@ -145,16 +150,21 @@ class Trials:
         place = STORE if in_store else FOLDER
         address = self.store.address(name) if in_store and self.store is not None else ""
         trial = DriverTrial(self.folder / name, self.group, name, self._draw_for(name), address)
+        self._driven = trial
         for _ in range(kills):
             point, faults = trial.kill()
+            if self.is_over.is_set():
+                return
             self._find(name, f"the driver, {point}" if point else "a run", faults)
-            if not point or self.is_over.is_set():
+            if not point:
                 return
             self._count(DRIVER, place)
             click.echo(f"  {name} in a {place}: killed the driver, {point}")
             if faults:
                 return
         faults = trial.finish()
+        if self.is_over.is_set():
+            return
         self._find(name, "in the last run", faults)
         if not faults:
             self._compare(name, storage_of(trial.address), [trial.topic], trial.log())
@@ -177,7 +187,7 @@ class Trials:
             was_killed = False
             while not was_killed:
                 victim, how = _victim_of(replace(toy_run, rows_max=rows_max), draw, in_store=in_store)
-                code = victim.run_process()
+                code = victim.run_process(DEADLINE_S)
                 was_killed = code in KILLED
                 if code and not was_killed:
                     self._find(name, how, [f"the run ended with {code}"])
@@ -187,7 +197,7 @@ class Trials:
             self._count(KINDS.get(how, MOMENT if how == MOMENT else "batch"), place)
             self._find(name, how, faults_of_tables(storage))
         last = toy_run if toy_run.expire_days else replace(toy_run, is_compacting=not in_store, now_ms=LATER_MS)
-        code = last.run_process()
+        code = last.run_process(DEADLINE_S)
         self._find(name, "in the last run", [f"it ended with {code}"] if code else [])
         if not code:
             self._compare(name, storage, sorted({queue.topic for queue in LOG.ends}), wanted)
@@ -305,8 +315,9 @@ def main(kills: int, driver_kills: int, seed: int | None) -> None:
         except KeyboardInterrupt:
             click.echo(f"stopped after {trials.kills.total()} of {kills} kills")
             is_stopped = True
-    for line in trials.report():
-        click.echo(line)
+        finally:
+            for line in trials.report():
+                click.echo(line)
     for finding in trials.findings:
         click.echo(f"FOUND {finding}")
     if trials.findings:

@@ -66,6 +66,7 @@ class DriverTrial:
     destination: str = ""
     """Address in an object store; empty: the archive is in `folder`."""
     runs: int = field(default=0, init=False)
+    _process: JobProcess | None = field(default=None, init=False)
 
     @property
     def address(self) -> str:
@@ -98,6 +99,11 @@ class DriverTrial:
         finally:
             process.kill_rest()
         return [f"the last run ended with {code}: {process.tail()}"] if code else []
+
+    def stop(self) -> None:
+        """End the present run at once; another thread calls this."""
+        if self._process is not None:
+            self._process.kill_rest()
 
     def faults(self, wanted: RowCounts | None) -> list[str]:
         """Return what readers of the tables find that is not in the log, twice, or (`wanted`) missing."""
@@ -149,7 +155,8 @@ class DriverTrial:
         given = ["--conf", str(path), "--takeover", str(TAKEOVER_S), *words]
         if point in COMPACTION_POINTS:
             given += ["--now", str(int(time.time() * 1000) + 3 * DAY_MS)]
-        return JobProcess(given, self.folder / "archive.log", self._kills_file)
+        self._process = JobProcess(given, self.folder / "archive.log", self._kills_file)
+        return self._process
 
     def _kill_at_a_moment(self, process: JobProcess) -> bool:
         """Kill the driver, or all its processes, some time after it has taken the lock."""

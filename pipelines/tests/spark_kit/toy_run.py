@@ -75,9 +75,9 @@ class ToyRun:
     takeover_s: float = 0.6
     """Lock timeout of a start in an object store, in seconds."""
 
-    def run_process(self) -> int:
+    def run_process(self, deadline_s: float = DEADLINE_S) -> int:
         """Run in a process of its own, and return the exit code."""
-        return exit_code_of(run_toy, self)
+        return exit_code_of(run_toy, self, deadline_s)
 
 
 def exit_code_of(target: Callable[[Any], None], toy_run: object, deadline_s: float = DEADLINE_S) -> int:
