@@ -19,7 +19,7 @@ from gantry_pipelines.archive import topics_planner
 from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
 from gantry_pipelines.archive.errors import ArchiveError, ManifestBroken
 from gantry_pipelines.archive.file_writing import Packing
-from gantry_pipelines.archive.fork_check import KnownMessage, check_not_forked, compare_messages
+from gantry_pipelines.archive.fork_check import KnownMessage, check_not_forked, compare_messages, last_messages
 from gantry_pipelines.archive.format import ArchiveFormat, read_format
 from gantry_pipelines.archive.layout import RECORDS, day_end_ms
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
@@ -354,6 +354,24 @@ def test_committed_file_that_is_not_renamed_is_read(archive: Folder, catalog: Fa
     read = plan(archive, catalog)
     assert spans(read) == (WHOLE, [(250, 300)])
     assert read.paths[file] == file.staged
+
+
+def test_file_that_is_renamed_while_it_is_opened_is_searched_again(
+    archive: Folder, catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that starts renames staged files without a new record; a file that stays away is an error."""
+    failures = iter([FileNotFoundError("renamed")])
+
+    def read_later(*given: Any) -> list[KnownMessage]:
+        for error in failures:
+            raise error
+        return last_messages(*given)
+
+    monkeypatch.setattr(topics_planner, "last_messages", read_later)
+    assert spans(plan(archive, catalog)) == (WHOLE, [(250, 300)])
+    failures = iter([FileNotFoundError("renamed")] * 2)
+    with pytest.raises(ArchiveError, match="renamed"):
+        plan(archive, catalog)
 
 
 def test_merged_day_that_is_not_exchanged_is_read(archive: Folder) -> None:

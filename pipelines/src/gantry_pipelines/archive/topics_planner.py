@@ -96,7 +96,7 @@ class ArchivedTopicsPlanner:
 
     def plan(self, catalog: CatalogPort) -> PlannedRead:
         """Plan the read. Plans again if the writer has changed the manifest or the files meanwhile."""
-        manifest = self._manifests.read_settled()
+        manifest, is_repeated = self._manifests.read_settled(), False
         for _ in range(ATTEMPTS_MAX):
             try:
                 return self._plan(manifest, catalog)
@@ -104,11 +104,14 @@ class ArchivedTopicsPlanner:
                 # Messages may have been archived, and then deleted, after the manifest was read.
                 time.sleep(PAUSE_S)
                 newer = self._manifests.read_settled()
-                if newer.records.keys() == manifest.records.keys():
-                    if isinstance(error, FileNotFoundError):
-                        raise ArchiveError(f"{error}: run gantry pipeline verify, and restore the file") from error
-                    raise
+                is_same = newer.records.keys() == manifest.records.keys()
                 manifest = newer
+                if is_same and isinstance(error, FileNotFoundError) and not is_repeated:
+                    is_repeated = True  # a staged file may have been renamed, which does not change the manifest
+                elif is_same and isinstance(error, FileNotFoundError):
+                    raise ArchiveError(f"{error}: run gantry pipeline verify, and restore the file") from error
+                elif is_same:
+                    raise
         raise ArchiveError(f"{self._storage}: files were replaced during {ATTEMPTS_MAX} plans: read again later")
 
     def _plan(self, manifest: Manifest, catalog: CatalogPort) -> PlannedRead:
@@ -247,7 +250,10 @@ class FileFinder:
             if lost:
                 raise FileNotFoundError(f"{lost[0]} is missing in {self._storage}")
             time.sleep(PAUSE_S)
-        return found | self._exist((file, self._staged_paths(file)) for file in wanted - found.keys())
+        found |= self._exist((file, self._staged_paths(file)) for file in wanted - found.keys())
+        if len(found) < len(wanted):
+            raise FileNotFoundError(f"files of {self._storage} were renamed during {SEARCHES_MAX} searches")
+        return found
 
     def _exist(self, candidates: Iterable[tuple[ArchivedFile, Sequence[str]]]) -> dict[ArchivedFile, str]:
         """Return the first path of each file at which a file of its size exists."""
