@@ -25,7 +25,7 @@ NOT_RUN = {
     "start": 1,
     "java": 0,
     "python": 0,
-    "spark": 1,
+    "spark": 2,
     "move-consumers": 0,
     "watch": 1,
     "failover": 0,
