@@ -30,6 +30,7 @@ from gantry_pipelines.archive.serving.server import ArchiveServer, ServerParamet
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_remoting.client import Channel
+from gantry_status.socket_path import socket_address
 from gantry_wire import Command
 from gantry_wire.commands.archive import (
     ArchiveCode,
@@ -313,6 +314,21 @@ async def test_archive_that_vanishes_stays_known(tmp_path: Path) -> None:
 
         assert found is not None and found.ranges["orders"][0].end == 650
         assert (reply.code, "cannot read the archive" in (reply.remark or "")) == (1, True)
+
+
+async def test_path_of_the_socket_may_be_long(tmp_path: Path) -> None:
+    """Longer than the kernel takes in an address."""
+    folder = tmp_path / ("x" * 120)
+    await asyncio.to_thread(folder.mkdir)
+    server = ArchiveServer(archive_log(LOG, tmp_path / "archive"), ServerParameters(str(folder / "a.sock"), PATTERN))
+    await server.start()
+    try:
+        with socket_address(str(folder / "a.sock")) as address:
+            channel = await Channel.connect_to_socket(address)
+        assert len(await Reader(channel, server).read_all(TWO)) == 320
+        await channel.close()
+    finally:
+        await server.close()
 
 
 async def test_only_the_own_user_can_open_the_socket(tmp_path: Path) -> None:

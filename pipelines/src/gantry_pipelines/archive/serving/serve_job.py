@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from typing import Final, final
 
@@ -20,9 +19,6 @@ from gantry_pipelines.source_options import topics_pattern
 from gantry_spec.manifest.parts import Part
 from gantry_spec.manifest.quantities import Duration, Size
 from gantry_spec.pipelines.kinds import ArchiveSpec
-
-SOCKET_PATH_BYTES_MAX: Final = 100
-"""The longest path of the socket; the kernel's limit is little higher."""
 
 CACHE_BYTES_MIN: Final = 1 << 20
 REFRESH_MS_MIN: Final = 100
@@ -61,8 +57,6 @@ class ServeJob(Job[ServeSpec, tuple[str, ServerParameters]]):
         serving = config.spec.serving
         if not serving.socket:
             raise ConfigError(["serving.socket: missing; set it to the path that brokers have as archiveSocketPath"])
-        if len(os.fsencode(serving.socket)) > SOCKET_PATH_BYTES_MAX:
-            raise ConfigError([f"serving.socket: longer than {SOCKET_PATH_BYTES_MAX} bytes"])
         if serving.cache < CACHE_BYTES_MIN:
             raise ConfigError([f"serving.cache: {serving.cache} is below the minimum {Size(CACHE_BYTES_MIN)}"])
         if serving.refresh < REFRESH_MS_MIN:

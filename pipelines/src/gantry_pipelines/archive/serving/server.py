@@ -29,6 +29,7 @@ from gantry_pipelines.archive.serving.chunks import ChunkReader
 from gantry_pipelines.archive.serving.records import NEEDED_COLUMNS, Chunk, Selection
 from gantry_pipelines.archive.storage import Storage
 from gantry_remoting.client import Channel
+from gantry_status.socket_path import socket_address
 from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.archive import (
@@ -138,7 +139,8 @@ class ArchiveServer:
             os.unlink(temporary)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listening.bind(temporary)
+            with socket_address(temporary) as address:  # the path may be longer than an address
+                listening.bind(address)
             os.chmod(temporary, 0o600)
             self._server = await asyncio.get_running_loop().create_unix_server(
                 self._new_channel, sock=listening, backlog=BACKLOG
