@@ -229,30 +229,21 @@ class _Bench:
     def send_alone(self) -> None:
         self.cpu_us_per_send = self.send(is_beside=False).report.server.cpu_us_per_message
 
-    def send_beside(self, number: int) -> None:
-        """Measure sends again and again while a consumer reads everything."""
+    def read(self, number: int, *, is_beside_sends: bool) -> None:
+        """Let a consumer read everything, and measure sends again and again meanwhile if ``is_beside_sends``."""
         consumer = Consumer(self.folder, self.name_server, number, self.scale.messages, self.cores.load)
         pids = self.broker.target.process_id, self.server.process_id
         before = [read_process_cpu_seconds(pid) for pid in pids]
-        sends = 0
-        while consumer.is_running():
+        sends = count = 0
+        while is_beside_sends and consumer.is_running():
             sends += self.send(is_beside=True).report.messages
-        if len(self.turns) > 1 and self.turns[-1].is_beside and self.turns[-2].is_beside:
+            count += 1
+        if count > 1:
             self.turns.pop()  # the consumer has ended during the last measurement
         found = consumer.result()
         after = [read_process_cpu_seconds(pid) for pid in pids]
         broker_s, server_s = (one - other for one, other in zip(after, before, strict=True))
         self.readings.append(Reading(found["seconds"], found["distinct"], broker_s, server_s, sends))
-
-    def read_alone(self, number: int) -> None:
-        """Let a consumer read everything without sends, for the rate and the broker's CPU time of a message."""
-        consumer = Consumer(self.folder, self.name_server, number, self.scale.messages, self.cores.load)
-        pids = self.broker.target.process_id, self.server.process_id
-        before = [read_process_cpu_seconds(pid) for pid in pids]
-        found = consumer.result()
-        after = [read_process_cpu_seconds(pid) for pid in pids]
-        broker_s, server_s = (one - other for one, other in zip(after, before, strict=True))
-        self.readings.append(Reading(found["seconds"], found["distinct"], broker_s, server_s, 0))
 
 
 def broker_keys(scale: ArchiveReadsScale, socket_path: Path) -> dict[str, str]:
@@ -290,11 +281,11 @@ def measure(
         report_progress(f"{share:.1%} of them are in the archive only; a consumer reads them")
         bench = _Bench(scale, cores, folder, name_server, broker, server)
         with OtherWork(broker.target.process_id) as others:
-            bench.read_alone(0)
+            bench.read(0, is_beside_sends=False)
             for number in range(1, scale.repetitions + 1):
                 report_progress(f"sends alone, and beside a consumer: {number} of {scale.repetitions}")
                 bench.send_alone()
-                bench.send_beside(number)
+                bench.read(number, is_beside_sends=True)
         return ArchiveReadsReport(share, bench.readings, bench.turns, bench.cpu_us_per_send, others.cores)
 
 
@@ -354,7 +345,7 @@ def archive_reads_figures(report: ArchiveReadsReport, scale: ArchiveReadsScale) 
             rows=sends,
             notes=[
                 f"{SENDS.connections} connections with one send in flight each; medians of measurements of "
-                f"{scale.timing.duration_ms / 1000:g} s. Other programs, consumers included, used "
+                f"{scale.timing.duration_ms / 1000:g} s. Programs that are not of the run used "
                 f"{report.other_cores:.1f} cores.",
             ],
         ),

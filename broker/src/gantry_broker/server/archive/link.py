@@ -16,7 +16,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
-from enum import Enum
 from typing import Final, final
 
 import msgspec
@@ -45,15 +44,6 @@ SEARCHES_MAX: Final = 4
 """How many searches by time are made in the archive at a time."""
 
 QueueKey = tuple[str, int]
-
-
-class Comparison(Enum):
-    """The result of comparing the archive of a queue with the log."""
-
-    SAME = "same"
-    DIFFERS = "differs"
-    UNKNOWN = "unknown"
-    """The log has not got the last archived message yet, or no more; nothing contradicts."""
 
 
 @final
@@ -122,7 +112,7 @@ class ArchiveLink:
         """Return the same after it was compared with the present log."""
         key = topic, queue_id
         found = self._ranges.get(key)
-        return None if found is None or self._compare(key, found) is Comparison.DIFFERS else found
+        return None if found is None or self._is_foreign(key, found) else found
 
     def archived_end(self, queue: ConsumeQueue) -> int:
         """Return the end of the messages of a queue that are archived for certain; 0 if none is."""
@@ -227,31 +217,31 @@ class ArchiveLink:
         for count, (key, one) in enumerate(tuple(self._ranges.items()), 1):
             if self._is_store_lent():
                 return False  # another thread uses the log; the next refresh tries again
-            self._compare(key, one)
+            self._is_foreign(key, one)
             if count % QUEUES_PER_TURN == 0:
                 await asyncio.sleep(0)
         return True
 
-    def _compare(self, key: QueueKey, archived: ArchivedRange) -> Comparison:
-        """Compare a range with the log, and remember whether it differs."""
-        result = self._compare_with_log(key, archived)
-        if result is not Comparison.DIFFERS:
+    def _is_foreign(self, key: QueueKey, archived: ArchivedRange) -> bool:
+        """Return whether the archive has other messages of a queue than the log, and remember it."""
+        is_foreign = self._differs(key, archived)
+        if not is_foreign:
             self._foreign.discard(key)
         elif key not in self._foreign:
             self._foreign.add(key)
             log.error("archive has other messages than the log", extra={"topic": key[0], "queue": key[1]})
-        return result
+        return is_foreign
 
-    def _compare_with_log(self, key: QueueKey, archived: ArchivedRange) -> Comparison:
+    def _differs(self, key: QueueKey, archived: ArchivedRange) -> bool:
+        """Compare the last archived message with that of the log; False if the log has it no more, or not yet."""
         queue = self._store.queues.get(*key)
         if queue is None or archived.known_offset < 0:
-            return Comparison.UNKNOWN
+            return False
         offset = min(archived.known_offset, queue.readable_end - 1)
         time_ms = self._store.times.store_time(*key, offset) if offset >= queue.min_offset else -1
         if time_ms < 0:
-            return Comparison.UNKNOWN
+            return False
         if offset < archived.known_offset:
             # A slave may lag behind the archive. Times never fall, so an older message is not newer than the last one.
-            return Comparison.DIFFERS if time_ms > archived.known_to_ms else Comparison.UNKNOWN
-        is_same = archived.known_from_ms <= time_ms <= archived.known_to_ms
-        return Comparison.SAME if is_same else Comparison.DIFFERS
+            return time_ms > archived.known_to_ms
+        return not archived.known_from_ms <= time_ms <= archived.known_to_ms
