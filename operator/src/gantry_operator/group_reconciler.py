@@ -228,7 +228,9 @@ class GroupReconciler:
                 self._rendered = group, facts, self._context.render(group, facts)
             except ImpossibleResources as error:
                 return str(error), True
-        await self._applier.apply(self._rendered[2])
+        objects = self.observer.objects
+        removed = [shard.number for shard in facts.shards if shard.number >= group.spec.shards]
+        await self._applier.apply(self._rendered[2], {str(one): objects.master_set_ref(one) for one in removed})
         await self._applier.adopt_claims()
         await self._applier.grow_claims(int(group.spec.storage.size))
         self._events += [Event(RESIZED, text) for text in await self._resizer.resize()]

@@ -14,6 +14,8 @@ from interruptions.operations import OPERATIONS
 from interruptions.runs import RunResult, run_operation
 from interruptions.twins import planted
 
+from gantry_operator.api import ObjectRef
+from gantry_operator.execute.applier import Applier
 from gantry_testing.tree import ROOT
 
 PROGRAM = ROOT / "operator/tests/interruptions/run_interruptions.py"
@@ -50,6 +52,25 @@ async def test_operation_survives_pairs_of_interruptions(name: str) -> None:
     for plan in pairs(effects, 2, f"test/{name}") + single(effects)[:: max(1, effects)]:
         result = await run_operation(name, plan)
         assert (result.violation, result.stuck, differences(result, alone)) == ("", "", []), plan
+
+
+@pytest.mark.verify(quick=1)
+@pytest.mark.parametrize("effect", ["delete leases shop/g-1", "delete statefulsets shop/g-1-slave"])
+async def test_removed_shard_is_not_created_again_by_an_operator_that_starts_with_an_old_list(
+    effect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list still has the shard's StatefulSets with their brokers. The twin, which believes it, starts them again."""
+    alone = await run_alone("remove a shard")
+    plan = (Interruption(Fault.STALE_START, alone.effects.index(effect) + 1),)
+    result = await run_operation("remove a shard", plan)
+    assert (result.violation, result.stuck, differences(result, alone)) == ("", "", [])
+
+    async def is_current(applier: Applier, ref: ObjectRef) -> bool:
+        return True
+
+    monkeypatch.setattr(Applier, "_is_current", is_current)
+    twin = await run_operation("remove a shard", plan)
+    assert "what was done is undone" in twin.violation or "the goal is not reached" in twin.stuck
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,12 @@ from gantry_operator.api import (
     annotations_of,
     labels_of,
     ref_of,
+    revision_of,
     uid_of,
 )
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
-from gantry_operator.errors import ApiError, InvalidObject, NamespaceTerminating
+from gantry_operator.errors import ApiError, InvalidObject, NamespaceTerminating, NotFound
 from gantry_operator.objects.base import hash_of
 from gantry_operator.objects.names import (
     COMPONENT_LABEL,
@@ -42,6 +43,7 @@ from gantry_operator.objects.names import (
     GROUP_LABEL,
     HIBERNATED_REPLICAS_ANNOTATION,
     HOME_LABEL,
+    SHARD_LABEL,
 )
 from gantry_spec.manifest.quantities import quantity_bytes
 
@@ -58,6 +60,9 @@ RETRY_MS: Final = 5_000
 
 HIBERNATION_ANNOTATIONS: Final = frozenset({HIBERNATED_REPLICAS_ANNOTATION, FORMER_HIBERNATED_REPLICAS_ANNOTATION})
 """The annotations that a StatefulSet has only while its group is hibernated."""
+
+NO_SHARD: Final[Mapping[str, ObjectRef]] = {}
+"""No shard is to be removed."""
 
 
 @final
@@ -101,9 +106,14 @@ class Applier:
         """Whether the API server finds an object invalid, and will refuse it until the resource is edited."""
         return any(isinstance(error, InvalidObject) for error in self._errors.values())
 
-    async def apply(self, rendered: Sequence[Object]) -> None:
-        """Apply the objects that need it. Errors are kept in ``problems``; only ``NamespaceTerminating`` is raised."""
-        now_ms = self._clock.now_ms()
+    async def apply(self, rendered: Sequence[Object], leaving: Mapping[str, ObjectRef] = NO_SHARD) -> None:
+        """Apply the objects that need it. Errors are kept in ``problems``; only ``NamespaceTerminating`` is raised.
+
+        ``leaving`` has, by the label of each shard that is to be removed, its first StatefulSet. The objects of such a
+        shard are applied only if that StatefulSet is now as the cache has it: an operator that has just started, whose
+        list is behind, must not create a removed shard again, or start its brokers.
+        """
+        now_ms, current = self._clock.now_ms(), dict[ObjectRef, bool]()
         is_due = self._applied_all_ms is None or now_ms - self._applied_all_ms >= REAPPLY_MS
         if is_due:
             self._applied.clear()
@@ -116,6 +126,11 @@ class Applier:
                 continue
             if ref in self._errors and now_ms - self._tried_ms.get(ref, -RETRY_MS) < RETRY_MS:
                 continue
+            first = leaving.get(labels_of(document).get(SHARD_LABEL, ""))
+            if first is not None and first not in current:
+                current[first] = await self._is_current(first)
+            if first is not None and not current[first]:
+                continue
             self._tried_ms[ref] = now_ms
             if await self._apply_one(ref, document):
                 self._applied[ref] = mark
@@ -127,6 +142,20 @@ class Applier:
             del self._applied[ref]
         for ref in self._errors.keys() - refs:
             del self._errors[ref]
+
+    async def _is_current(self, ref: ObjectRef) -> bool:
+        """Return whether an object exists as the cache has it. The cache takes over what the API server has."""
+        known = self._cache.get(ref)
+        try:
+            found = await self._api.get(ref)
+        except NotFound:
+            if known is not None:
+                self._cache.apply_event("DELETED", known)
+            return False
+        except ApiError as error:
+            return self._record_problem(ref, error)
+        self._cache.put(found)
+        return known is not None and revision_of(known) == revision_of(found)
 
     async def _apply_one(self, ref: ObjectRef, document: Object) -> bool:
         """Apply an object, by a new one if only immutable fields differ. Return whether it succeeded."""

@@ -65,9 +65,14 @@ class GroupObjects:
         """Return the StatefulSets of a shard."""
         namespace, name = self.key
         return ShardStatefulSets(
-            self.cache.get(ObjectRef(STATEFUL_SETS, namespace, names.master_set(name, shard))),
+            self.cache.get(self.master_set_ref(shard)),
             self.cache.get(ObjectRef(STATEFUL_SETS, namespace, names.slave_set(name, shard))),
         )
+
+    def master_set_ref(self, shard: int) -> ObjectRef:
+        """Return the reference of the StatefulSet with a shard's first member."""
+        namespace, name = self.key
+        return ObjectRef(STATEFUL_SETS, namespace, names.master_set(name, shard))
 
     def shards(self) -> set[int]:
         """Return the numbers of all shards with a pod, or a StatefulSet that creates pods now or after hibernation."""
