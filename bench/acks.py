@@ -11,14 +11,15 @@ from typing import Final
 
 import click
 from gantry_bench.ack_run import FULL, QUICK, ack_figures, ack_goals, count_errors, measure
+from gantry_bench.options import ASSERT_GOALS, QUICK_CHECK
 from gantry_bench.reported_run import Benchmark
 
 BENCHMARK: Final = Benchmark(name="acks", measure=measure, figures=ack_figures, goals=ack_goals, errors=count_errors)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@QUICK_CHECK
+@ASSERT_GOALS
 def main(quick: bool, assert_goals: bool) -> None:
     """Measure sends by what their acknowledgement waits for: nothing, a slave, a slave's disk, both disks."""
     BENCHMARK.run(QUICK if quick else FULL, assert_goals=assert_goals)

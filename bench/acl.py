@@ -21,6 +21,7 @@ from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
 from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import MODES, Goal, Mode, ModeName, Summary, cpu_ratio, summarise
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.processes import ACCESS_KEY, access_control_keys, start_broker, start_name_server
 from gantry_bench.table import print_goals
 from rich.console import Console
@@ -112,7 +113,7 @@ def print_pairs(console: Console, pairs: Sequence[Pair]) -> None:
 @click.option("--repetitions", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--warm-up-ms", type=click.IntRange(0, 30_000), default=500, show_default=True)
 @click.option("--duration-ms", type=click.IntRange(100, 60_000), default=1500, show_default=True)
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(
     names: Sequence[ModeName],
     bodies_bytes: Sequence[int],

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e" / "interop
 
 import click
 from gantry_bench.archive_reads_run import FULL, QUICK, archive_reads_figures, archive_reads_goals, measure
+from gantry_bench.options import ASSERT_GOALS, QUICK_CHECK
 from gantry_bench.reported_run import Benchmark
 
 BENCHMARK: Final = Benchmark(
@@ -23,8 +24,8 @@ BENCHMARK: Final = Benchmark(
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@QUICK_CHECK
+@ASSERT_GOALS
 def main(quick: bool, assert_goals: bool) -> None:
     """Measure consumers that read a topic from its first message, most of it only in the archive, and sends beside."""
     BENCHMARK.run(QUICK if quick else FULL, assert_goals=assert_goals)

@@ -37,6 +37,7 @@ from gantry_bench.ha_apache import apache_missing_reason, start_apache_broker
 from gantry_bench.interrupts import interrupt_on_sigterm
 from gantry_bench.machine import Machine, describe_machine
 from gantry_bench.measurement import Goal
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.processes import ROOT, start_broker, start_name_server
 from gantry_bench.table import print_goals
@@ -151,7 +152,7 @@ def write_results(results: Results) -> Path:
 @click.option("--repetitions", type=click.IntRange(1, 100), default=REPETITIONS, show_default=True)
 @click.option("--without-apache", "is_alone", is_flag=True, help="Measure only Gantry's broker; needs no Java.")
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/benchmarks.md.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(
     names: Sequence[ProgramName], loads: Sequence[int], *, count: int, repetitions: int, is_alone: bool,
     is_publishing: bool, assert_goals: bool,

@@ -45,6 +45,7 @@ from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing, build
 from gantry_bench.machine import Cores, Machine, assign_cores, describe_machine
 from gantry_bench.measurement import MODES, Goal, Mode
 from gantry_bench.media import buffer_place
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.parts import ROOM_FOR_HEADERS_BYTES
 from gantry_bench.processes import ROOT, start_broker, start_name_server
 from gantry_bench.results import json_option, shown_path, write_results
@@ -282,7 +283,7 @@ def print_cells(console: Console, cells: Sequence[Cell]) -> None:
 )
 @click.option("--duration-ms", type=click.IntRange(100, 60_000), default=1000, show_default=True)
 @json_option
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(
     before: str, names: Sequence[PartName], *, rounds: int, duration_ms: int, json_path: Path | None, assert_goals: bool
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import click
 import msgspec
 from gantry_bench.delay_run import FULL, QUICK, DelayReport, delay_figures, delay_goals, measure
+from gantry_bench.options import ASSERT_GOALS, QUICK_CHECK
 from gantry_bench.reported_run import Benchmark
 from gantry_bench.timer_faults import FULL as FULL_FAULTS
 from gantry_bench.timer_faults import QUICK as QUICK_FAULTS
@@ -45,8 +46,8 @@ BENCHMARK: Final = Benchmark(name="delay", measure=measure, figures=delay_figure
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@QUICK_CHECK
+@ASSERT_GOALS
 @click.option("--only", type=click.Choice(["levels", "timers", "faults"]), help="Run only this part.")
 @click.option("--pending", type=click.IntRange(min=1), help="The number of pending timers, such as 10000000.")
 def main(quick: bool, assert_goals: bool, only: str | None, pending: int | None) -> None:

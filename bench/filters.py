@@ -20,6 +20,7 @@ import click
 import msgspec
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.table import print_goals
 from rich.console import Console
 from rich.table import Table
@@ -159,7 +160,7 @@ def print_rates(console: Console, rates: list[Rate]) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="Run for a second to check the benchmark itself; the figures mean little.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(quick: bool, assert_goals: bool) -> None:
     """Measure how many messages per second one core evaluates with filters over properties."""
     console = Console()

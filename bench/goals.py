@@ -24,6 +24,7 @@ from gantry_bench.goal_parts import Part, check_space, command_of, plan_parts
 from gantry_bench.goal_table import GoalRow, goal_rows
 from gantry_bench.interrupts import interrupt_on_sigterm
 from gantry_bench.machine import OtherWork
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.part_process import run_part
 from gantry_bench.processes import ROOT
 from gantry_bench.results import shown_path
@@ -173,7 +174,7 @@ def show(measured: Measured, settings: RunSettings, console: Console) -> None:
     "--from", "source", metavar="FOLDER", type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Measure nothing, and show the results of an earlier run.",
 )  # fmt: skip
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(
     names: Sequence[PartName], *, is_quick: bool, before: str | None, is_publishing: bool | None, source: Path | None,
     assert_goals: bool,

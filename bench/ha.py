@@ -32,6 +32,7 @@ from gantry_bench.interrupts import interrupt_on_sigterm
 from gantry_bench.loadgen import LoadGenerator, build
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.processes import ROOT
 from gantry_bench.results import json_option, shown_path, write_results
@@ -136,7 +137,7 @@ def measure(
 )
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/benchmarks.md.")
 @json_option
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(
     names: Sequence[PartName], *, quick: bool, short: bool, is_alone: bool, is_publishing: bool,
     json_path: Path | None, assert_goals: bool,

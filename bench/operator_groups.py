@@ -19,6 +19,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "operator/tests")]
 
 from gantry_bench.operator_figures import FULL, QUICK, operator_figures, operator_goals  # noqa: E402
 from gantry_bench.operator_run import measure  # noqa: E402
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.reported_run import Benchmark  # noqa: E402
 
 BENCHMARK: Final = Benchmark(
@@ -43,7 +44,7 @@ BENCHMARK: Final = Benchmark(
     is_flag=True,
     help="Use few groups and a short rest to check the benchmark itself; the figures mean nothing.",
 )
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(groups: int | None, rest_s: float | None, quick: bool, assert_goals: bool) -> None:
     """Measure the operator with many groups: until they are Ready, and at rest."""
     scale = QUICK if quick else FULL

@@ -17,6 +17,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e" / "interop"))
 
 from gantry_bench.figures import Figures
+from gantry_bench.options import ASSERT_GOALS, QUICK_CHECK
 from gantry_bench.proxy_figures import idle_figures, load_figures, proxy_errors, proxy_goals
 from gantry_bench.proxy_run import FULL, QUICK, ProxyBenchReport, ProxyScale, measure
 from gantry_bench.reported_run import Benchmark
@@ -31,8 +32,8 @@ BENCHMARK: Final = Benchmark(name="proxy", measure=measure, figures=_figures, go
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@QUICK_CHECK
+@ASSERT_GOALS
 @click.option("--without-apache", is_flag=True, help="Measure Gantry's proxy alone; no Java is needed.")
 @click.option("--rounds", type=click.IntRange(min=1), help="How often each load is repeated.")
 @click.option("--idle", type=click.IntRange(min=1), help="The number of idle clients, such as 1000.")

@@ -28,6 +28,7 @@ import msgspec
 import uvloop
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.table import print_goals
 from rich.console import Console
 from rich.table import Table
@@ -200,7 +201,7 @@ def print_cells(console: Console, cells: list[Cell]) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean little.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(quick: bool, assert_goals: bool) -> None:
     """Measure the cost of verification for pulls of messages that were read before, and for first reads."""
     console, scale = Console(), QUICK if quick else FULL

@@ -46,6 +46,7 @@ from gantry_bench.measurement import (
     summarise,
 )
 from gantry_bench.memory import ResidentMemory
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.processes import (
     ACCESS_KEY,
     ROOT,
@@ -352,7 +353,7 @@ def exit_code(results: Results, *, assert_goals: bool) -> int:
 @click.option("--warm-up-ms", type=click.IntRange(0, 30_000), default=500, show_default=True)
 @click.option("--duration-ms", type=click.IntRange(100, 60_000), default=1500, show_default=True)
 @json_option
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(
     parts: Sequence[PartName], names: Sequence[ModeName], bodies_bytes: Sequence[int], sender_names: Sequence[str], *,
     has_apache: bool, repetitions: int, warm_up_ms: int, duration_ms: int, json_path: Path | None, assert_goals: bool,

@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 import msgspec
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.reported_run import Benchmark
 from gantry_bench.spark_figures import FULL, QUICK, spark_figures, spark_goals
 from gantry_bench.spark_run import measure
@@ -35,7 +36,7 @@ BENCHMARK: Final = Benchmark(
     help=f"Repetitions of each way, in turns; medians count.  [default: {FULL.repetitions}]",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Use few messages to check the benchmark itself; the figures mean nothing.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(rows: int | None, repetitions: int | None, quick: bool, assert_goals: bool) -> None:
     """Measure the Spark source, the archive and the sink, compared with Spark's Parquet and a reader of tuples."""
     scale = QUICK if quick else FULL

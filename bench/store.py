@@ -23,6 +23,7 @@ from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import print_figures, publish
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
+from gantry_bench.options import ASSERT_GOALS
 from gantry_bench.page import goal_figures, machine_figures
 from gantry_bench.parts import Outcome, PartName, StoreParts
 from gantry_bench.processes import ROOT
@@ -102,7 +103,7 @@ def report(console: Console, results: Results, *, json_path: Path | None, is_pub
 )
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace its tables in docs/promises.md.")
 @json_option
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@ASSERT_GOALS
 def main(
     names: Sequence[PartName], *, quick: bool, short: bool, is_publishing: bool, json_path: Path | None,
     assert_goals: bool,

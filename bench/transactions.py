@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import click
+from gantry_bench.options import ASSERT_GOALS, QUICK_CHECK
 from gantry_bench.reported_run import Benchmark
 from gantry_bench.transactions_run import FULL, QUICK, measure, transaction_figures, transaction_goals
 
@@ -17,8 +18,8 @@ BENCHMARK: Final = Benchmark(name="transactions", measure=measure, figures=trans
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
-@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+@QUICK_CHECK
+@ASSERT_GOALS
 def main(quick: bool, assert_goals: bool) -> None:
     """Measure transactions: their rate, and the broker's CPU for each, beside other open ones."""
     BENCHMARK.run(QUICK if quick else FULL, assert_goals=assert_goals)
