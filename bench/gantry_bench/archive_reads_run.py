@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,7 @@ from gantry_bench.runtime_info import read_log_end
 from gantry_bench.spark_group import BODIES_COUNT, order_bodies
 from gantry_client import Message, Producer
 from gantry_store_files.segments import parse_segment_name
+from gantry_testing.ports import free_broker_port
 
 TOPIC: Final = "BenchArchive"
 BROKER_NAME: Final = "bench"
@@ -50,6 +51,7 @@ DELETION_ROUNDS_SECONDS: Final = 3.0
 """So long the broker could delete messages that are not archived, in several rounds."""
 DELETION_SECONDS_MAX: Final = 120.0
 ARCHIVE_SECONDS_MAX: Final = 900.0
+ATTACH_SECONDS_MAX: Final = 300.0
 PATIENCE_SECONDS: Final = 60
 """The seconds without a new message after which a consumer gives up."""
 
@@ -82,11 +84,17 @@ class Reading(msgspec.Struct, frozen=True):
     sends: int
     """The number of sends that the broker took beside it."""
 
+    has_slave: bool = False
+    slave_cpu_seconds: float = 0.0
+
 
 class SendTurn(msgspec.Struct, frozen=True):
     """One measurement of sends: alone, or beside a consumer."""
 
     is_beside: bool
+    has_slave: bool
+    """Whether the broker has a slave, which then reads the archive for the consumer."""
+
     per_second: float
     p50_us: float
     p99_us: float
@@ -103,6 +111,9 @@ class ArchiveReadsReport(msgspec.Struct, frozen=True):
     turns: list[SendTurn]
     broker_cpu_us_per_send: float
     """The broker's CPU time for a send without a consumer."""
+
+    broker_cpu_us_per_copied_send: float
+    """The same with a slave."""
 
     other_cores: float
 
@@ -204,52 +215,62 @@ class Consumer:
 class _Bench:
     """The processes of one run, and what was measured."""
 
-    def __init__(
-        self, scale: ArchiveReadsScale, cores: Cores, folder: Path, name_server: str, broker: Broker, server: Server
-    ) -> None:
+    def __init__(self, scale: ArchiveReadsScale, cores: Cores, folder: Path, name_server: str) -> None:
         self.scale: Final = scale
         self.cores: Final = cores
         self.folder: Final = folder
         self.name_server: Final = name_server
-        self.broker: Final = broker
-        self.server: Final = server
         self.generator: Final = LoadGenerator(build(), core=cores.load)
         self.readings: list[Reading] = []
         self.turns: list[SendTurn] = []
-        self.cpu_us_per_send = 0.0
 
-    def send(self, *, is_beside: bool) -> Run:
-        run = self.generator.run(SENDS, self.scale.body_bytes, target=self.broker.target, timing=self.scale.timing)
+    def send(self, broker: Broker, *, is_beside: bool, has_slave: bool) -> Run:
+        run = self.generator.run(SENDS, self.scale.body_bytes, target=broker.target, timing=self.scale.timing)
         report = run.report
+        latency = report.latency_us
         self.turns.append(
-            SendTurn(is_beside, report.messages_per_second, report.latency_us.p50, report.latency_us.p99, report.errors)
+            SendTurn(is_beside, has_slave, report.messages_per_second, latency.p50, latency.p99, report.errors)
         )
         return run
 
-    def send_alone(self) -> None:
-        self.cpu_us_per_send = self.send(is_beside=False).report.server.cpu_us_per_message
-
-    def read(self, number: int, *, is_beside_sends: bool) -> None:
+    def read(self, broker: Broker, server: Server, slave: Broker | None, *, is_beside_sends: bool) -> None:
         """Let a consumer read everything, and measure sends again and again meanwhile if ``is_beside_sends``."""
+        number = len(self.readings)
         consumer = Consumer(self.folder, self.name_server, number, self.scale.messages, self.cores.load)
-        pids = self.broker.target.process_id, self.server.process_id
-        before = [read_process_cpu_seconds(pid) for pid in pids]
+        processes = [broker.server, server, *([] if slave is None else [slave.server])]
+        before = [read_process_cpu_seconds(one.process_id) for one in processes]
         sends = count = 0
         while is_beside_sends and consumer.is_running():
-            sends += self.send(is_beside=True).report.messages
+            run = self.send(broker, is_beside=True, has_slave=slave is not None)
+            sends += run.report.messages
             count += 1
         if count > 1:
             self.turns.pop()  # the consumer has ended during the last measurement
         found = consumer.result()
-        after = [read_process_cpu_seconds(pid) for pid in pids]
-        broker_s, server_s = (one - other for one, other in zip(after, before, strict=True))
-        self.readings.append(Reading(found["seconds"], found["distinct"], broker_s, server_s, sends))
+        after = [read_process_cpu_seconds(one.process_id) for one in processes]
+        broker_s, server_s, *slave_s = (one - other for one, other in zip(after, before, strict=True))
+        self.readings.append(
+            Reading(found["seconds"], found["distinct"], broker_s, server_s, sends, slave is not None, sum(slave_s))
+        )
+
+    def measure(
+        self, broker: Broker, server: Server, slave: Broker | None, report_progress: Callable[[str], None]
+    ) -> float:
+        """Measure consumers alone, then sends alone and beside a consumer. Return the broker's CPU us per send."""
+        self.read(broker, server, slave, is_beside_sends=False)
+        cpu_us = 0.0
+        for number in range(1, self.scale.repetitions + 1):
+            report_progress(f"sends alone, and beside a consumer: {number} of {self.scale.repetitions}")
+            run = self.send(broker, is_beside=False, has_slave=slave is not None)
+            cpu_us = run.report.server.cpu_us_per_message
+            self.read(broker, server, slave, is_beside_sends=True)
+        return cpu_us
 
 
 def broker_keys(scale: ArchiveReadsScale, socket_path: Path) -> dict[str, str]:
-    """Return the settings of a broker that deletes as much of its log as it may."""
+    """Return the settings of a broker that deletes as much of its log as it may, and of its slave."""
     return {
-        "brokerName": BROKER_NAME, "defaultTopicQueueNums": str(QUEUES), "haListenPort": "-1",
+        "brokerName": BROKER_NAME, "defaultTopicQueueNums": str(QUEUES), "archiveReadsOnSlave": "true",
         "mappedFileSizeCommitLog": str(scale.segment_bytes), "archiveSocketPath": str(socket_path),
         "diskMaxUsedSpaceRatio": "10", "diskSpaceCleanForciblyRatio": "10", "diskSpaceWarningLevelRatio": "98",
         "maxMessageSize": "262144", "deleteUnconsumed": "true", "cleanResourceInterval": "500",
@@ -262,13 +283,16 @@ def measure(
     """Run everything once. Raises BenchmarkFailed."""
     java.build()
     destination, socket_path = folder / "archive", folder / "archive.sock"
-    keys = broker_keys(scale, socket_path)
+    keys, port = broker_keys(scale, socket_path), free_broker_port()
+    keys["haListenPort"] = str(port + 1)
     store = folder / "broker" / "store"
     with (
         start_name_server(folder) as name_server,
         start_archive_server(folder, destination, socket_path, cores.load) as server,
-        start_broker(folder / "broker", name_server=name_server, core=cores.server, extra=keys) as broker,
-    ):
+        start_broker(
+            folder / "broker", name_server=name_server, core=cores.server, extra=keys, port=port
+        ) as broker,
+    ):  # fmt: skip
         report_progress(f"sending {scale.messages:,} messages of {scale.body_bytes} bytes")
         asyncio.run(send_messages(name_server, scale))
         time.sleep(DELETION_ROUNDS_SECONDS)
@@ -278,70 +302,113 @@ def measure(
         report_progress("archiving them")
         archive(name_server, store, destination)
         share = wait_for_deletion(store, wrote)
-        report_progress(f"{share:.1%} of them are in the archive only; a consumer reads them")
-        bench = _Bench(scale, cores, folder, name_server, broker, server)
+        bench = _Bench(scale, cores, folder, name_server)
         with OtherWork(broker.target.process_id) as others:
-            bench.read(0, is_beside_sends=False)
-            for number in range(1, scale.repetitions + 1):
-                report_progress(f"sends alone, and beside a consumer: {number} of {scale.repetitions}")
-                bench.send_alone()
-                bench.read(number, is_beside_sends=True)
-        return ArchiveReadsReport(share, bench.readings, bench.turns, bench.cpu_us_per_send, others.cores)
+            report_progress(f"{share:.1%} of them are in the archive only; a consumer reads them")
+            cpu_us = bench.measure(broker, server, None, report_progress)
+            report_progress("a slave copies the log, and a consumer reads the archive from it")
+            with start_slave(folder, name_server, broker, keys, cores.load) as slave:
+                copied_cpu_us = bench.measure(broker, server, slave, report_progress)
+        return ArchiveReadsReport(share, bench.readings, bench.turns, cpu_us, copied_cpu_us, others.cores)
 
 
-def latency_ratio(turns: Sequence[SendTurn], read: Callable[[SendTurn], float]) -> float:
-    """Return the median of a figure beside a consumer, as a multiple of that without one."""
-    beside = statistics.median(read(turn) for turn in turns if turn.is_beside)
-    alone = statistics.median(read(turn) for turn in turns if not turn.is_beside)
+@contextmanager
+def start_slave(
+    folder: Path, name_server: str, master: Broker, keys: Mapping[str, str], core: int | None
+) -> Iterator[Broker]:
+    """Start a slave, with the lowest priority; yield it once it has the log. Raises BenchmarkFailed."""
+    follow = f"127.0.0.1:{keys['haListenPort']}"
+    own = {**keys, "haListenPort": "-1", "brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": follow}
+    low = ("nice", "-n", "19")
+    with start_broker(folder / "slave", name_server=name_server, core=core, extra=own, prefix=low) as slave:
+        deadline = time.monotonic() + ATTACH_SECONDS_MAX
+        while read_log_end(slave.target.address) != read_log_end(master.target.address):
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"the slave did not copy the log within {ATTACH_SECONDS_MAX:g} s")
+            time.sleep(0.5)
+        yield slave
+
+
+def latency_ratio(turns: Sequence[SendTurn], *, has_slave: bool) -> float:
+    """Return the median p99 of sends beside a consumer, as a multiple of that without one."""
+    beside, alone = (median_of(turns, is_beside, has_slave, lambda turn: turn.p99_us) for is_beside in (True, False))
     return beside / alone if alone else 0.0
+
+
+def median_of(
+    turns: Sequence[SendTurn], is_beside: bool, has_slave: bool, read: Callable[[SendTurn], float]
+) -> float:  # fmt: skip
+    """Return the median of a figure."""
+    return statistics.median(
+        read(turn) for turn in turns if turn.is_beside is is_beside and turn.has_slave is has_slave
+    )  # fmt: skip
 
 
 def archive_reads_goals(report: ArchiveReadsReport, _scale: ArchiveReadsScale) -> list[Goal]:
     """Return the goals: how much is only in the archive, and what its readers cost sends."""
+    ratios = [
+        Goal(
+            f"p99 of sends beside a consumer of the archive, read by {'a slave' if has_slave else 'the master'}",
+            P99_RATIO_MAX, latency_ratio(report.turns, has_slave=has_slave), "x without one",
+        )
+        for has_slave in (False, True)
+    ]  # fmt: skip
     return [
         Goal("of the topic is only in the archive", ARCHIVED_SHARE_MIN, report.archived_share, "", is_floor=True),
-        Goal(
-            "p99 of sends beside a consumer of the archive", P99_RATIO_MAX,
-            latency_ratio(report.turns, lambda turn: turn.p99_us), "x without one",
-        ),
-    ]  # fmt: skip
+        *ratios,
+    ]
+
+
+def cpu_us_beside_sends(report: ArchiveReadsReport, one: Reading) -> float:
+    """Return the master's CPU time for a message that was read, without that of sends."""
+    per_send = report.broker_cpu_us_per_copied_send if one.has_slave else report.broker_cpu_us_per_send
+    return (one.broker_cpu_seconds - one.sends * per_send / 1e6) / one.messages * 1e6
 
 
 def archive_reads_figures(report: ArchiveReadsReport, scale: ArchiveReadsScale) -> list[Figures]:
     """Return the tables of reads and of sends."""
     reads = [
         [
+            "the slave" if one.has_slave else "the master",
             "nothing" if not one.sends else f"{one.sends / one.seconds:,.0f} sends/s",
             f"{one.messages / one.seconds:,.0f}",
             f"{one.messages * scale.body_bytes / one.seconds / 1e6:.0f}",
-            f"{(one.broker_cpu_seconds - one.sends * report.broker_cpu_us_per_send / 1e6) / one.messages * 1e6:.1f}",
+            f"{cpu_us_beside_sends(report, one):.1f}",
+            f"{one.slave_cpu_seconds / one.messages * 1e6:.1f}" if one.has_slave else "",
             f"{one.server_cpu_seconds / one.messages * 1e6:.1f}",
         ]
         for one in report.readings
     ]
+    turns = report.turns
     sends = [
         [
-            "a consumer" if is_beside else "nothing",
-            f"{statistics.median(turn.per_second for turn in report.turns if turn.is_beside is is_beside):,.0f}",
-            f"{statistics.median(turn.p50_us for turn in report.turns if turn.is_beside is is_beside):.0f}",
-            f"{statistics.median(turn.p99_us for turn in report.turns if turn.is_beside is is_beside):.0f}",
+            "" if not is_beside else "by the slave" if has_slave else "by the master",
+            "with a slave" if has_slave else "alone",
+            *(
+                f"{median_of(turns, is_beside, has_slave, read):,.0f}"
+                for read in (lambda turn: turn.per_second, lambda turn: turn.p50_us, lambda turn: turn.p99_us)
+            ),
         ]
+        for has_slave in (False, True)
         for is_beside in (False, True)
     ]
     return [
         Figures(
             name="archive: reads",
-            headings=["beside", "messages/s", "MB/s", "broker CPU us/message", "archive server CPU us/message"],
+            headings=[
+                "read by", "beside", "messages/s", "MB/s", "master's CPU us/message", "slave's", "archive server's",
+            ],
             rows=reads,
             notes=[
                 f"{scale.messages:,} messages of {scale.body_bytes} bytes, {report.archived_share:.1%} of them only in "
                 "the archive, read by a push consumer of RocketMQ's Java client from the first one on; each was "
-                "delivered once. The CPU time of sends is subtracted from the broker's.",
+                "delivered once. The CPU time of sends is subtracted from the master's. The slave's includes what it "
+                "copied.",
             ],
         ),
         Figures(
             name="archive: sends",
-            headings=["beside", "sends/s", "p50 us", "p99 us"],
+            headings=["archive read", "master", "sends/s", "p50 us", "p99 us"],
             rows=sends,
             notes=[
                 f"{SENDS.connections} connections with one send in flight each; medians of measurements of "
