@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "operator/tests")]
 
 from gantry_bench.operator_figures import FULL, QUICK, operator_figures, operator_goals  # noqa: E402
 from gantry_bench.operator_run import measure  # noqa: E402
-from gantry_bench.options import ASSERT_GOALS
+from gantry_bench.options import ASSERT_GOALS  # noqa: E402
 from gantry_bench.reported_run import Benchmark  # noqa: E402
 
 BENCHMARK: Final = Benchmark(

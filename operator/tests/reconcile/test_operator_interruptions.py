@@ -59,7 +59,7 @@ async def test_operation_survives_pairs_of_interruptions(name: str) -> None:
 async def test_removed_shard_is_not_created_again_by_an_operator_that_starts_with_an_old_list(
     effect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list still has the shard's StatefulSets with their brokers. The twin, which believes it, starts them again."""
+    """The list still has the shard's StatefulSets with their brokers. A twin that believes it starts them again."""
     alone = await run_alone("remove a shard")
     plan = (Interruption(Fault.STALE_START, alone.effects.index(effect) + 1),)
     result = await run_operation("remove a shard", plan)
