@@ -92,6 +92,11 @@ class Reporter:
         return self._totals
 
     @property
+    def is_running(self) -> bool:
+        """Whether the run has reported progress, and no stop is requested."""
+        return self._phase is Phase.RUNNING and not self.stop.is_requested
+
+    @property
     def idle_seconds(self) -> float:
         """The time since the last activity in seconds; it grows when a run hangs."""
         return self._output.now() - self._active_s
