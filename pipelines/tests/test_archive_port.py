@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import io
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -21,11 +24,13 @@ from gantry_broker.server.archive import connection as broker_side
 from gantry_broker.server.archive.connection import ArchiveConnection, ArchiveUnavailable
 from gantry_pipelines.archive.serving import broker_port
 from gantry_pipelines.archive.serving.broker_port import PortParameters
-from gantry_pipelines.archive.serving.serve_job import ServeJob, ServeSpec
+from gantry_pipelines.archive.serving.serve_job import ServeJob, ServeSpec, serve
 from gantry_pipelines.archive.serving.server import ArchiveServer, ServerParameters
+from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.config import config_of
 from gantry_pipelines.errors import ConfigError
-from gantry_remoting import Channel, RemotingError
+from gantry_pipelines.reporting import Output, OutputFormat, Reporter
+from gantry_remoting import Channel, ClientTlsSettings, RemotingError
 from gantry_testing.certificates import Party
 from gantry_testing.local import running_broker, wait_until
 from gantry_wire import Command
@@ -144,6 +149,15 @@ async def test_server_of_another_authority_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as port:
         with pytest.raises(ArchiveUnavailable, match="certificate verify failed"):
             await read_ranges(port.broker(authority=str(stranger.authority)))
+
+
+async def test_without_verification_any_authority_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of the last test: it is the CA of the setting that keeps other servers out."""
+    stranger = Party(tmp_path / "stranger", trustme.CA())
+    unverified = functools.partial(ClientTlsSettings, is_server_verified=False)
+    monkeypatch.setattr(broker_side, "ClientTlsSettings", unverified)
+    async with serving(tmp_path) as port:
+        assert (await read_ranges(port.broker(authority=str(stranger.authority)))).ranges
 
 
 async def test_certificate_of_another_host_is_refused(tmp_path: Path) -> None:
@@ -284,3 +298,24 @@ def test_socket_and_port_may_be_served_together() -> None:
     _, parameters = ServeJob().parse(config_of(document, ServeSpec))
 
     assert (parameters.socket_path, parameters.port) == ("/a.sock", PortParameters("::", 10915, "/s"))
+
+
+async def test_server_is_ready_while_it_can_read_the_archive(tmp_path: Path) -> None:
+    """Brokers of a cluster connect only then: not before the first run of the archive, nor while its volume is gone."""
+    storage = Folder(str(tmp_path / "archive"))
+    server = ArchiveServer(storage, ServerParameters(str(tmp_path / "a.sock"), PATTERN, refresh_s=0.02))
+    output = Output(OutputFormat.JSON, lines=io.StringIO(), result=io.StringIO())
+    reporter = Reporter("serve", output=output)
+    running = asyncio.ensure_future(serve(server, reporter))
+    found = [reporter.is_ready]
+    await asyncio.to_thread(archive_log, LOG, tmp_path / "archive")
+    await wait_until(lambda: reporter.is_ready)
+    await asyncio.to_thread(os.rename, tmp_path / "archive", tmp_path / "elsewhere")
+    await wait_until(lambda: not reporter.is_ready)
+    await asyncio.to_thread(os.rename, tmp_path / "elsewhere", tmp_path / "archive")
+    await wait_until(lambda: reporter.is_ready)
+    reporter.stop.request()
+    found.append(reporter.is_ready)
+    await running
+
+    assert found == [False, False]

@@ -98,7 +98,7 @@ class GroupArchive:
         if isinstance(found, Problem):
             self.condition = _not_ready(*found)
             return None
-        self.condition = self._server_condition(found, archives)
+        self.condition = self._server_condition(found, archives, group.spec.retention.server.replicas)
         return found
 
     def event(self, before: Mapping[str, Any]) -> Event | None:
@@ -143,7 +143,7 @@ class GroupArchive:
         except ApiError:
             return
 
-    def _server_condition(self, found: ArchiveFacts, archives: Archives) -> Condition:
+    def _server_condition(self, found: ArchiveFacts, archives: Archives, desired: int) -> Condition:
         (namespace, group), cache = self._objects.key, self._objects.cache
         deployment = cache.get(ObjectRef(DEPLOYMENTS, namespace, names.archive_server_name(group)))
         counts = counts_of(deployment)
@@ -151,7 +151,8 @@ class GroupArchive:
             return _not_ready("Hibernated", "")
         if counts.ready:
             self._warning = ""
-            return Condition(type=CONDITION, is_true=True, reason="ServerReady")
+            message = f"{counts.ready} of {desired} servers are ready" if counts.ready < desired else ""
+            return Condition(type=CONDITION, is_true=True, reason="ServerReady", message=message)
         pods = [
             pod for pod in cache.of_group(PODS, self._objects.key)
             if labels_of(pod).get(names.COMPONENT_LABEL) == names.ARCHIVE_SERVER

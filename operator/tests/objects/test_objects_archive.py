@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import ssl
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from gantry_operator.pipelines.serving import archive_facts
 from gantry_pipelines.archive.serving.broker_port import PortParameters
 from gantry_pipelines.archive.serving.serve_job import ServeJob, ServeSpec
 from gantry_pipelines.config import read_config
+from gantry_remoting.tls_contexts import client_context, server_context
 from gantry_spec.manifest.retention import ArchiveServer
 from gantry_spec.pipelines import Pipeline
 
@@ -157,6 +161,31 @@ def test_secret_is_the_same_whenever_it_is_created() -> None:
     assert not set(first["data"].values()) & set(other["data"].values())
     assert "KEY" not in base64.b64decode(first["data"]["ca.crt"]).decode()
     assert sorted(first["data"]) == ["ca.crt", "secret", "tls.crt", "tls.key"], "the key of the authority is nowhere"
+
+
+async def test_brokers_accept_the_certificate_of_their_server_only(tmp_path: Path) -> None:
+    """With the contexts of both programs, for the host in the settings of brokers; another group's is refused."""
+    folders = {}
+    for name in ("orders", "bills"):
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        for key, text in archive_secret(b"k" * 32, group(name, **NAMED), CREATED)["data"].items():
+            (folders[name] / key).write_bytes(base64.b64decode(text))
+    served = server_context(str(folders["orders"] / "tls.crt"), str(folders["orders"] / "tls.key"))
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=served)
+    port = server.sockets[0].getsockname()[1]
+
+    async def connect(authority: str, host: str) -> None:
+        context = client_context(str(folders[authority] / "ca.crt"))
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=host)
+        writer.close()
+        await writer.wait_closed()
+
+    async with server:
+        await connect("orders", f"{NAME}.shop.svc")
+        for authority, host in (("bills", f"{NAME}.shop.svc"), ("orders", "bills-archive-server.shop.svc")):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await connect(authority, host)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ async def test_server_on_another_node_than_the_job_is_explained() -> None:
     put_archive(simulation, "ReadWriteOnce")
     await simulation.run_until_healthy()
     deployment = deployment_of(simulation)["spec"]
-    [preferred] = deployment["template"]["spec"]["affinity"]["podAffinity"].popitem()[1]
+    preferred, _ = deployment["template"]["spec"]["affinity"]["podAffinity"].popitem()[1]
     assert preferred["podAffinityTerm"]["labelSelector"]["matchLabels"] == {"gantry.dev/pipeline": "history-archive"}
     assert deployment["strategy"] == {"type": "Recreate"}
 

@@ -140,10 +140,11 @@ def _container(group: BrokerGroup, archive: ArchiveFacts) -> Object:
 
 
 def _affinity(group: BrokerGroup, archive: ArchiveFacts) -> Object:
-    """Return the user's affinity, and a preference: the Node of the job that mounts the claim, or different ones."""
+    """Return the user's affinity, and a preference: different Nodes, or the one of all pods that mount the claim."""
     given, key = archive.template.affinity, "preferredDuringSchedulingIgnoredDuringExecution"
     if archive.is_on_one_node:
-        return pod_parts.prefer_same_node(given, {names.PIPELINE_LABEL: archive.pipeline})
+        beside_each_other = pod_parts.prefer_same_node(given, selector(group, names.ARCHIVE_SERVER))
+        return pod_parts.prefer_same_node(beside_each_other, {names.PIPELINE_LABEL: archive.pipeline})
     ours = pod_parts.anti_affinity(group, names.ARCHIVE_SERVER, None, is_required=False)["podAntiAffinity"][key]
     anti = dict(given.get("podAntiAffinity") or {})
     return {**given, "podAntiAffinity": anti | {key: [*ours, *(anti.get(key) or [])]}}

@@ -94,7 +94,7 @@ class ServeJob(Job[ServeSpec, tuple[str, ServerParameters]]):
         """Serve until a stop is requested. Exit code: 0."""
         destination, parameters = settings
         with map_archive_errors(destination):
-            server = asyncio.run(_serve(ArchiveServer(storage_of(destination), parameters, reporter.warn), reporter))
+            server = asyncio.run(serve(ArchiveServer(storage_of(destination), parameters, reporter.warn), reporter))
         return Outcome(
             EXIT_DONE,
             "Stopped",
@@ -138,7 +138,8 @@ def _port_parameters(serving: Serving) -> PortParameters | None:
     )
 
 
-async def _serve(server: ArchiveServer, reporter: Reporter) -> ArchiveServer:
+async def serve(server: ArchiveServer, reporter: Reporter) -> ArchiveServer:
+    """Serve until a stop is requested, and return the closed server. Raises JobError if it cannot listen."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     reporter.stop.on_stop(lambda: loop.call_soon_threadsafe(stopped.set))
@@ -166,9 +167,10 @@ async def _serve(server: ArchiveServer, reporter: Reporter) -> ArchiveServer:
 
 
 async def _report(server: ArchiveServer, reporter: Reporter) -> None:
-    """Report progress every second. The run is ready from the first report on, when the archive could be read."""
+    """Report progress every second, and whether the archive can be read: then brokers of a cluster may connect."""
     reported = -1
     while True:
+        reporter.set_hindered(not server.is_current)
         if server.message_count == reported or not server.is_available:
             reporter.mark_alive()
         else:

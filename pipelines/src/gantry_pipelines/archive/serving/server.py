@@ -102,6 +102,9 @@ class ArchiveServer:
         """The TCP port; None without one."""
 
         self._warned = ""
+        self.is_current = False
+        """Whether the manifest could be read at the last attempt."""
+
         self._run_id: Final = os.urandom(6).hex()
         self.message_count = 0
         """The number of messages that were returned."""
@@ -118,7 +121,7 @@ class ArchiveServer:
 
     @property
     def is_available(self) -> bool:
-        """Whether the archive could be read, so that requests are not refused."""
+        """Whether the archive could be read once, so that requests are not refused."""
         return self._generation > 0
 
     async def start(self) -> None:
@@ -315,9 +318,10 @@ class ArchiveServer:
         try:
             await self._read_manifest()
         except (OSError, ArchiveError, pa.ArrowException) as error:
+            self.is_current = False
             self._warn("CannotRead", f"cannot read the manifest: {error}")
         else:
-            self._warned = ""
+            self._warned, self.is_current = "", True
 
     async def _read_manifest(self) -> None:
         identity, manifest = await asyncio.to_thread(self._load_manifest)
