@@ -17,6 +17,7 @@ import trustme
 from edit_world.batches import Batch, batches
 from edit_world.reports import object_value, value_in
 from edit_world.row import ABSENT, GROUP, Effect, Row, Shown, Source, has_tls, merged
+from edit_world.rows_of_archives import ARCHIVE
 from edit_world.rows_of_groups import CERT_MANAGER_SECRET, CERTIFICATES
 from edit_world.table import ROWS
 from gantry_cluster.api import Object
@@ -27,6 +28,7 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.groups import Group
 from gantry_cluster.namespaces import NamespaceFactory
+from gantry_cluster.pipelines import Pipeline
 from gantry_cluster.pods import container, pod_spec
 from gantry_cluster.reports import (
     ClientAccess,
@@ -144,6 +146,7 @@ class Scene:
             if name == "certificates":
                 self._secret(CERT_MANAGER_SECRET, {"tls.crt": chain, "tls.key": key, "ca.crt": authority})
         self._name_server()
+        self._archive()
         self.apply(batch.before)
         print(f"{batch.name}: healthy in {self.group.wait_healthy():.1f} s")
         self.group.start_client()
@@ -156,6 +159,15 @@ class Scene:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         api, namespace = self.group.namespace.cluster.api, self.group.namespace
         api.create(namespace.path("secrets"), {"metadata": {"name": name}, "data": encoded})
+
+    def _archive(self) -> None:
+        """Create the archive that rows name. It has no run, and no image: only the objects of its server are needed."""
+        archive = Pipeline(self.group.namespace, "TopicArchive", ARCHIVE, "localhost/no-image:here")
+        archive.claim(ARCHIVE)
+        archive.apply({
+            "brokerGroups": [GROUP], "suspend": True, "schedule": "0 0 1 1 *",
+            "destination": {"pvc": {"claimName": ARCHIVE}},
+        })  # fmt: skip
 
     def _name_server(self) -> None:
         """Run a foreign name server that accepts both plain text and TLS."""

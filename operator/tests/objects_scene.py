@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gantry_operator.objects import Facts, render
+from gantry_operator.objects import ArchiveFacts, Facts, render
 from gantry_operator.objects.base import Object
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
+from gantry_spec.pipelines.parts import PodTemplate
 
 EVERYTHING: dict[str, Any] = {
     "shards": 2,
@@ -24,9 +25,10 @@ EVERYTHING: dict[str, Any] = {
         "priorityClassName": "high",
         "runtimeClassName": "sandboxed",
     },
+    "retention": {"archive": "history", "server": {"replicas": 2}},
     "proxy": {"replicas": 2, "service": {"type": "LoadBalancer"}, "credentialsSecret": "proxy-account"},
 }
-"""A spec that uses many features: write buffers, access from outside, broker settings, a pod template and proxies."""
+"""A spec that uses many features: buffers, access from outside, a pod template, proxies, an archive, and others."""
 
 
 def group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerGroup:
@@ -45,11 +47,30 @@ def facts(**known: Any) -> Facts:
     return Facts(**({"image": "example.com/gantry@sha256:1234"} | known))
 
 
+def archive(**changes: Any) -> ArchiveFacts:
+    """Return the facts about an archive that a group names, on a claim that several Nodes can mount."""
+    known: dict[str, Any] = {
+        "name": "history",
+        "pipeline": "history-archive",
+        "image": "example.com/pipelines@sha256:1234",
+        "pull_policy": "IfNotPresent",
+        "spec": {"brokerGroups": ["orders"], "topics": {"include": [".*"]}},
+        "claim": "history",
+        "path": "orders",
+        "is_on_one_node": False,
+        "template": PodTemplate(),
+    }
+    return ArchiveFacts(**known | changes)
+
+
 def everywhere() -> Facts:
-    """Return facts about a cluster that has all kinds, and a Gateway with listeners for many ports."""
+    """Return facts about a cluster with all kinds, a Gateway with listeners for many ports, and an archive."""
     listeners = {port: f"tcp-{port}" for port in range(9_800, 10_000)}
     route_api = "gateway.networking.k8s.io/v1"
-    return facts(has_pod_monitor=True, has_prometheus_rule=True, route_api=route_api, gateway_listeners=listeners)
+    return facts(
+        has_pod_monitor=True, has_prometheus_rule=True, route_api=route_api, gateway_listeners=listeners,
+        archive=archive(),
+    )  # fmt: skip
 
 
 def rendered(one: BrokerGroup, known: Facts | None = None) -> tuple[Object, ...]:

@@ -214,7 +214,7 @@ def build_core(
     settings, store, guard = store_layer.live.current, store_layer.store, store_layer.guard
     topics = TopicTable(clock, host.on_topic_changed, auto_create=settings.auto_create_topics)
     archive = None
-    if settings.archive.socket_path:
+    if settings.archive.place:
         archive = ArchiveLink(
             settings.archive, store, settings.broker_name, topics.is_read_by_archive, lambda: core.gate.is_store_lent
         )

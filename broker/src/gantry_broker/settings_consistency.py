@@ -51,6 +51,9 @@ def check_consistency(settings: BrokerSettings) -> None:
             "in this order: sends are refused only when deleting does not help"
         )
     _check_tls(settings)
+    fault = settings.archive.fault()
+    if fault is not None:
+        raise SettingsError(fault)
 
 
 def _check_budgets(settings: BrokerSettings) -> None:

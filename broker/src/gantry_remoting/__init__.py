@@ -6,6 +6,7 @@ from gantry_remoting.client import Channel
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
 from gantry_remoting.file_watch import FileWatch
+from gantry_remoting.secret_file import read_secret
 from gantry_remoting.server import CommandService, Listener
 from gantry_remoting.settings import ClientTlsSettings, ListenerSettings, TlsMode, TlsSettings, listener_tls
 from gantry_remoting.small_file import read_small_file
@@ -36,6 +37,7 @@ __all__ = [
     "listener_tls",
     "peer_address",
     "peer_contexts",
+    "read_secret",
     "read_small_file",
     "split_address",
 ]

@@ -14,7 +14,7 @@ import pytest
 from test_server_retention import HOUR_MS, Place, find_logged, place
 
 from gantry_broker.server.admin import retention
-from gantry_broker.server.archive.link import ArchiveUnavailable
+from gantry_broker.server.archive.connection import ArchiveUnavailable
 from gantry_broker.server.pull.pull_hold import HeldPull
 from gantry_broker.store.time_search import TimeSearch
 from gantry_remoting.client import Channel
@@ -536,7 +536,7 @@ async def test_broker_stops_although_the_archive_server_does_not_read(tmp_path: 
         assert here.broker.archive is not None
         for _ in range(100):
             with pytest.raises(ArchiveUnavailable):
-                await here.broker.archive.request(Command(code=ArchiveCode.PULL, ext={"x": "x" * 16_000}), 1)
+                await here.broker.archive.connection.request(Command(code=ArchiveCode.PULL, ext={"x": "x" * 16_000}), 1)
         async with asyncio.timeout(30):
             await here.broker.close()
     listening.close()

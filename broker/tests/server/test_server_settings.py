@@ -154,6 +154,15 @@ def test_invalid_value_is_refused(key: str, value: str, text: str) -> None:
 
 
 CONTRADICTIONS = [
+    (
+        {"archiveSocketPath": "/a", "archiveAddress": "b:1", "archiveSecretPath": "/c"},
+        "archiveSocket",
+        "archiveAddress",
+    ),
+    ({"archiveAddress": "b:1"}, "archiveAddress", "archiveSecretPath"),
+    ({"archiveAddress": "b:1", "archiveTlsTrustCertPath": "/c"}, "archiveAddress", "archiveSecretPath"),
+    ({"archiveSecretPath": "/a"}, "archiveSecretPath", "archiveAddress"),
+    ({"archiveSocketPath": "/a", "archiveTlsTrustCertPath": "/b"}, "archiveTlsTrustCertPath", "archiveAddress"),
     ({"listenPort": "1000", "fastListenPort": "1000"}, "listenPort", "fastListenPort"),
     ({"maxMessageSize": "1000000", "mappedFileSizeCommitLog": "1000000"}, "maxMessageSize", "mappedFileSizeCommitLog"),
     ({"maxMessageSize": "1000000", "frameMaxLength": "1000000"}, "maxMessageSize", "frameMaxLength"),

@@ -79,7 +79,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
-# The operator creates one Secret for each group, and can read no Secret except its own key, so not even these.
+# The operator creates the Secrets of a group, and can read no Secret except its own key, so not even these.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
@@ -89,7 +89,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-# The proxies of a group. No Deployment is read by its name.
+# The proxies and the archive server of a group. No Deployment is read by its name.
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [list, watch, create, patch, delete]

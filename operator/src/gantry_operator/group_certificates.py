@@ -8,13 +8,14 @@ read every ``RETRY_MS`` while it is not ready or a pod has not started, which ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, final
 
 from gantry_operator.api import CERTIFICATES, Kubernetes, Object, ObjectRef
 from gantry_operator.clock import Clock, parse_time
 from gantry_operator.errors import ApiError, is_kind_missing
 from gantry_operator.event_recorder import Event
-from gantry_operator.objects import authority_secret, derive_authority, names, secret
+from gantry_operator.objects import archive_secret, authority_secret, derive_authority, names, secret
 from gantry_operator.objects.authority import Authority
 from gantry_operator.observe.group_objects import GroupObjects
 from gantry_spec.decide.decision import Condition
@@ -83,14 +84,23 @@ def authority_of(key: bytes, group: BrokerGroup, document: Object) -> Authority 
     """Return the group's own authority; None for a group without one."""
     if not group.spec.access.has_own_authority:
         return None
+    return derive_authority(key, group, _created_at(document))
+
+
+def _created_at(document: Object) -> datetime:
     created_at = parse_time(str(document["metadata"].get("creationTimestamp", "")))
     assert created_at is not None, "the API server records when an object was created"
-    return derive_authority(key, group, created_at)
+    return created_at
 
 
-def secrets_of(group: BrokerGroup, token: str, authority: Authority | None) -> Sequence[Object]:
+def secrets_of(
+    key: bytes, group: BrokerGroup, document: Object, token: str, authority: Authority | None
+) -> Sequence[Object]:
     """Return the Secrets of a group, which are to be created if they do not exist."""
-    return [secret(group, token), *([] if authority is None else [authority_secret(group, authority)])]
+    found = [secret(group, token), *([] if authority is None else [authority_secret(group, authority)])]
+    if group.spec.retention.archive is not None:
+        found.append(archive_secret(key, group, _created_at(document)))
+    return found
 
 
 def certificate_condition(certificate: Object) -> Condition:

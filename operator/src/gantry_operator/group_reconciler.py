@@ -10,7 +10,7 @@ While brokers are given orders, status and events are reported at most every ``R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, final
 
@@ -18,8 +18,6 @@ import msgspec
 
 from gantry_operator.api import (
     DEPLOYMENTS,
-    NODES,
-    SERVICES,
     Object,
     ObjectRef,
     annotations_of,
@@ -27,7 +25,7 @@ from gantry_operator.api import (
     ref_of,
     uid_of,
 )
-from gantry_operator.cache import Cache, ResourceKey
+from gantry_operator.cache import ResourceKey
 from gantry_operator.clock import format_time
 from gantry_operator.errors import ApiError
 from gantry_operator.event_recorder import REQUEST_DROPPED, RESIZED, Event, event_of
@@ -39,21 +37,19 @@ from gantry_operator.execute.resizer import Resizer
 from gantry_operator.execute.role_labels import relabel_all
 from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
 from gantry_operator.gateway_report import gateway_condition, gateway_event
+from gantry_operator.group_archive import Archives, GroupArchive
 from gantry_operator.group_certificates import GroupCertificates, authority_of, secrets_of
+from gantry_operator.group_facts import external_addresses_of, facts_of, huge_pages_condition
 from gantry_operator.objects import (
+    ArchiveFacts,
     Facts,
     ImpossibleResources,
-    NodeFacts,
-    ShardFacts,
-    external_address,
     group_token,
-    hugepages_shortage,
     names,
 )
 from gantry_operator.objects.authority import Authority
-from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observe.gateways import GatewayReport, observe_gateway
-from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
+from gantry_operator.observe.group_objects import GroupObjects
 from gantry_operator.observe.group_observer import GroupObserver
 from gantry_operator.observe.restored import restored_condition, restored_shards
 from gantry_operator.observe.unschedulable import ClusterPods, UnschedulablePods
@@ -70,9 +66,7 @@ from gantry_spec.explain import explain
 from gantry_spec.lease import DURATION_MS
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.annotations import GroupRequests, read_requests, without_backup, without_disk_replacement
-from gantry_spec.manifest.group import BrokerGroup, Spec
-from gantry_spec.manifest.parts import Medium
-from gantry_spec.manifest.quantities import quantity_bytes
+from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Disk, ObservedGroup
 
@@ -109,6 +103,9 @@ class GroupContext(LoopContext["GroupReconciler"]):
     cluster_pods: ClusterPods
     """What the pods of all namespaces reserve, which is read only while a pod is not scheduled."""
 
+    archives: Archives | None = None
+    """The archives that groups may name; None where the operator does not reconcile pipelines."""
+
     lease_duration_ms: int = DURATION_MS
     """The duration of Leases that are created from now on."""
 
@@ -143,6 +140,7 @@ class GroupReconciler:
         )
         self._secrets: Final = GroupSecrets(self.observer.objects, context.api, context.clock)
         self._certificates: Final = GroupCertificates(self.observer.objects, context.api, context.clock)
+        self._archive: Final = GroupArchive(self.observer.objects, context.api, context.clock, context.archives)
         self._scheduler: Final = ActionScheduler(
             self.observer.objects,
             context.api,
@@ -169,9 +167,13 @@ class GroupReconciler:
         requests, request_error = read_requests(annotations_of(document))
         token = group_token(self._context.key, group)
         authority = authority_of(self._context.key, group, document)
-        await self._secrets.ensure(lambda: secrets_of(group, token, authority), is_denied=self.observer.is_denied)
+        await self._secrets.ensure(
+            lambda: secrets_of(self._context.key, group, document, token, authority),
+            is_denied=self.observer.is_denied,
+            has_archive=group.spec.retention.archive is not None,
+        )
         self._resizer.waits.clear()
-        facts = self._facts(group, requests, authority)
+        facts = self._facts(group, requests, authority, await self._archive.observe(group))
         problem, is_final = ("", False) if requests.is_paused else await self._apply(document, group, facts)
         observed = await self.observer.observe(group, requests, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._context.lease_duration_ms)
@@ -199,18 +201,23 @@ class GroupReconciler:
         await self._scheduler.settle()
         await self._backups.settle()
         await self._unschedulable.settle()
+        await self._archive.settle()
 
     async def close(self) -> None:
         await self._backups.close()
         await self._unschedulable.close()
+        await self._archive.close()
         await self._scheduler.close()
 
     # -- desired objects -----------------------------------------------------------------------------------------------
 
-    def _facts(self, group: BrokerGroup, requests: GroupRequests, authority: Authority | None) -> Facts:
-        """Return the facts for rendering, with those of the group's Gateway, and the certificate of its authority."""
+    def _facts(
+        self, group: BrokerGroup, requests: GroupRequests, authority: Authority | None, archive: ArchiveFacts | None
+    ) -> Facts:
+        """Return the facts for rendering, with those of the group's Gateway, its authority and its archive."""
         objects, context = self.observer.objects, self._context
-        base = msgspec.structs.replace(context.base, authority="" if authority is None else authority.certificate)
+        certificate = "" if authority is None else authority.certificate
+        base = msgspec.structs.replace(context.base, authority=certificate, archive=archive)
         facts = facts_of(base, group, objects, self._ledgers, is_hibernated=requests.is_hibernated)
         self._gateway = observe_gateway(group, facts, context.cache, context.namespaces)
         if self._gateway is None:
@@ -327,7 +334,7 @@ class GroupReconciler:
         self._unschedulable.update(before)
         events = (
             proxy_event(proxies, before), gateway_event(gateway, before), self._certificates.event(before),
-            self._unschedulable.event(before),
+            self._unschedulable.event(before), self._archive.event(before),
         )  # fmt: skip
         self._events += [event for event in events if event is not None]
         resized, backed_up = self._resizer.condition(), self._backups.condition(before)
@@ -339,6 +346,7 @@ class GroupReconciler:
             proxies,
             self._certificates.condition,
             gateway,
+            self._archive.condition,
             scheduled,
             resized,
             backed_up,
@@ -357,88 +365,3 @@ class GroupReconciler:
         refused += [Event("InvalidRequest", request_error, is_warning=True)] if request_error else []
         executed, self._events = self._events, []
         return [*refused, *executed]
-
-
-# -- facts for rendering -----------------------------------------------------------------------------------------------
-
-
-def facts_of(
-    base: Facts,
-    group: BrokerGroup,
-    objects: GroupObjects,
-    ledgers: Mapping[int, Ledger],
-    *,
-    is_hibernated: bool = False,
-) -> Facts:
-    """Return the facts for rendering the objects of a group.
-
-    Rendering never shrinks a StatefulSet: its slaves stay until an action removes one. A shard that is scaled away
-    stays as long as its first member does.
-    """
-    shards = []
-    for number in sorted(objects.shards()):
-        stateful_sets = objects.stateful_sets(number)
-        if number >= group.spec.shards and not intended_replicas(stateful_sets.master):
-            continue
-        ledger = ledgers.get(number)
-        is_known = ledger is not None and ledger.is_fresh
-        shards.append(
-            ShardFacts(
-                number=number,
-                slaves=intended_replicas(stateful_sets.slave),
-                master_pod=objects.master_pod(number),
-                replicas=(replicas_of(stateful_sets.master), replicas_of(stateful_sets.slave))
-                if is_hibernated
-                else (0, 0),
-                slaves_acknowledging=len(ledger.acknowledging) if ledger is not None and is_known else None,
-            )
-        )
-    nodes = tuple(node_facts(objects.cache))
-    addresses = external_addresses_of(objects)
-    return msgspec.structs.replace(
-        base, shards=tuple(shards), nodes=nodes, external_addresses=addresses, is_hibernated=is_hibernated
-    )
-
-
-def external_addresses_of(objects: GroupObjects) -> dict[str, str]:
-    """Return the addresses that the cluster has assigned to Services for external clients, by Service name."""
-    nodes, found = objects.cache.of_kind(NODES), {}
-    for service in objects.cache.of_group(SERVICES, objects.key):
-        if (service.get("spec") or {}).get("type") in ("LoadBalancer", "NodePort"):
-            address = external_address(service, nodes)
-            if address is not None:
-                found[service["metadata"]["name"]] = address
-    return found
-
-
-def node_facts(cache: Cache) -> Iterable[NodeFacts]:
-    """Yield the facts of every Node."""
-    for node in cache.of_kind(NODES):
-        yield _node(node)
-
-
-def huge_pages_condition(spec: Spec, cache: Cache) -> Condition:
-    """Return the condition whether at least one Node has enough huge pages for a broker.
-
-    It is unknown where a broker needs some and no Node is known, since the operator may not read Nodes.
-    """
-    nodes = list(node_facts(cache))
-    if spec.write_buffer.medium is Medium.HUGE_PAGES and not nodes:
-        return Condition(type="HugePagesReady", is_true=None, reason="NodesUnknown", message="no Node can be read")
-    shortage = hugepages_shortage(spec, nodes)
-    if shortage is None:
-        return Condition(type="HugePagesReady", is_true=True, reason="EnoughOrNotRequested")
-    return Condition(type="HugePagesReady", is_true=False, reason="TooFew", message=shortage)
-
-
-def _node(node: Object) -> NodeFacts:
-    room = (node.get("status") or {}).get("allocatable") or {}
-    return NodeFacts(
-        name=node["metadata"]["name"],
-        memory_bytes=_size(room.get("memory", "0")),
-        hugepages_bytes=_size(room.get(HUGEPAGES, "0")),
-    )
-
-
-def _size(text: object) -> int:
-    return quantity_bytes(str(text)) or 0

@@ -44,6 +44,7 @@ from gantry_operator.api import (
 from gantry_operator.cache import Cache
 from gantry_operator.clock import RealClock
 from gantry_operator.errors import ApiError, Unavailable, is_kind_missing
+from gantry_operator.group_archive import Archives
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.handlers import kopf_connection, kopf_registry, kopf_settings
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
@@ -161,14 +162,15 @@ class Operator:
             sidecars = await stack.enter_async_context(self.collaborators.sidecars())
             kinds = KindDiscovery(api)
             gateway_kinds = await self._gateway_kinds(kinds)
+            pipelines, archives = await self._pipelines(api, kinds, stack)
             context = GroupContext(
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
                 base=await self._base_facts(kinds, gateway_kinds), render=render,
                 key=await operator_key(api, settings.namespace, settings.name),
                 cluster_pods=ClusterPods(api, self.clock),
+                archives=archives,
                 lease_duration_ms=settings.lease_duration_ms, namespaces=settings.namespaces,
             )  # fmt: skip
-            pipelines = await self._pipelines(api, kinds, stack)
             groups = LoopManager(context, settings.namespaces)
             resources = self.resources = WatchedResources(groups, pipelines, gateway_kinds)
             await self._list_all(resources)
@@ -198,13 +200,16 @@ class Operator:
 
     async def _pipelines(
         self, api: Kubernetes, kinds: KindDiscovery, stack: AsyncExitStack
-    ) -> LoopManager[PipelineReconciler] | None:
-        """Return the loops of pipelines; None where the cluster lacks their kinds, or the right to list them."""
+    ) -> tuple[LoopManager[PipelineReconciler] | None, Archives | None]:
+        """Return the loops of pipelines, and the archives that groups may name.
+
+        Both are None where the cluster lacks the kinds of pipelines, or the right to list them.
+        """
         settings = self.settings
         for kind in (*PIPELINES, JOBS, CRON_JOBS):
             if not await kinds.is_available(kind, settings.namespaces, timeout_s=OWN_KINDS_S):
                 log.warning("pipelines are not reconciled", extra={"reason": f"{kind.plural} cannot be listed"})
-                return None
+                return None, None
         engine = EngineFacts(
             image=settings.pipeline_image,
             pull_policy=settings.pipeline_pull_policy,
@@ -214,11 +219,11 @@ class Operator:
             operator_labels=dict(settings.operator_labels),
             prometheus_labels=dict(settings.prometheus_labels),
         )
+        cache, pages = pipeline_cache(), await stack.enter_async_context(HttpDriverPages())
         context = PipelineContext(
-            cache=pipeline_cache(), groups=self.cache, api=api, clock=self.clock, metrics=self.metrics, engine=engine,
-            pages=await stack.enter_async_context(HttpDriverPages()),
-        )  # fmt: skip
-        return LoopManager(context, settings.namespaces)
+            cache=cache, groups=self.cache, api=api, clock=self.clock, metrics=self.metrics, engine=engine, pages=pages
+        )
+        return LoopManager(context, settings.namespaces), Archives(cache=cache, engine=engine, pages=pages)
 
     async def _resign(self, leadership: Leadership, leader_task: asyncio.Task[None]) -> None:
         """Release the Lease if no API call is pending. A second call has no effect."""

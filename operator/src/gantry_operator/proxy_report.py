@@ -7,7 +7,7 @@ brokers: clients that use RocketMQ's remoting protocol need no proxy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gantry_operator.api import Object
 from gantry_operator.event_recorder import Event
@@ -19,6 +19,17 @@ from gantry_spec.manifest.status import ProxyStatus
 CONDITION: Final = "ProxiesReady"
 
 
+class DeploymentCounts(NamedTuple):
+    """The numbers of a Deployment's pods."""
+
+    is_stopped: bool
+    """Whether none should run."""
+
+    ready: int
+    updated: int
+    """The number of pods of its present version; zero while that is unknown."""
+
+
 def proxy_status(group: BrokerGroup, deployment: Object | None, external_endpoint: str) -> ProxyStatus:
     """Return the status of the proxies. Counts of an older version of the Deployment are zero, since they are unknown.
 
@@ -26,13 +37,11 @@ def proxy_status(group: BrokerGroup, deployment: Object | None, external_endpoin
     """
     if not group.spec.proxy.replicas:
         return ProxyStatus()
-    is_stopped = deployment is not None and not _count(_part(deployment, "spec"), "replicas")
-    known = _part(deployment, "status")
-    is_current = known.get("observedGeneration") == _part(deployment, "metadata").get("generation")
+    counts = counts_of(deployment)
     return ProxyStatus(
-        desired=0 if is_stopped else group.spec.proxy.replicas,
-        ready=_count(known, "readyReplicas"),
-        updated=_count(known, "updatedReplicas") if is_current else 0,
+        desired=0 if counts.is_stopped else group.spec.proxy.replicas,
+        ready=counts.ready,
+        updated=counts.updated,
         endpoint=endpoint(group),
         external_endpoint=external_endpoint,
     )
@@ -48,7 +57,7 @@ def proxy_condition(status: ProxyStatus, deployment: Object | None) -> Condition
         return Condition(type=CONDITION, is_true=True, reason="AllReplicasReady")
     reason = "NoneReady" if not status.ready else "Updating" if status.ready >= status.desired else "TooFewReady"
     message = f"{status.ready} of {status.desired} proxies are ready, {status.updated} have the present settings"
-    problem = _problem(deployment)
+    problem = problem_of(deployment)
     return Condition(
         type=CONDITION, is_true=False, reason=reason, message=f"{message}: {problem}" if problem else message
     )
@@ -69,7 +78,18 @@ def proxy_event(condition: Condition | None, before: Mapping[str, Any]) -> Event
     return None
 
 
-def _problem(deployment: Object | None) -> str:
+def counts_of(deployment: Object | None) -> DeploymentCounts:
+    """Return the numbers of a Deployment's pods; zeros for one that does not exist."""
+    known = _part(deployment, "status")
+    is_current = known.get("observedGeneration") == _part(deployment, "metadata").get("generation")
+    return DeploymentCounts(
+        is_stopped=deployment is not None and not _count(_part(deployment, "spec"), "replicas"),
+        ready=_count(known, "readyReplicas"),
+        updated=_count(known, "updatedReplicas") if is_current else 0,
+    )
+
+
+def problem_of(deployment: Object | None) -> str:
     """Return why the Deployment has no progress; empty if Kubernetes reports no reason."""
     conditions = {one.get("type"): one for one in _part(deployment, "status").get("conditions") or []}
     failure, progress = conditions.get("ReplicaFailure", {}), conditions.get("Progressing", {})

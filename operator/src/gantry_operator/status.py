@@ -175,8 +175,8 @@ def progress_conditions(facts: StatusFacts, present: Sequence[Condition], now: s
         return [_reconciling("Acting", text)]
     if ready.status != "True" and found["Available"].status == "True" and lost_s < RECOVERY_S:
         return [_reconciling("Recovering", text)]
-    expected = [name for name in ("Applied", "ProxiesReady", "GatewayReady", "Resized") if name in found]
-    unmet = [name for name in expected if found[name].status == "False"]
+    expected = ("Applied", "ProxiesReady", "GatewayReady", "ArchiveReady", "Resized")
+    unmet = [name for name in expected if name in found and found[name].status == "False"]
     if unmet:
         return [_reconciling("Waiting", "; ".join(f"{name}: {found[name].message}" for name in unmet))]
     return [_reconciling("Waiting", text)] if actions else []

@@ -69,7 +69,8 @@ class GroupSecrets:
     """The Secrets of one group. Owned by the task of its loop.
 
     The operator may not read them, so only an attempt to create one shows whether it exists. This is done at the start,
-    every ``REAPPLY_MS``, and every ``RETRY_MISSING_MS`` where a Secret may be missing:
+    every ``REAPPLY_MS``, when the group begins to name an archive, and every ``RETRY_MISSING_MS`` where a Secret may be
+    missing:
 
         the last attempt failed                          the API server has not answered that the Secrets exist
         a sidecar rejects the token                      it uses the Secret of an earlier operator
@@ -85,13 +86,21 @@ class GroupSecrets:
         self._clock: Final = clock
         self._tried_ms: int | None = None
         self._is_created = False
+        self._had_archive = False
 
     def __repr__(self) -> str:
         return f"<GroupSecrets {'/'.join(self._objects.key)}>"
 
-    async def ensure(self, wanted: Callable[[], Sequence[Object]], *, is_denied: bool) -> None:
-        """Create the Secrets ``wanted`` if one may be missing. Raises leaves of ``ApiError``."""
+    async def ensure(
+        self, wanted: Callable[[], Sequence[Object]], *, is_denied: bool, has_archive: bool = False
+    ) -> None:
+        """Create the Secrets ``wanted`` if one may be missing. Raises leaves of ``ApiError``.
+
+        ``has_archive`` is whether that of the archive server is among them: no pod is rolled before it exists.
+        """
         now_ms = self._clock.now_ms()
+        if has_archive and not self._had_archive:
+            self._tried_ms = None
         may_be_missing = not self._is_created or is_denied or self._objects.pods_not_started()
         again_ms = RETRY_MISSING_MS if may_be_missing else REAPPLY_MS
         if self._tried_ms is not None and now_ms - self._tried_ms < again_ms:
@@ -100,4 +109,4 @@ class GroupSecrets:
         for document in wanted():
             with suppress(Conflict):
                 await self._api.create(document)
-        self._is_created = True
+        self._is_created, self._had_archive = True, has_archive

@@ -142,7 +142,7 @@ def _shared_settings(spec: Spec, name_servers: Sequence[str]) -> dict[str, str]:
         "flushIntervalCommitLog": str(max(1, int(spec.flush.interval))),
         "flushCommitLogLeastPages": "0",  # the interval must hold for a trickle of messages, too
         "mappedFileSizeCommitLog": str(int(buffer.segment_size)),
-        "fileReservedTime": str(max(1, -(-int(spec.storage.reserved_time) // HOUR_MS))),
+        "fileReservedTime": str(max(1, -(-int(spec.reserved_time) // HOUR_MS))),
     }
     if buffer.medium is not Medium.OFF:
         conf |= {"transientStorePoolEnable": "true", "transientStorePoolSize": str(buffer.buffers)}

@@ -287,8 +287,9 @@ def test_secret_is_a_folder_with_the_keys_of_the_cluster(tmp_path: Path) -> None
         ("{access: {external: {type: LoadBalancer}}}", "spec.access.external"),
         ("{proxy: {replicas: 1, port: 443, resources: {limits: {cpu: 1}}}}", "spec.proxy.port, spec.proxy.resources"),
         ("{proxy: {service: {type: NodePort}}}", "spec.proxy.service"),
+        ("{retention: {archive: x, server: {replicas: 2}}}", "spec.retention.archive, spec.retention.server"),
     ],
-    ids=["pods", "volumes", "services", "pods of proxies", "service of proxies"],
+    ids=["pods", "volumes", "services", "pods of proxies", "service of proxies", "archive"],
 )
 def test_fields_without_effect_are_named(spec: str, names: str) -> None:
     """Fields about pods, volumes, Services and proxies are named and ignored."""
@@ -298,9 +299,9 @@ def test_fields_without_effect_are_named(spec: str, names: str) -> None:
 
 
 def test_fields_with_effect_are_not_named() -> None:
-    """A local group uses the other fields of storage and access."""
+    """A local group uses the other fields of storage, retention and access."""
     spec = spec_of(
-        "{storage: {retain: Never, reservedTime: 1h}, access: {aclSecret: keys},"
+        "{storage: {retain: Never}, retention: {local: 1h}, access: {aclSecret: keys},"
         " proxy: {replicas: 2, limits: {clients: 10}, tls: {secret: grpc}}}"
     )
 

@@ -25,6 +25,7 @@ SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
 
 SUMMED = (
     {"resources", "writeBuffer.medium", "writeBuffer.buffers", "writeBuffer.segmentSize"},
+    {"retention.server.cache", "retention.server.resources"},
     {"proxy.resources", "proxy.limits.clients", "proxy.limits.calls"},
 )
 """The fields that decide the memory limit of a broker's pod, and of a proxy's: at most one of each in a batch."""

@@ -143,6 +143,10 @@ VOLUMES: Final = (
         Shown(CONFIG, "fileReservedTime", "72", "48"),
     ),
     decision_row("storage.replaceAfter", "0s", "30s"),
+    edit_row(
+        Effect.HOT, "retention.local", "72h", "24h", CONFIG_MAP,
+        Shown(CONFIG, "fileReservedTime", "72", "24"),
+    ),
 )  # fmt: skip
 
 LOSS: Final = (

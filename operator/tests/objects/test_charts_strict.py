@@ -20,6 +20,7 @@ OPEN = {
     GROUP: {
         *("/global", "/spec/resources", "/spec/template/tolerations/items", "/spec/template/affinity"),
         "/spec/template/topologySpreadConstraints/items",
+        "/spec/retention/server/resources",
         *("/spec/proxy/resources", "/spec/proxy/template/tolerations/items", "/spec/proxy/template/affinity"),
         "/spec/proxy/template/topologySpreadConstraints/items",
     },

@@ -35,6 +35,9 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
         {"slaves": 0, "replication": {"mode": "Async"}, "durability": {"maxAtRisk": "100ms"}},
     ),
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
+    ("retention.local and storage.reservedTime", {"retention": {"local": "1h"}, "storage": {"reservedTime": "2h"}}),
+    ("retention.server.cache must be", {"retention": {"server": {"cache": "1Ki"}}}),
+    ("both name an archive server", {"retention": {"archive": "history"}, "broker": {"archiveSocketPath": "/run/a"}}),
     ("another field or Gantry itself controls it", {"broker": {"brokerRole": "SLAVE"}}),
     ("needs access.external.gateway.name", {"access": {"external": {"type": "Gateway"}}}),
     ("has no effect without access.aclSecret", {"proxy": {"credentialsSecret": "account"}}),
@@ -240,5 +243,7 @@ def test_default_of_the_whole_spec_is_ours() -> None:
     ours["nameServers"].pop("replicas")
     for name in ("inSyncReplicas", "ack"):
         ours["replication"].pop(name)
+    for name in ("local", "archive"):
+        ours["retention"].pop(name)
 
     assert schema["default"] == ours

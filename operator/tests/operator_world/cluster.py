@@ -122,6 +122,9 @@ class ModelCluster:
         self.grace_ms = 0
         """How long a deleted pod continues to run."""
 
+        self.reports: Final[dict[str, dict[str, Any]]] = {}
+        """The reports of archive servers, by address."""
+
         self.messages = 0
         """The messages that every master reports as left in its queues."""
 
@@ -517,6 +520,10 @@ class ModelCluster:
             self.api.put(pod)
 
     # -- sidecars ------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, address: str) -> Mapping[str, Any] | None:
+        """Return the report of the archive server at an address; None without one."""
+        return self.reports.get(address)
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         shard, member = self._reach(peer)

@@ -7,13 +7,19 @@ from typing import Any, Final
 
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
 
-from gantry_operator.api import TCP_ROUTES
+from gantry_operator.api import PIPELINES, TCP_ROUTES, Object, labels_of
 from gantry_operator.cache import Cache
+from gantry_operator.group_archive import Archives
 from gantry_operator.group_reconciler import GroupContext, GroupReconciler
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.observe.unschedulable import ClusterPods
+from gantry_operator.pipelines.facts import EngineFacts
+from gantry_operator.pipelines.naming import PIPELINE_LABEL
+from gantry_operator.pipelines.reconciler import pipeline_cache
 from gantry_operator.resource_loop import ResourceLoop
+
+PIPELINE_NAMES: Final = frozenset(kind.name for kind in PIPELINES)
 
 SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
 """The smallest synchronous group: a master and a slave, whose ack is needed."""
@@ -26,16 +32,24 @@ BASE: Final = Facts(image="gantry:test", route_api=TCP_ROUTES.api_version)
 """What an operator knows about a cluster whose API server is the fake one, which has the Gateway API."""
 
 
-def operator_of(cluster: ModelCluster, base: Facts = BASE) -> ResourceLoop[GroupReconciler]:
+def operator_of(
+    cluster: ModelCluster, base: Facts = BASE, *, has_pipelines: bool = True
+) -> ResourceLoop[GroupReconciler]:
     """Return the loop of a new operator process, which knows the listed objects and what watches report."""
-    cache = Cache()
+    cache, pipelines = Cache(), pipeline_cache()
+
+    def apply_event(event_type: str | None, document: Object) -> None:
+        is_pipeline = document["kind"] in PIPELINE_NAMES or PIPELINE_LABEL in labels_of(document)
+        (pipelines if is_pipeline else cache).apply_event(event_type, document)
+
     for document in list(cluster.api.objects.values()):
-        cache.apply_event(None, document)
-    cluster.api.watchers.append(cache.apply_event)
+        apply_event(None, document)
+    cluster.api.watchers.append(apply_event)
+    archives = Archives(cache=pipelines, engine=EngineFacts(image="pipelines:test"), pages=cluster)
     context = GroupContext(
         cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
         base=base, render=render, key=b"k" * 32,
-        cluster_pods=ClusterPods(cluster.api, cluster.clock),
+        cluster_pods=ClusterPods(cluster.api, cluster.clock), archives=archives if has_pipelines else None,
     )  # fmt: skip
     return ResourceLoop((NAMESPACE, GROUP), context)
 

@@ -18,19 +18,24 @@ from api_server import ApiServer, groups_server
 from edit_world.making import CLAIM
 from edit_world.reports import name_of, object_named, object_value
 from edit_world.row import GROUP, Effect, Fields, Row, Source
+from edit_world.rows_of_archives import ARCHIVE
 from edit_world.table import ROWS
 from kubernetes.client import ApiClient, Configuration
-from objects_scene import facts
+from objects_scene import archive, facts
 from operator_world.cluster import ModelClock
+from pipelines_scene import resource
 
 from gantry_operator.api import CERTIFICATES, GROUPS, ROUTE_KINDS, Object, ObjectRef, ref_of
 from gantry_operator.cache import Cache
 from gantry_operator.execute.pruner import PRUNED_KINDS, Pruner
+from gantry_operator.group_archive import Archives
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.kubernetes_api import KubernetesApi
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import render
 from gantry_operator.observe.unschedulable import ClusterPods
+from gantry_operator.pipelines.facts import EngineFacts
+from gantry_operator.pipelines.reconciler import pipeline_cache
 from gantry_operator.resource_loop import LoopManager, ResourceLoop
 from gantry_operator.sidecars import HttpSidecars
 from gantry_operator.watched_resources import WatchedResources
@@ -65,6 +70,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield made
 
 
+class NoPages:
+    """The port to reports of servers whose pods were never created."""
+
+    async def fetch(self, address: str) -> None:
+        return None
+
+
+def archives() -> Archives:
+    """Return the archives of the operator: the one that rows name."""
+    document = resource(name=ARCHIVE, brokerGroups=[GROUP], destination={"pvc": {"claimName": ARCHIVE}})
+    document["metadata"] |= {"uid": "uid-of-history", "resourceVersion": "1"}
+    cache = pipeline_cache()
+    cache.put(document)
+    return Archives(cache=cache, engine=EngineFacts(image="example.com/pipelines:1"), pages=NoPages())
+
+
 class OperatedGroup:
     """A group on an API server, and the loop that runs it."""
 
@@ -78,7 +99,7 @@ class OperatedGroup:
         context = GroupContext(
             cache=Cache(), api=self.api, sidecars=HttpSidecars(), clock=self.clock, metrics=Metrics(),
             base=facts(), render=render, key=bytes(32),
-            cluster_pods=ClusterPods(self.api, self.clock),
+            cluster_pods=ClusterPods(self.api, self.clock), archives=archives(),
         )  # fmt: skip
         self.resources = WatchedResources(LoopManager(context, (NAMESPACE,)))
         self.loop = ResourceLoop((NAMESPACE, GROUP), context)
@@ -111,7 +132,7 @@ class OperatedGroup:
         document = await self.api.get(ObjectRef(GROUPS, NAMESPACE, GROUP))
         group = group_of({key: value for key, value in document.items() if key != "status"})
         kinds = {kind.name for kind in SERVED_KINDS}
-        return {name_of(one) for one in render(group, facts()) if one["kind"] in kinds}
+        return {name_of(one) for one in render(group, facts(archive=archive())) if one["kind"] in kinds}
 
     async def delete(self) -> None:
         """Delete all objects of the group, as the garbage collector of a cluster would."""

@@ -26,7 +26,7 @@ from gantry_spec.manifest.changes import check_changes
 from gantry_spec.manifest.crd import crd
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.manifest.rules import RESERVED_KEYS
+from gantry_spec.manifest.rules import ARCHIVE_KEYS, RESERVED_KEYS
 
 PATHS = {row.path for row in ROWS}
 EDITED = [row for row in ROWS if row.effect is not Effect.REFUSED]
@@ -188,7 +188,7 @@ def test_line_of_a_broker_cannot_override_a_field() -> None:
     lines = f"{configuration.startup_conf(one, 0)}{configuration.live_conf(one)}".splitlines()
     own = {"brokerId", "brokerIP1", "brokerMasterIP"}
 
-    assert {line.partition("=")[0] for line in lines} | own <= RESERVED_KEYS | OVERRIDABLE_KEYS
+    assert {line.partition("=")[0] for line in lines} | own <= RESERVED_KEYS | ARCHIVE_KEYS | OVERRIDABLE_KEYS
     assert not RESERVED_KEYS & OVERRIDABLE_KEYS
     assert effective_settings(BrokerSettings()).keys() >= RESERVED_KEYS, "a reserved key is no setting"
 

@@ -43,7 +43,7 @@ from gantry_operator.execute.leases import LeaseWriter
 from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.execute.role_labels import RoleLabelChange, plan_label_changes, relabel_shard
 from gantry_operator.execute.scheduler import ActionScheduler, patch_requests
-from gantry_operator.group_reconciler import facts_of
+from gantry_operator.group_facts import facts_of
 from gantry_operator.objects import Facts
 from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, ROLE_LABEL, SHARD_LABEL
 from gantry_operator.observe.group_objects import GroupObjects

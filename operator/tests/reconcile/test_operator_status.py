@@ -22,7 +22,7 @@ from gantry_operator.api import EVENTS, Object, ObjectRef
 from gantry_operator.cache import Cache
 from gantry_operator.errors import Forbidden, Unavailable
 from gantry_operator.event_recorder import REASONS, REPEAT_MS, RETRY_MS, Event, EventRecorder, event_of
-from gantry_operator.group_reconciler import huge_pages_condition
+from gantry_operator.group_facts import huge_pages_condition
 from gantry_operator.status import (
     WRITE_MS,
     StatusFacts,

@@ -55,6 +55,7 @@ def test_the_schema_is_structural() -> None:
         assert not {"anyOf", "oneOf", "allOf", "$ref", "const"} & schema.keys(), path
     keeping = [path for path, schema in schemas_in(spec_schema()) if schema.get("x-kubernetes-preserve-unknown-fields")]
     assert keeping == [
+        ".retention.server.resources",
         ".proxy.resources",
         ".proxy.template.tolerations[]",
         ".proxy.template.affinity",
@@ -96,6 +97,8 @@ def test_the_defaults_of_the_schema_are_those_of_the_structs() -> None:
     ours["nameServers"].pop("replicas")
     for name in ("inSyncReplicas", "ack"):
         ours["replication"].pop(name)
+    for name in ("local", "archive"):
+        ours["retention"].pop(name)
 
     assert served == ours
 

@@ -108,7 +108,9 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"Run as in a pod: JSON lines, status on port {STATUS_PORT}, a termination message.",
     )
     argument_parser.add_argument(
-        "--page", metavar="HOST:PORT", help="Serve /v1/pipeline, /livez and /metrics of the run at this address."
+        "--page",
+        metavar="HOST:PORT",
+        help="Serve /v1/pipeline, /livez, /readyz and /metrics of the run at this address.",
     )
     return argument_parser
 

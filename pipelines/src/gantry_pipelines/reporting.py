@@ -82,6 +82,7 @@ class Reporter:
         self._totals = Totals()
         self._outcome: Outcome | None = None
         self._warning: tuple[str, str] = ("", "")
+        self._is_hindered = False
 
     def __repr__(self) -> str:
         return f"<Reporter {self.job} {self._phase} rows={self._totals.rows}>"
@@ -90,6 +91,11 @@ class Reporter:
     def totals(self) -> Totals:
         """The totals that were reported last."""
         return self._totals
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the run has reported progress, nothing hinders it at present, and no stop is requested."""
+        return self._phase is Phase.RUNNING and not self._is_hindered and not self.stop.is_requested
 
     @property
     def idle_seconds(self) -> float:
@@ -107,6 +113,10 @@ class Reporter:
         with self._lock:
             self._warning = (reason, text)
             self._write_line("warning", text, {"reason": reason, **facts})
+
+    def set_hindered(self, is_hindered: bool) -> None:
+        """Record whether something hinders the run at present, so that it is not ready for requests."""
+        self._is_hindered = is_hindered
 
     def mark_alive(self) -> None:
         """Record activity without progress, such as an empty batch or a wait for brokers."""

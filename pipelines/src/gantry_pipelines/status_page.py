@@ -2,6 +2,7 @@
 
     GET /v1/pipeline   the run's current document, as in its termination message
     GET /livez         200 while the run is active; 503 if it has been idle for longer than the limit
+    GET /readyz        200 while the run does its work; 503 before, while it is hindered, and when it stops
     GET /metrics       the metrics that are registered with `prometheus_client` in this process, if it is installed
 
 The page is read-only and shows counts and offsets, never a message. It has no authentication: the pod's NetworkPolicy
@@ -84,10 +85,13 @@ class _StatusHandler(BaseHTTPRequestHandler):
             idle_s = server.reporter.idle_seconds
             is_alive = idle_s <= server.idle_seconds_max
             self._answer(200 if is_alive else 503, f"idle for {idle_s:.0f} s\n", "text/plain")
+        elif path == "/readyz":
+            is_ready = server.reporter.is_ready
+            self._answer(200 if is_ready else 503, "ready\n" if is_ready else "not ready\n", "text/plain")
         elif path == "/metrics":
             self._answer(200, _metrics(), "text/plain; version=0.0.4")
         else:
-            self._answer(404, "not found; paths are /v1/pipeline, /livez and /metrics\n", "text/plain")
+            self._answer(404, "not found; paths are /v1/pipeline, /livez, /readyz and /metrics\n", "text/plain")
 
     def _answer(self, code: int, text: str, kind: str) -> None:
         body = text.encode()

@@ -13,7 +13,6 @@ backwards.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from enum import Enum, auto
 from secrets import token_hex
@@ -45,6 +44,7 @@ from gantry_broker.ha.frames import (
 )
 from gantry_broker.ha.history import Comparison, History, Verdict, compare, refusal_text
 from gantry_broker.ha.log_comparison import ComparedLog, Fork, LogComparison, Step
+from gantry_wire.proofs import compute_proof, is_valid_proof
 
 BATCH_BYTES: Final = 256 << 10
 """Bytes in one frame of data, if the records allow it."""
@@ -112,16 +112,6 @@ _AWAITED: Final[dict[Phase, frozenset[FrameKind]]] = {
     Phase.REFUSED: frozenset(),
 }
 """Kinds of frames that may be buffered in each phase. Before the slave is authenticated that is only a HELLO."""
-
-
-def compute_proof(secret: bytes, *words: str) -> str:
-    """Return a proof of knowledge of the secret that does not reveal it; empty without a secret."""
-    return hmac.digest(secret, "\0".join(words).encode(), "sha256").hex() if secret else ""
-
-
-def is_valid_proof(proof: str, secret: bytes, *words: str) -> bool:
-    """Return whether the peer knows the secret, in constant time; without a secret an empty proof is valid."""
-    return hmac.compare_digest(compute_proof(secret, *words).encode(), proof.encode())
 
 
 @final

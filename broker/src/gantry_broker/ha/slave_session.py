@@ -36,7 +36,7 @@ from gantry_broker.ha.frames import (
     encode,
 )
 from gantry_broker.ha.history import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, ReadableLog, piece_checksums
-from gantry_broker.ha.master_session import compute_proof, is_valid_proof
+from gantry_wire.proofs import compute_proof, is_valid_proof
 
 
 class SlaveLog(ReadableLog, Protocol):

@@ -1,7 +1,13 @@
 """Requests of a broker to an archive server, which returns messages that the broker's log does not have any more.
 
 They are not RocketMQ's, so their codes are far above its own. The server (`gantry pipeline serve`) listens on a Unix
-socket beside the broker.
+socket beside the broker, or on a TCP port. On a TCP port both sides first prove that they know a secret:
+
+    broker                                                     server
+      | CHALLENGE ----------------------------------------------> |
+      | <--------------------------------------- its nonce ------ |
+      | AUTHENTICATE: a nonce, proof for "broker" --------------> |   any other request before it is refused
+      | <--------------------------- proof for "server" --------- |
 """
 
 from enum import IntEnum
@@ -9,6 +15,7 @@ from enum import IntEnum
 import msgspec
 
 from gantry_wire.commands.fields import Fields, Int32, Int64
+from gantry_wire.proofs import compute_proof
 
 
 class ArchiveCode(IntEnum):
@@ -22,6 +29,43 @@ class ArchiveCode(IntEnum):
 
     LIST_RANGES = 30_003
     """The archived range of each queue of a broker."""
+
+    CHALLENGE = 30_004
+    """A nonce for the broker's proof that it knows the secret."""
+
+    AUTHENTICATE = 30_005
+    """The broker's proof. The reply has that of the server; code 16 means that their secrets differ."""
+
+
+class ArchiveChallenge(Fields):
+    """The header of the reply to CHALLENGE, with a random text for one connection."""
+
+    nonce: str
+
+
+class ArchiveHello(Fields):
+    """The header of AUTHENTICATE, with the proof of the broker."""
+
+    nonce: str
+    """A nonce for the server's proof."""
+
+    proof: str
+
+
+class ArchiveWelcome(Fields):
+    """The header of the reply to AUTHENTICATE, with the proof of the server."""
+
+    proof: str
+
+
+def broker_proof(secret: bytes, challenge: str, nonce: str) -> str:
+    """Return the proof of a broker, for the server's nonce ``challenge`` and its own one."""
+    return compute_proof(secret, "archive broker", challenge, nonce)
+
+
+def server_proof(secret: bytes, challenge: str, nonce: str) -> str:
+    """Return the proof of an archive server, for the same nonces."""
+    return compute_proof(secret, "archive server", challenge, nonce)
 
 
 class ArchivePull(Fields):

@@ -105,6 +105,8 @@ def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
         "storage.size": spec.storage.size != default.storage.size,
         "storage.storageClassName": spec.storage.storage_class_name,
         "access.external": spec.access.external != default.access.external,
+        "retention.archive": spec.retention.archive,
+        "retention.server": spec.retention.server != default.retention.server,
         "resources": spec.resources,
         "template": spec.template != default.template,
         **{

@@ -7,7 +7,7 @@ stay, and an external address would stay open.
                  this process starts; and every ``REAPPLY_MS``
     not checked  for a new group that has neither an edit nor a status: it never had other objects
     deleted      Services, TCPRoutes, budgets, policies and Certificates that this group owns, the StatefulSet of its
-                 name servers, and the Deployment, ConfigMap and ServiceAccount of its proxies
+                 name servers, and Deployment, ConfigMap and ServiceAccount of its proxies and of its archive server
     kept         objects of a shard whose StatefulSets have no replicas: a hibernated shard keeps them, and those of a
                  removed one are deleted by ``delete_shards`` when the shard has no pod
                  the Service of a pod that still exists
@@ -54,6 +54,7 @@ from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, is_kind_missing
 from gantry_operator.execute.applier import REAPPLY_MS, RETRY_MS
 from gantry_operator.objects.names import (
+    ARCHIVE_SERVER,
     BROKER,
     COMPONENT_LABEL,
     GROUP_LABEL,
@@ -74,13 +75,13 @@ SHARD_KINDS: Final = (
 PRUNED_KINDS: Final = (
     *(DEPLOYMENTS, *ROUTE_KINDS, SERVICES, BUDGETS, POLICIES, STATEFUL_SETS, CONFIG_MAPS, ACCOUNTS, CERTIFICATES),
 )
-"""The kinds of objects that are deleted where they are not rendered any more. Pods of proxies stop before the rest."""
+"""The kinds of objects that are deleted where they are not rendered any more. Pods of Deployments stop first."""
 
-COMPONENT_OF_KIND: Final = {
-    STATEFUL_SETS: NAME_SERVER,
-    **dict.fromkeys((DEPLOYMENTS, CONFIG_MAPS, ACCOUNTS), PROXY),
+COMPONENTS_OF_KIND: Final = {
+    STATEFUL_SETS: frozenset({NAME_SERVER}),
+    **dict.fromkeys((DEPLOYMENTS, CONFIG_MAPS, ACCOUNTS), frozenset({PROXY, ARCHIVE_SERVER})),
 }
-"""The kinds of which only the objects of one component are deleted."""
+"""The kinds of which only the objects of some components are deleted."""
 
 
 @final
@@ -157,8 +158,8 @@ class Pruner:
         listed = await self._list(kind)
         found = [one for one in listed if ref_of(one) not in wanted and owner in owner_uids(one)]
         shards = {labels_of(one).get(SHARD_LABEL) for one in self._running_sets()}
-        if kind in COMPONENT_OF_KIND:
-            return [one for one in found if labels_of(one).get(COMPONENT_LABEL) == COMPONENT_OF_KIND[kind]]
+        if kind in COMPONENTS_OF_KIND:
+            return [one for one in found if labels_of(one).get(COMPONENT_LABEL) in COMPONENTS_OF_KIND[kind]]
         return [one for one in found if labels_of(one).get(SHARD_LABEL) in {*shards, None}]
 
     async def _list(self, kind: Kind, shard: str = "") -> list[Object]:

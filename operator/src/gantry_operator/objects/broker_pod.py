@@ -9,6 +9,7 @@
     run          write    write      status page and control socket
     group        read     read       the shard's ConfigMap
     replication  read     -          the secret with which brokers authenticate each other
+    archive      read     -          the CA and the secret of the archive server, if the group names an archive
     sidecar      -        read       the tokens that the sidecar accepts
     api          -        read       the token for the shard's Lease, which allows nothing else
     accounts     read     read       the Secret of ``access.aclSecret``, if it is set
@@ -93,6 +94,8 @@ def _broker(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         pod_parts.tmp_mount(),
         *_access_mounts(group),
     ]
+    if group.spec.retention.archive is not None:
+        mounts.append(pod_parts.mount("archive", configuration.ARCHIVE_SECRET, is_read_only=True))
     if group.spec.write_buffer.medium is not Medium.OFF:
         mounts.append(pod_parts.mount("buffers", configuration.BUFFERS))
     ports = (("broker", names.BROKER_PORT), ("fast", names.FAST_PORT), ("replication", names.REPLICATION_PORT))
@@ -186,6 +189,8 @@ def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
     if buffer.medium is Medium.MEMORY:
         room = size_text(memory.buffer_bytes(group.spec) + memory.RUN_BYTES)
         volumes.append({"name": "buffers", "emptyDir": {"medium": str(buffer.medium), "sizeLimit": room}})
+    if group.spec.retention.archive is not None:
+        volumes.append(pod_parts.secret_volume("archive", names.archive_server_name(name), "ca.crt", "secret"))
     if access.acl_secret:
         volumes.append(pod_parts.secret_volume("accounts", access.acl_secret))
     return volumes + certificates.volumes(group)

@@ -41,6 +41,9 @@ CONFIGURATION: Final = "/etc/gantry/group"
 TOPICS_FILE: Final = "topics.json"
 REPLICATION_SECRET: Final = "/etc/gantry/replication"
 SIDECAR_SECRET: Final = "/etc/gantry/sidecar"
+ARCHIVE_SECRET: Final = "/etc/gantry/archive"
+"""The folder with the CA of the archive server and the secret for it, in pods of brokers and of the server."""
+
 ACCOUNTS: Final = "/etc/gantry/accounts"
 CERTIFICATES: Final = "/etc/gantry/certificates"
 """The folder with the certificates of the pod; see ``certificates``."""
@@ -179,9 +182,9 @@ def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
 
 
 def _access(group: BrokerGroup) -> tuple[tuple[str, str], ...]:
-    """Return the settings for accounts, certificates and the group's own secret."""
+    """Return the settings for accounts, certificates, the group's own secret and its archive."""
     access = group.spec.access
-    found = [("haSecretPath", f"{REPLICATION_SECRET}/secret")]
+    found = [("haSecretPath", f"{REPLICATION_SECRET}/secret"), *_archive_keys(group)]
     if access.acl_secret:
         found += [
             ("aclEnable", "true"),
@@ -199,6 +202,18 @@ def _access(group: BrokerGroup) -> tuple[tuple[str, str], ...]:
             ("haTlsTrustCertPath", f"{CERTIFICATES}/ca.crt"),
         ]
     return tuple(found)
+
+
+def _archive_keys(group: BrokerGroup) -> list[tuple[str, str]]:
+    """Return the settings for the archive server; none without an archive. Which archive it serves is not in them."""
+    if group.spec.retention.archive is None:
+        return []
+    host = names.archive_server_host(group.metadata.name, group.metadata.namespace)
+    return [
+        ("archiveAddress", f"{host}:{names.ARCHIVE_PORT}"),
+        ("archiveSecretPath", f"{ARCHIVE_SECRET}/secret"),
+        ("archiveTlsTrustCertPath", f"{ARCHIVE_SECRET}/ca.crt"),
+    ]
 
 
 def tls_keys() -> list[tuple[str, str]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 import msgspec
+
+from gantry_spec.pipelines.parts import PodTemplate
 
 
 class FactsPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,34 @@ class ShardFacts(FactsPart, frozen=True):
     replicas: tuple[int, int] = (0, 0)
     """In hibernation, the present replicas of the master's and the slaves' StatefulSets, which rendering keeps; (0, 0)
     otherwise, which is not used."""
+
+
+@final
+class ArchiveFacts(FactsPart, frozen=True):
+    """The archive that a group names, as far as its server depends on it."""
+
+    name: str
+    """The name of the TopicArchive."""
+
+    pipeline: str
+    """The label of the pods of its job (``names.PIPELINE_LABEL``)."""
+
+    image: str
+    pull_policy: str
+    spec: Mapping[str, Any]
+    """The spec of the TopicArchive as plain values."""
+
+    claim: str
+    """The claim of its destination."""
+
+    path: str
+    """The folder on the claim."""
+
+    is_on_one_node: bool
+    """Whether only pods on one Node can mount the claim at a time."""
+
+    template: PodTemplate
+    """The placement of the job's pods."""
 
 
 class OperatorFacts(FactsPart, frozen=True, kw_only=True):
@@ -82,6 +112,9 @@ class Facts(OperatorFacts, frozen=True):
 
     authority: str = ""
     """The certificate of the group's own authority, PEM; empty for a group without one."""
+
+    archive: ArchiveFacts | None = None
+    """The archive that the group names; None if it names none, or one that has no server for now."""
 
     has_pod_monitor: bool = False
     """Whether the cluster has the kind PodMonitor."""

@@ -7,6 +7,7 @@
     g-authority     Secret and ConfigMap of the group's own certificate authority
     g-certificates  Certificate of cert-manager, and its Secret
     g-proxy-pods    headless Service of the proxies' pods
+    g-archive-server    Deployment of the archive server, Secret, Service, ConfigMap, ServiceAccount, budget and policy
 
 The names of StatefulSets show the initial roles. The present role is the label ``gantry.dev/role`` of a pod, which only
 the operator writes. No selector or template of a StatefulSet contains it, or moving a role would replace pods.
@@ -55,6 +56,12 @@ HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/hibernated-replicas"
 FORMER_HIBERNATED_REPLICAS_ANNOTATION: Final = f"{API_GROUP}/asleep"
 """The name of the annotation in earlier versions: read and removed, never written."""
 
+PIPELINE_LABEL: Final = f"{API_GROUP}/pipeline"
+"""The label of a pipeline's objects and pods with their common name."""
+
+NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+"""The label of a namespace with its own name."""
+
 READS_PREFIX: Final = f"reads.{API_GROUP}/"
 """The prefix of the labels of pods that read from a group (``reads_label``)."""
 
@@ -69,6 +76,9 @@ OUR_PREFIXES: Final = (
 
 CERTIFICATES: Final = "certificates"
 """The component of the objects with the certificates of all pods."""
+
+ARCHIVE_SERVER: Final = "archive-server"
+"""The component of the objects of the archive server. No pipeline's name ends like this."""
 
 MASTER_ROLE: Final = "master"
 SLAVE_ROLE: Final = "slave"
@@ -95,6 +105,12 @@ PROXY_PORT_NAME: Final = "grpc"
 
 PROXY_HTTP_PORT_NAME: Final = "metrics"
 """The name of the port for probes and metrics in a proxy's pod, by which Prometheus finds it."""
+
+ARCHIVE_PORT: Final = 10915
+"""The port of an archive server, for brokers."""
+
+ARCHIVE_PAGE_PORT: Final = 8090
+"""The port of an archive server for probes and its report."""
 
 EXTERNAL_NAME_SERVER_PORT: Final = 9886
 """The port of name servers for clients outside of the cluster; it returns the brokers' external addresses."""
@@ -128,6 +144,16 @@ def authority_name(group: str) -> str:
 def certificate_name(group: str) -> str:
     """Return the name of the group's Certificate, and of the Secret that cert-manager writes for it."""
     return f"{group}-certificates"
+
+
+def archive_server_name(group: str) -> str:
+    """Return the name of the objects of a group's archive server."""
+    return f"{group}-{ARCHIVE_SERVER}"
+
+
+def archive_server_host(group: str, namespace: str) -> str:
+    """Return the host name by which brokers reach the archive server, and for which its certificate is."""
+    return f"{archive_server_name(group)}.{namespace}.svc"
 
 
 def reads_label(group: str) -> str:

@@ -131,7 +131,6 @@ def _ports(ports: tuple[tuple[str, int], ...]) -> list[Object]:
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
-NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
 def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
@@ -162,7 +161,7 @@ def _to_brokers(group: BrokerGroup, facts: Facts) -> list[Object]:
     brokers = {"podSelector": {"matchLabels": selector(group, names.BROKER)}}
     readers = {"podSelector": {"matchLabels": {names.reads_label(group.metadata.name): "true"}}}
     operator = {
-        "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: facts.operator_namespace}},
+        "namespaceSelector": {"matchLabels": {names.NAMESPACE_LABEL: facts.operator_namespace}},
         "podSelector": {"matchLabels": dict(facts.operator_labels)},
     }
     prometheus = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(facts.prometheus_labels)}}

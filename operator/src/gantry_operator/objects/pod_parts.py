@@ -19,6 +19,9 @@ from gantry_spec.pipelines.parts import PodTemplate
 USER: Final = 10001
 """The user and group id with which all processes run."""
 
+PIPELINE_USER: Final = 185
+"""The user and group id of processes of the image of pipelines, as is usual for Spark."""
+
 HOST_KEY: Final = "kubernetes.io/hostname"
 ZONE_KEY: Final = "topology.kubernetes.io/zone"
 TEMPORARY_FOLDER: Final = "/tmp"
@@ -142,6 +145,14 @@ def anti_affinity(group: BrokerGroup, component: str, shard: int | None, *, is_r
     else:
         rules = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
     return {"podAntiAffinity": rules}
+
+
+def prefer_same_node(given: Mapping[str, Any], chosen: Mapping[str, str]) -> Object:
+    """Return an affinity with a preference for the Node of pods with these labels, before the preferences given."""
+    key = "preferredDuringSchedulingIgnoredDuringExecution"
+    term = {"labelSelector": {"matchLabels": dict(chosen)}, "topologyKey": HOST_KEY}
+    part = dict(given.get("podAffinity") or {})
+    return {**given, "podAffinity": part | {key: [{"weight": 100, "podAffinityTerm": term}, *(part.get(key) or [])]}}
 
 
 def zone_spread(group: BrokerGroup, component: str, shard: int | None) -> Object:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from gantry_operator.objects import access, certificates, configuration, gateway, monitoring, network, proxy, workloads
+from gantry_operator.objects import (
+    access,
+    archive_server,
+    certificates,
+    configuration,
+    gateway,
+    monitoring,
+    network,
+    proxy,
+    workloads,
+)
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
@@ -26,5 +36,6 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
     found += [name_servers] if name_servers is not None else []
     found += stateful_sets
     found += proxy.proxy_objects(group, facts)
+    found += archive_server.archive_server_objects(group, facts)
     found += monitoring.monitors(group, facts)
     return tuple(found)

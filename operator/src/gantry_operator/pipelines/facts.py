@@ -70,6 +70,9 @@ class PipelineFacts(FactsPart, frozen=True):
     archive: Volume | None = None
     """The volume of the archive that an audit compares."""
 
+    served_group: str = ""
+    """The group that reads this archive: its server mounts the same claim, so their pods prefer the same Node."""
+
 
 SHARED_DESTINATION: Final = "SharedDestination"
 """The reason of a pipeline whose folder an older pipeline keeps. It must not have a workload."""
@@ -85,7 +88,11 @@ class Problem(NamedTuple):
 
 
 def facts_or_problem(
-    pipeline: Pipeline, engine: EngineFacts, group: Mapping[str, Any] | None, others: Sequence[Pipeline]
+    pipeline: Pipeline,
+    engine: EngineFacts,
+    group: Mapping[str, Any] | None,
+    others: Sequence[Pipeline],
+    served_group: str = "",
 ) -> PipelineFacts | Problem:
     """Return the facts for rendering a pipeline, or the problem that keeps it from running.
 
@@ -117,7 +124,7 @@ def facts_or_problem(
         if target is None:
             return Problem("ArchiveNotFound", f'TopicArchive "{name}" not found in this namespace')
         archive = target.destination.pvc
-    return PipelineFacts(engine=engine, source=source_of(pipeline, read), archive=archive)
+    return PipelineFacts(engine=engine, source=source_of(pipeline, read), archive=archive, served_group=served_group)
 
 
 def _group(name: str, document: Mapping[str, Any] | None) -> BrokerGroup | Problem:

@@ -10,10 +10,10 @@ from typing import Final
 
 from gantry_operator.objects.base import Object, common_labels, owned_by
 from gantry_operator.objects.names import COMPONENT_LABEL, OUR_PREFIXES
+from gantry_operator.objects.names import PIPELINE_LABEL as PIPELINE_LABEL
 from gantry_spec.manifest.group import API_GROUP
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS, Pipeline
 
-PIPELINE_LABEL: Final = f"{API_GROUP}/pipeline"
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
 """The annotation of a pod with the hash of its template and configuration."""
 

@@ -7,17 +7,20 @@ executors has a token for the API server, which is valid for an hour.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from gantry_operator.objects.base import Object, hash_of
-from gantry_operator.objects.names import reads_label
+from gantry_operator.objects.names import ARCHIVE_SERVER, COMPONENT_LABEL, GROUP_LABEL, reads_label
 from gantry_operator.objects.pod_parts import (
+    PIPELINE_USER,
     api_access_sources,
     container_security,
     field_variable,
     mount,
     placement,
     pod_security,
+    prefer_same_node,
     without_reserved,
 )
 from gantry_operator.pipelines import configuration
@@ -36,7 +39,6 @@ from gantry_spec.manifest.quantities import size_text
 from gantry_spec.pipelines.kinds import Pipeline
 from gantry_spec.pipelines.parts import EngineMode
 
-USER: Final = 185
 GRACE_SECONDS: Final = 180
 """The termination grace period, in which a driver can finish and commit its present batch."""
 PYTHON_BYTES: Final = 1 << 30
@@ -81,12 +83,20 @@ def executor_template(pipeline: Pipeline, facts: PipelineFacts) -> Object:
 def _common(pipeline: Pipeline, facts: PipelineFacts) -> Object:
     given, secrets = pipeline.spec.engine.pod_template, facts.engine.pull_secrets
     found: Object = {
-        "securityContext": pod_security(USER),
+        "securityContext": pod_security(PIPELINE_USER),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
     }
     found |= {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}
-    return found | placement(given, given.affinity)
+    return found | placement(given, _affinity(given.affinity, facts))
+
+
+def _affinity(given: Mapping[str, Any], facts: PipelineFacts) -> Mapping[str, Any]:
+    """Return the user's affinity, for an archive that a group reads with a preference for the Node of its server."""
+    if not facts.served_group:
+        return given
+    chosen = {GROUP_LABEL: facts.served_group, COMPONENT_LABEL: ARCHIVE_SERVER}
+    return prefer_same_node(given, chosen)
 
 
 def _driver(pipeline: Pipeline, facts: PipelineFacts) -> Object:

@@ -46,9 +46,10 @@ from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of
 from gantry_operator.pipelines.observed import ObservedPipeline, has_job_condition, pods_of, writable_claims
 from gantry_operator.pipelines.pages import DriverPages
 from gantry_operator.pipelines.rendering import job_name, render
+from gantry_operator.pipelines.serving import archive_named_by
 from gantry_operator.resource_loop import LoopContext, Outcome, WrittenStatus
 from gantry_spec.manifest.errors import ManifestError
-from gantry_spec.pipelines import Pipeline, pipeline_of
+from gantry_spec.pipelines import ARCHIVE, Pipeline, pipeline_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,10 @@ class PipelineReconciler:
 
     async def reconcile(self, document: Object, written: WrittenStatus) -> Outcome:
         pipeline = pipeline_of(manifest_of(document))
-        found = facts_or_problem(pipeline, self._context.engine, self._group(pipeline), self._pipelines_of_namespace())
+        found = facts_or_problem(
+            pipeline, self._context.engine, self._group(pipeline), self._pipelines_of_namespace(),
+            self._served_group(pipeline),
+        )  # fmt: skip
         outdated_pods: tuple[str, ...] = ()
         if isinstance(found, PipelineFacts):
             outdated_pods = await self._apply(pipeline, found)
@@ -122,6 +126,14 @@ class PipelineReconciler:
     def _group(self, pipeline: Pipeline) -> Object | None:
         names = pipeline.spec.broker_groups
         return self._context.groups.get(ObjectRef(GROUPS, self.key[0], names[0])) if names else None
+
+    def _served_group(self, pipeline: Pipeline) -> str:
+        """Return the first group that names this archive; empty if none does."""
+        if pipeline.kind is not ARCHIVE:
+            return ""
+        groups = (one for one in self._context.groups.of_kind(GROUPS) if one["metadata"]["namespace"] == self.key[0])
+        readers = (one for one in groups if archive_named_by(one) == pipeline.metadata.name)
+        return min((str(one["metadata"]["name"]) for one in readers), default="")
 
     def _pipelines_of_namespace(self) -> list[Pipeline]:
         """Return the pipelines of this namespace, with this one, that have a valid spec and are not being deleted."""

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from gantry_operator.objects.base import Object, hash_of
+from gantry_operator.objects.names import NAMESPACE_LABEL
 from gantry_operator.pipelines import configuration
 from gantry_operator.pipelines.facts import PipelineFacts
 from gantry_operator.pipelines.naming import (
@@ -32,7 +33,6 @@ from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.parts import EngineMode
 
 RBAC: Final = "rbac.authorization.k8s.io"
-NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 BACKOFF_LIMIT: Final = 6
 """How often a failed run is tried again."""
 

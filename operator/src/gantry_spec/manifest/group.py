@@ -25,6 +25,8 @@ from gantry_spec.manifest.parts import (
     WriteBuffer,
 )
 from gantry_spec.manifest.proxy import Proxy
+from gantry_spec.manifest.quantities import Duration
+from gantry_spec.manifest.retention import Retention
 
 API_GROUP: Final = "gantry.dev"
 VERSION: Final = "v1alpha1"
@@ -62,6 +64,9 @@ class Spec(Part, frozen=True):
     storage: Storage = Storage()
     """The volume of each broker, and how long messages are kept."""
 
+    retention: Retention = Retention()
+    """How long messages are kept in the log, and the archive from which older ones are read."""
+
     backup: Backup = Backup()
     """When backups of the volumes are made, and how many are kept."""
 
@@ -97,6 +102,11 @@ class Spec(Part, frozen=True):
     def members(self) -> range:
         """The numbers of a shard's members. Member 1 is the initial master, unless its machine is being drained."""
         return range(1, self.slaves + 2)
+
+    @property
+    def reserved_time(self) -> Duration:
+        """How long messages are kept in the log."""
+        return self.storage.reserved_time if self.retention.local is None else self.retention.local
 
     @property
     def has_proxy_tls(self) -> bool:

@@ -20,9 +20,11 @@ from gantry_spec.manifest.parts import (
     FlushMode,
     Medium,
     ReplicationMode,
+    Storage,
 )
 from gantry_spec.manifest.proxy import ProxyServiceType
 from gantry_spec.manifest.quantities import duration_text, size_text
+from gantry_spec.manifest.retention import CACHE_BYTES_MIN
 
 PAGE_BYTES: Final = 2 << 20
 """The size of a huge page, of which a buffer on hugetlbfs must be a multiple."""
@@ -54,6 +56,10 @@ RESERVED_KEYS: Final = frozenset(
     }
 )
 """The keys of ``broker.conf`` that fields of the spec or the operator control, such as paths, addresses and access."""
+
+
+ARCHIVE_KEYS: Final = frozenset({"archiveSocketPath", "archiveAddress", "archiveSecretPath", "archiveTlsTrustCertPath"})
+"""The keys of ``broker.conf`` that name an archive server; the operator sets them if the spec names an archive."""
 
 
 class Rule(NamedTuple):
@@ -173,6 +179,27 @@ RULES: Final = (
         ),
         f"quantity(string(self.storage.size)).asInteger() >= 3 * {_SEGMENT}",
         "storage.size must hold at least three files of writeBuffer.segmentSize",
+    ),
+    Rule(
+        "spec.retention.local",
+        lambda spec: (
+            spec.retention.local in (None, spec.storage.reserved_time)
+            or spec.storage.reserved_time == Storage().reserved_time
+        ),
+        lambda spec: (
+            f"{duration_text(spec.reserved_time)} contradicts spec.storage.reservedTime,"
+            f" {duration_text(spec.storage.reserved_time)}: set only spec.retention.local"
+        ),
+        "!has(self.retention.local) || duration(self.storage.reservedTime) == duration('72h') ||"
+        " duration(self.storage.reservedTime) == duration(self.retention.local)",
+        "retention.local and storage.reservedTime contradict each other: set only retention.local",
+    ),
+    Rule(
+        "spec.retention.server.cache",
+        lambda spec: spec.retention.server.cache >= CACHE_BYTES_MIN,
+        lambda spec: f"{spec.retention.server.cache}, expected at least {size_text(CACHE_BYTES_MIN)}",
+        f"quantity(string(self.retention.server.cache)).asInteger() >= {CACHE_BYTES_MIN}",
+        "retention.server.cache must be at least 1Mi",
     ),
     Rule(
         "spec.durability.maxAtRisk",
@@ -317,6 +344,17 @@ RULES: Final = (
         lambda _: "duplicate name",
         "",
         "",
+    ),
+    Rule(
+        "spec.broker",
+        lambda spec: spec.retention.archive is None or not ARCHIVE_KEYS & spec.broker.keys(),
+        lambda spec: (
+            f"{', '.join(sorted(ARCHIVE_KEYS & spec.broker.keys()))}: spec.retention.archive already names an archive;"
+            " set only one of them"
+        ),
+        "!has(self.retention.archive) ||"
+        f" !self.broker.exists(key, key in [{', '.join(repr(key) for key in sorted(ARCHIVE_KEYS))}])",
+        "retention.archive and a key of broker both name an archive server: set only one of them",
     ),
     Rule(
         "spec.broker",

@@ -1,4 +1,4 @@
-"""The link to an archive server: one connection over a Unix socket, and what the archive has of this broker's queues.
+"""The link to an archive server: what the archive has of this broker's queues, and requests over one connection.
 
 The ranges of the archive are requested every few seconds. They are kept while the server does not answer: what was
 archived stays so. Before the first answer nothing is known about any queue.
@@ -22,12 +22,11 @@ import msgspec
 
 from gantry_broker.archive_settings import ArchiveSettings
 from gantry_broker.errors import BrokerError
+from gantry_broker.server.archive.connection import ArchiveConnection, ArchiveUnavailable
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
-from gantry_remoting.client import Channel
-from gantry_remoting.errors import RemotingError, RemotingTimeout
-from gantry_status.socket_path import socket_address
+from gantry_remoting.errors import RemotingTimeout
 from gantry_wire import Command, ResponseCode
 from gantry_wire.commands.archive import ArchiveCode, ArchivedRange, ArchivedRanges, ArchiveRangesQuery, ArchiveSearch
 from gantry_wire.commands.offsets import OffsetResult
@@ -44,11 +43,6 @@ SEARCHES_MAX: Final = 4
 """How many searches by time are made in the archive at a time."""
 
 QueueKey = tuple[str, int]
-
-
-@final
-class ArchiveUnavailable(Exception):
-    """The archive server cannot be reached, or has failed. The text is for the client."""
 
 
 def refusal_text(error: ArchiveUnavailable) -> str:
@@ -79,8 +73,7 @@ class ArchiveLink:
         self._is_read_by_archive: Final = is_read_by_archive
         self._is_store_lent: Final = is_store_lent
         self._refresh_s: Final = refresh_s
-        self._channel: Channel | None = None
-        self._connecting: asyncio.Lock = asyncio.Lock()
+        self.connection: Final = ArchiveConnection(settings)
         self._searches: Final = asyncio.Semaphore(SEARCHES_MAX)
         self._version = ""
         self.identity = ""
@@ -96,7 +89,7 @@ class ArchiveLink:
         """The number of messages that were read from the archive since the start."""
 
     def __repr__(self) -> str:
-        return f"<ArchiveLink {self._settings.socket_path} queues={len(self._ranges)}>"
+        return f"<ArchiveLink {self._settings.place} queues={len(self._ranges)}>"
 
     @property
     def is_known(self) -> bool:
@@ -147,7 +140,7 @@ class ArchiveLink:
         )  # fmt: skip
         try:
             async with self._searches:
-                reply = await self.request(
+                reply = await self.connection.request(
                     Command(code=ArchiveCode.SEARCH_OFFSET, ext=search.write()), self._settings.timeout_ms
                 )
         except ArchiveUnavailable as error:
@@ -161,47 +154,29 @@ class ArchiveLink:
                 await self.refresh()
                 await asyncio.sleep(self._refresh_s)
         finally:
-            if self._channel is not None:
-                self._channel.abort()  # a server that does not read must not delay the broker's end
+            self.connection.abort()  # a server that does not read must not delay the broker's end
 
     async def refresh(self) -> None:
         """Request the ranges once. A failure is logged once, and changes nothing."""
         query = ArchiveRangesQuery(broker=self._broker_name, version=self._version)
         try:
-            reply = await self.request(Command(code=ArchiveCode.LIST_RANGES, ext=query.write()), RANGES_TIMEOUT_MS)
+            reply = await self.connection.request(
+                Command(code=ArchiveCode.LIST_RANGES, ext=query.write()), RANGES_TIMEOUT_MS
+            )
             if reply.body:
                 await self._take(msgspec.json.decode(reply.body, type=ArchivedRanges))
             else:
                 await self._compare_all()
         except (ArchiveUnavailable, BrokerError, OSError, msgspec.MsgspecError, re.error) as error:
-            if isinstance(error.__cause__, RemotingTimeout) and self._channel is not None:
-                self._channel.abort()
+            if isinstance(error.__cause__, RemotingTimeout):
+                self.connection.abort()
             if not self._logged_fault:
-                log.warning("archive unavailable", extra={"path": self._settings.socket_path, "reason": str(error)})
+                log.warning("archive unavailable", extra={"server": self._settings.place, "reason": str(error)})
             self._logged_fault = str(error)
             return
         if self._logged_fault:
             self._logged_fault = ""
-            log.info("archive available again", extra={"path": self._settings.socket_path})
-
-    async def request(self, command: Command, timeout_ms: int) -> Command:
-        """Send a request and return the reply. Raises ArchiveUnavailable, also for an error of the server."""
-        try:
-            channel = await self._connect(timeout_ms)
-            reply = await channel.request(command, timeout_ms)
-        except (RemotingError, OSError) as error:
-            raise ArchiveUnavailable(str(error)) from error
-        if reply.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE):
-            raise ArchiveUnavailable(reply.remark or "the archive server has failed")
-        return reply
-
-    async def _connect(self, timeout_ms: int) -> Channel:
-        async with self._connecting:
-            channel = self._channel
-            if channel is None or not channel.is_open:
-                with socket_address(self._settings.socket_path) as address:
-                    channel = self._channel = await Channel.connect_to_socket(address, timeout_ms=timeout_ms)
-        return channel
+            log.info("archive available again", extra={"server": self._settings.place})
 
     async def _take(self, found: ArchivedRanges) -> None:
         """Take over the ranges, and compare them with the log."""

@@ -12,7 +12,8 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple, final
 
 from gantry_broker.archive_settings import ArchiveSettings
-from gantry_broker.server.archive.link import ArchiveLink, ArchiveUnavailable, refusal_text
+from gantry_broker.server.archive.connection import ArchiveUnavailable
+from gantry_broker.server.archive.link import ArchiveLink, refusal_text
 from gantry_broker.server.core.refusals import Refused
 from gantry_wire import Command, ResponseCode
 from gantry_wire.commands.archive import ArchiveCode, ArchivedRange, ArchivePull, ArchivePulled
@@ -114,7 +115,8 @@ class ArchiveReads:
             await asyncio.sleep(delay_s)
 
     async def _request(self, request: ArchivePull) -> ArchiveRead:
-        reply = await self._link.request(Command(code=ArchiveCode.PULL, ext=request.write()), self._settings.timeout_ms)
+        command = Command(code=ArchiveCode.PULL, ext=request.write())
+        reply = await self._link.connection.request(command, self._settings.timeout_ms)
         if reply.code == ResponseCode.INVALID_PARAMETER:
             raise ArchiveUnavailable(reply.remark or "the archive server has refused the pull")
         header = ArchivePulled.read(reply.ext)

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from typing import Final, final
 
-from gantry_remoting import FileWatch, read_small_file
+from gantry_remoting import FileWatch, read_secret
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +73,4 @@ class GroupSecret:
 
 
 def _read_secret(path: str) -> bytes:
-    try:
-        secret = read_small_file(path).strip()
-    except OSError as error:
-        raise OSError(f"cannot read haSecretPath={path}: {error.strerror}") from error
-    if not secret:
-        raise OSError(
-            f"cannot use haSecretPath={path}: the file is empty, and any broker could follow; "
-            "write the group's secret into it"
-        )
-    return secret
+    return read_secret(path, "haSecretPath", "any broker could follow")

@@ -1,4 +1,4 @@
-"""The archive server: answers requests of brokers over a Unix socket, which only its own user can open.
+"""The archive server: answers requests of brokers over a Unix socket, which only its own user can open, or over TCP.
 
 The manifest is read again every few seconds. A file that was compacted or has expired since then is not found; then the
 manifest is read at once, and the request is tried again.
@@ -25,6 +25,7 @@ from gantry_pipelines.archive.format import read_format
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
 from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.serving.archived_queues import US_PER_MS, ArchivedQueues
+from gantry_pipelines.archive.serving.broker_port import BrokerPort, PortParameters
 from gantry_pipelines.archive.serving.chunks import ChunkReader
 from gantry_pipelines.archive.serving.records import NEEDED_COLUMNS, Chunk, Selection
 from gantry_pipelines.archive.storage import Storage
@@ -62,12 +63,17 @@ class ServerParameters:
     """The parameters of an archive server."""
 
     socket_path: str
+    """The Unix socket to listen at; empty: none."""
+
     topics_pattern: str
     """The topics that are to be archived, as one regular expression."""
 
     cache_bytes: int = 128 << 20
     refresh_s: float = 5.0
     """The interval at which the manifest is read."""
+
+    port: PortParameters | None = None
+    """The TCP port for brokers of other machines; None: none."""
 
 
 @final
@@ -87,10 +93,18 @@ class ArchiveServer:
         self._manifest = Manifest()
         self._generation = 0
         self._refreshing: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Command]] = set()
         self._channels: set[Channel] = set()
         self._server: asyncio.Server | None = None
+        self.port: Final = (
+            None if parameters.port is None else BrokerPort(parameters.port, self._serve, self._on_warning)
+        )
+        """The TCP port; None without one."""
+
         self._warned = ""
+        self.is_current = False
+        """Whether the manifest could be read at the last attempt."""
+
         self._run_id: Final = os.urandom(6).hex()
         self.message_count = 0
         """The number of messages that were returned."""
@@ -103,7 +117,12 @@ class ArchiveServer:
         }
 
     def __repr__(self) -> str:
-        return f"<ArchiveServer {self._parameters.socket_path} {self._queues!r}>"
+        return f"<ArchiveServer {self._parameters.socket_path or self.port} {self._queues!r}>"
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the archive could be read once, so that requests are not refused."""
+        return self._generation > 0
 
     async def start(self) -> None:
         """Read the manifest and listen. Raises OSError if it cannot listen.
@@ -111,7 +130,10 @@ class ArchiveServer:
         If the archive cannot be read, it is tried again, and requests are refused until it can.
         """
         await self._refresh()
-        await self._listen()
+        if self._parameters.socket_path:
+            await self._listen()
+        if self.port is not None:
+            await self.port.start()
 
     async def run(self) -> None:
         """Read the manifest again and again, until cancelled."""
@@ -128,9 +150,11 @@ class ArchiveServer:
             channel.abort()  # a broker that does not read must not delay the end
         for task in tuple(self._tasks):
             task.cancel()
+        if self.port is not None:
+            await self.port.close()
         await asyncio.to_thread(self.chunks.close)
 
-    # ------- the socket
+    # ------- the socket and the port
 
     async def _listen(self) -> None:
         path = self._parameters.socket_path
@@ -158,31 +182,36 @@ class ArchiveServer:
         return channel
 
     def _on_request(self, command: Command, channel: Channel) -> Command | None:
+        answer = self._serve(command)
+        if isinstance(answer, Command):
+            return answer
+        answer.add_done_callback(lambda done: None if done.cancelled() else channel.answer(done.result()))
+        return None
+
+    def _serve(self, command: Command) -> Command | asyncio.Task[Command]:
+        """Return the reply to a request, or the task that makes it."""
         handler = self._handlers.get(command.code)
         if handler is None:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {command.code} not supported")
-        if not self._generation:
+        if not self.is_available:
             return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, self._warned)
         if len(self._tasks) >= REQUESTS_MAX:
             return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "too many requests wait for the archive")
-        task = asyncio.ensure_future(self._answer(handler, command, channel))
+        task = asyncio.ensure_future(self._answer(handler, command))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return None
+        return task
 
-    async def _answer(
-        self, handler: Callable[[Command], Awaitable[Command]], command: Command, channel: Channel
-    ) -> None:
+    async def _answer(self, handler: Callable[[Command], Awaitable[Command]], command: Command) -> Command:
         try:
-            reply = await handler(command)
+            return await handler(command)
         except OtherArchive as error:
-            reply = command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+            return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
         except (OSError, ArchiveError, pa.ArrowException) as error:
             self._warn("CannotRead", f"cannot read the archive: {error}")
-            reply = command.reply(ResponseCode.SYSTEM_ERROR, f"cannot read the archive: {error}")
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"cannot read the archive: {error}")
         except ValueError as error:
-            reply = command.reply(ResponseCode.INVALID_PARAMETER, str(error))
-        channel.answer(reply)
+            return command.reply(ResponseCode.INVALID_PARAMETER, str(error))
 
     # ------- requests
 
@@ -289,9 +318,10 @@ class ArchiveServer:
         try:
             await self._read_manifest()
         except (OSError, ArchiveError, pa.ArrowException) as error:
+            self.is_current = False
             self._warn("CannotRead", f"cannot read the manifest: {error}")
         else:
-            self._warned = ""
+            self._warned, self.is_current = "", True
 
     async def _read_manifest(self) -> None:
         identity, manifest = await asyncio.to_thread(self._load_manifest)
