@@ -188,7 +188,8 @@ def test_maintenance_of_a_job_publishes_before_it_deletes(
 def test_summary_of_a_run_names_expired_files_that_wait() -> None:
     """An operator sees why the archive is larger than its retention."""
     totals = {"rows": 0, "files": 0, "bytes": 0, "rows_lost": 0}
-    facts = {"rowsTotal": 1, "filesTotal": 1, "bytesTotal": 9, "missingFiles": 0, "expiredFiles": 2}
+    facts = dict.fromkeys(("rowsTotal", "filesTotal", "bytesTotal", "undecodedTotal", "missingFiles"), 0)
+    facts |= {"expiredFiles": 2}
 
     text = job.build_summary(totals, facts, [0])
 

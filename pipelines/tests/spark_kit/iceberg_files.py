@@ -16,7 +16,7 @@ from gantry_pipelines.archive.layout import folder_of
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import CatalogParameters
 from gantry_pipelines.archive.tables.iceberg import IcebergTable, open_iceberg
-from gantry_pipelines.archive.tables.model import TableChange, TableFile, TableRoot
+from gantry_pipelines.archive.tables.model import TableChange, TableFile, TableRoot, TableShape
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 FOLDER: Final = CatalogParameters()
@@ -59,7 +59,7 @@ class Archive:
 
     def open(self, catalog: CatalogParameters = FOLDER) -> IcebergTable:
         """Open the Iceberg table of the topic."""
-        return open_iceberg(self.root, self.columns, catalog)
+        return open_iceberg(self.root, TableShape(self.columns), catalog)
 
     def reader(self) -> Table:
         """Open the table as a reader without a catalog does."""

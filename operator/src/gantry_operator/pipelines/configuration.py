@@ -30,7 +30,11 @@ ARCHIVE: Final = f"{VOLUMES}/archive"
 API_SERVER: Final = "k8s://https://kubernetes.default.svc"
 """The address of the API server, as Spark expects it."""
 
-LATER_FIELDS: Final = {"engine.podTemplate.runtimeClassName": "", "tables": plain_values(Tables())}
+LATER_FIELDS: Final = {
+    "engine.podTemplate.runtimeClassName": "",
+    "tables": plain_values(Tables()),
+    "schemas": [],
+}
 """The fields of a spec that were added after pipelines were in use, and their defaults."""
 
 

@@ -104,6 +104,13 @@ RULES: Final = (
         "archive, the name of a TopicArchive, must be set with the check archive, and only then",
         (AUDIT,),
     ),
+    Rule(
+        "spec.schemas",
+        lambda spec: not any(one.schema_file for one in spec.schemas),
+        "self.schemas.all(one, one.schemaFile == '')",
+        "schemaFile is a file of the machine that runs gantry pipeline, which a pod does not have: set schema",
+        (ARCHIVE,),
+    ),
 )
 
 FIXED: Final = (

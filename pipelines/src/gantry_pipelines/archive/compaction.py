@@ -20,14 +20,22 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gantry_pipelines.archive import crash_points
-from gantry_pipelines.archive.errors import CannotCompact
-from gantry_pipelines.archive.file_writing import ROW_GROUP_ROWS, Packing, checksum_of, parquet_writer, range_metadata
-from gantry_pipelines.archive.layout import STAGED, Place, day_end_ms, quote_name
+from gantry_pipelines.archive.errors import CannotCompact, ManifestBroken
+from gantry_pipelines.archive.file_writing import (
+    ROW_GROUP_ROWS,
+    Packing,
+    checksum_of,
+    parquet_writer,
+    range_metadata,
+    schema_of,
+)
+from gantry_pipelines.archive.layout import SCHEMAS, STAGED, Place, day_end_ms, quote_name
 from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, Record, merge_ranges
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.writer import ArchiveWriter, finish_exchange
@@ -136,7 +144,7 @@ def _merge_day(
             storage.link(run[0].place.path, f"{folder}/{run[0].place.name}")
             new.append(run[0])
         else:
-            new.append(_merge(storage, folder, run, writer.format.columns, packing))
+            new.append(_merge(storage, folder, run, writer, packing))
         crash_points.hit(crash_points.MID_MERGE)
     storage.sync(folder)
     day_places = {file.place for file in files}
@@ -155,17 +163,22 @@ def _merge_day(
 
 
 def _merge(
-    storage: Folder, folder: str, run: list[ArchivedFile], columns: tuple[str, ...], packing: Packing
+    storage: Folder, folder: str, run: list[ArchivedFile], writer: ArchiveWriter, packing: Packing
 ) -> ArchivedFile:
-    """Merge several files into one, row group by row group."""
+    """Merge several files into one, row group by row group.
+
+    The new file has each typed column that any of the files has; the rows of older files are null there.
+    """
     queue_range = QueueRange(run[0].range.queue, run[0].range.begin, run[-1].range.end)
     place = Place(queue_range, run[0].place.day)
     local = storage.new_file()
-    with parquet_writer(local, columns, packing) as parquet:
+    schema = _merged_schema(storage, run, writer)
+    with parquet_writer(local, schema, packing) as parquet:
         for file in run:
             with storage.open(file.place.path) as opened, pq.ParquetFile(opened) as source:
                 for group in range(source.num_row_groups):
-                    parquet.write_table(source.read_row_group(group), row_group_size=ROW_GROUP_ROWS)
+                    group_rows = extend_to(source.read_row_group(group), schema)
+                    parquet.write_table(group_rows, row_group_size=ROW_GROUP_ROWS)
         parquet.add_key_value_metadata(range_metadata(queue_range))
     with pq.ParquetFile(local) as whole:
         rows = whole.metadata.num_rows
@@ -176,7 +189,34 @@ def _merge(
     target_folder = Path(storage.root, folder)
     make_folders(target_folder)
     storage.adopt(local, f"{folder}/{place.name}")
-    return ArchivedFile(place, rows, size, checksum, first, last, RangeKind.DATA)
+    undecoded = sum(file.undecoded for file in run)
+    return ArchivedFile(place, rows, size, checksum, first, last, RangeKind.DATA, undecoded=undecoded)
+
+
+def _merged_schema(storage: Folder, run: list[ArchivedFile], writer: ArchiveWriter) -> pa.Schema:
+    """Return the schema of a merged file: the archive's columns, and the recorded ones that any of the files has."""
+    found: set[str] = set()
+    for file in run:
+        with storage.open(file.place.path) as opened:
+            found.update(pq.read_schema(opened).names)
+    declared = writer.schemas.get(run[0].range.queue.topic, ())
+    unknown = sorted(found - {*writer.format.columns, *(one.name for one in declared)})
+    if unknown:
+        raise ManifestBroken(
+            f"{run[0].place.folder} has files with the column {unknown[0]!r}, which {SCHEMAS} does not have: restore it"
+        )
+    return schema_of(writer.format.columns, tuple(one for one in declared if one.name in found))
+
+
+def extend_to(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema, of which those that the rows lack are null."""
+    if rows.schema.names == schema.names:
+        return rows
+    columns: list[Any] = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def expire(writer: ArchiveWriter, days: int, now_ms: int) -> Iterator[tuple[str, str, int]]:

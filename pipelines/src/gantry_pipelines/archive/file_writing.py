@@ -26,9 +26,12 @@ from gantry_pipelines.archive.errors import ReadIncomplete
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.layout import Place
 from gantry_pipelines.archive.manifest import ArchivedFile
+from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, arrow_fields
+from gantry_pipelines.archive.schemas.decoding import RowDecoder
+from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas
 from gantry_pipelines.archive.storage import Storage
 from pyspark_rocketmq.model import QueueRange
-from pyspark_rocketmq.schema import arrow_schema
+from pyspark_rocketmq.schema import COLUMNS, arrow_schema
 
 TOPIC_COLUMN: Final = "topic"
 """Column that is read to assign rows to queues, and not written: the topic is part of the path."""
@@ -40,7 +43,10 @@ ROW_GROUP_BYTES_MAX: Final = 64 << 20
 """Buffered bytes of all open files of a task, shared evenly; each file has at least 1 MiB, also with more than 64."""
 
 STATISTICS: Final = ("offset", "storeTime")
-"""Columns with statistics, by which readers skip row groups; those of bodies would only make files larger."""
+"""Columns with statistics, by which readers skip row groups, as typed columns have; those of bodies would only make
+files larger."""
+
+NO_SCHEMAS: Final = TopicSchemas()
 
 ZSTD_LEVEL: Final = 1
 """Compression level; text bodies are as small as with level 3, in three quarters of the time."""
@@ -84,8 +90,11 @@ def write_files(
     storage: Storage,
     archive_format: ArchiveFormat,
     packing: Packing,
+    schemas: TopicSchemas = NO_SCHEMAS,
 ) -> Iterator[ArchivedFile]:
     """Write exactly these pieces of one broker, and yield each file when it is complete and durable.
+
+    Files of a topic with a declared schema have typed columns beside the others.
 
     Raises ReadIncomplete if rows are missing, duplicate, or not of these pieces.
     """
@@ -93,7 +102,7 @@ def write_files(
     for piece in sorted(pieces):
         queues.setdefault((piece.queue.topic, piece.queue.number), []).append(piece)
     target = _Target(storage, archive_format, packing, max(1 << 20, ROW_GROUP_BYTES_MAX // max(1, len(queues))))
-    writers = {key: _QueueWriter(one, target) for key, one in queues.items()}
+    writers = {key: _QueueWriter(one, target, schemas.decoder_of(key[0])) for key, one in queues.items()}
     try:
         for batch in batches:
             for key, rows in split_by_queue(batch):
@@ -135,9 +144,10 @@ class _Target:
 class _QueueWriter:
     """Writes the pieces of one queue, one after the other."""
 
-    def __init__(self, pieces: list[QueueRange], target: _Target) -> None:
+    def __init__(self, pieces: list[QueueRange], target: _Target, decoder: RowDecoder | None) -> None:
         self._pieces: Final = pieces
         self._target: Final = target
+        self._decoder: Final = decoder
         self._next = pieces[0].begin
         self._open: _OpenFile | None = None
 
@@ -173,7 +183,7 @@ class _QueueWriter:
         if self._open is not None and self._open.day != day:
             yield self._close(piece)
         if self._open is None:
-            self._open = _OpenFile(self._next, day, self._target)
+            self._open = _OpenFile(self._next, day, self._target, self._decoder)
         self._open.add(rows)
         self._next += rows.num_rows
         if self._next == piece.end:
@@ -196,21 +206,26 @@ class _QueueWriter:
 class _OpenFile:
     """A Parquet file that is being written."""
 
-    def __init__(self, begin: int, day: str, target: _Target) -> None:
+    def __init__(self, begin: int, day: str, target: _Target, decoder: RowDecoder | None) -> None:
         self.begin: Final = begin
         self.day: Final = day
         self._target: Final = target
         self._local: Final[Path] = target.storage.new_file()
         self._columns: Final = list(target.format.columns)
-        self._writer: Final = parquet_writer(self._local, target.format.columns, target.packing)
+        self._decoder: Final = decoder
+        schema = schema_of(target.format.columns, decoder.columns if decoder is not None else ())
+        self._writer: Final = parquet_writer(self._local, schema, target.packing)
         self._buffered: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._undecoded = 0
         self._times: list[tuple[int, int]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         rows = rows.select(self._columns)
         times = np.asarray(rows.column("storeTime").cast(pa.int64()))
         self._times.append((int(times.min()), int(times.max())))
+        if self._decoder is not None:
+            rows, undecoded = self._decoder.extend(rows)
+            self._undecoded += undecoded
         while rows.num_rows:
             room = ROW_GROUP_ROWS - sum(one.num_rows for one in self._buffered)
             part = rows.slice(0, room)
@@ -232,7 +247,8 @@ class _OpenFile:
         staged = self._target.storage.finish(self._local, place.path)
         crash_points.hit(crash_points.AFTER_DATA)
         first, last = min(one for one, _ in self._times), max(one for _, one in self._times)
-        return ArchivedFile(place, self._rows, size, checksum, first, last, staged=staged)
+        undecoded = self._undecoded
+        return ArchivedFile(place, self._rows, size, checksum, first, last, staged=staged, undecoded=undecoded)
 
     def abandon(self) -> None:
         self._writer.close()
@@ -251,17 +267,25 @@ def dates_of(rows: pa.RecordBatch, time_zone: str) -> Any:
     return pc.local_timestamp(times).cast(pa.date32())
 
 
-def parquet_writer(local: Path, columns: tuple[str, ...], packing: Packing) -> pq.ParquetWriter:
+def schema_of(columns: tuple[str, ...], declared: tuple[DeclaredColumn, ...] = ()) -> pa.Schema:
+    """Return the schema of a file: the archive's columns, and the declared ones of its topic."""
+    return pa.schema([*arrow_schema(columns), *arrow_fields(declared)])
+
+
+def parquet_writer(local: Path, schema: pa.Schema, packing: Packing) -> pq.ParquetWriter:
     """Open a new Parquet file with an archive's encoding."""
-    repeating = [name for name in _REPEATING if name in columns]
-    repeating += [nested for name, nested in _REPEATING_NESTED.items() if name in columns]
+    declared = [field for field in schema if field.name not in COLUMNS]
+    repeating = [name for name in _REPEATING if name in schema.names]
+    repeating += [nested for name, nested in _REPEATING_NESTED.items() if name in schema.names]
+    repeating += [field.name for field in declared if pa.types.is_string(field.type)]
+    measured = [field.name for field in declared if not pa.types.is_nested(field.type)]
     options: Any = {  # pyarrow's type stubs are incomplete
         "compression": packing.compression,
         "compression_level": packing.level,
         "use_dictionary": repeating,
-        "write_statistics": list(STATISTICS),
+        "write_statistics": [*STATISTICS, *measured],
     }
-    return pq.ParquetWriter(local, arrow_schema(columns), **options)
+    return pq.ParquetWriter(local, schema, **options)
 
 
 def range_metadata(queue_range: QueueRange) -> dict[str, str]:

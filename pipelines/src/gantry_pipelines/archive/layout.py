@@ -2,6 +2,7 @@
 
     data/topic=orders/day=2026-11-22/broker-a-3-00000000000000100000-00000000000000200000.parquet
     _manifest/format.json             the archive's immutable format: grid, time zone, columns
+    _manifest/schemas.json            the typed columns of each topic with a declared schema, if there is one
     _manifest/writer.json             the current writer
     _manifest/writer.lock             its lock, in a folder
     _manifest/records/TOPIC/*.json    the records of archived ranges (`manifest`)
@@ -35,6 +36,7 @@ DATA: Final = "data"
 MANIFEST: Final = "_manifest"
 RECORDS: Final = f"{MANIFEST}/records"
 FORMAT: Final = f"{MANIFEST}/format.json"
+SCHEMAS: Final = f"{MANIFEST}/schemas.json"
 WRITER: Final = f"{MANIFEST}/writer.json"
 LOCK: Final = f"{MANIFEST}/writer.lock"
 STAGED: Final = "_staged"

@@ -50,6 +50,8 @@ class ArchivedFile:
     kind: RangeKind = RangeKind.DATA
     staged: str = ""
     """Path of the file until it is published under its name; empty if it was written there directly."""
+    undecoded: int = 0
+    """The number of messages whose body could not be decoded by the declared schema of the topic."""
 
     @property
     def range(self) -> QueueRange:
@@ -143,6 +145,7 @@ def document_of(file: ArchivedFile) -> dict[str, Any]:
         "lastTimeUs": file.last_time_us,
         "kind": file.kind.value,
         "staged": file.staged,
+        "undecoded": file.undecoded,
     }
 
 
@@ -158,6 +161,7 @@ def file_of(document: Mapping[str, Any]) -> ArchivedFile:
         document["lastTimeUs"],
         RangeKind(document["kind"]),
         document["staged"],
+        document.get("undecoded", 0),  # earlier versions have written none
     )
 
 

@@ -48,12 +48,12 @@ from gantry_pipelines.archive.tables.model import (
     TableChange,
     TableFile,
     TableRoot,
+    TableShape,
     TableState,
     TableUnavailable,
     one_line,
 )
 from gantry_remoting.durable_files import sync_file, sync_folder
-from pyspark_rocketmq.schema import arrow_schema
 
 LOG: Final = "_delta_log"
 """The folder of the table's metadata."""
@@ -83,21 +83,21 @@ _CHECKPOINT: Final = "checkpoint.parquet"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def open_delta(root: TableRoot, columns: tuple[str, ...]) -> "DeltaTopicTable":
+def open_delta(root: TableRoot, shape: TableShape) -> "DeltaTopicTable":
     """Return the Delta table of a topic. Its first use creates it, or adds missing columns, and may raise OtherTable.
 
     So `drop` needs no readable table.
     """
-    return DeltaTopicTable(root, columns)
+    return DeltaTopicTable(root, shape)
 
 
 @final
 class DeltaTopicTable:
     """A table of one topic in the format of Delta. One thread uses it; all errors are TableErrors."""
 
-    def __init__(self, root: TableRoot, columns: tuple[str, ...]) -> None:
+    def __init__(self, root: TableRoot, shape: TableShape) -> None:
         self._root: Final = root
-        self._columns: Final = columns
+        self._shape: Final = shape
         self._options: Final = storage_options(root)
         with _mapped_errors(root):
             self._storage: Final = _storage_of(root)
@@ -205,19 +205,20 @@ class DeltaTopicTable:
     def _create(self) -> DeltaTable:
         return DeltaTable.create(
             self._root.address,
-            schema=_schema_of(self._columns),
+            schema=_schema_of(self._shape),
             mode="error",
-            partition_by=[DAY_COLUMN],
+            partition_by=list(self._shape.partitions),
             configuration=CONFIGURATION,
             storage_options=self._options,
         )
 
     def _add_columns(self, table: DeltaTable) -> None:
         """Add the columns that the table lacks. Raises OtherTable for any other difference."""
-        wanted = {field.name: field for field in _schema_of(self._columns).fields}
+        wanted = {field.name: field for field in _schema_of(self._shape).fields}
         found = {field.name: field for field in table.schema().fields}
-        if table.metadata().partition_columns != [DAY_COLUMN]:
-            raise self._other_table(f"has the partitions {table.metadata().partition_columns}, expected {[DAY_COLUMN]}")
+        partitions = list(self._shape.partitions)
+        if table.metadata().partition_columns != partitions:
+            raise self._other_table(f"has the partitions {table.metadata().partition_columns}, expected {partitions}")
         for name, field in found.items():
             if name not in wanted:
                 raise self._other_table(f"has the column {name}, which the archive does not have")
@@ -254,7 +255,7 @@ class DeltaTopicTable:
             actions,
             "append",
             table.schema(),
-            [DAY_COLUMN],
+            list(self._shape.partitions),
             commit_properties=CommitProperties(custom_metadata=dict(properties), max_commit_retries=0),
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
@@ -324,10 +325,9 @@ def _own_properties(table: DeltaTable) -> dict[str, str]:
 # -- schema ------------------------------------------------------------------------------------------------------------
 
 
-def _schema_of(columns: tuple[str, ...]) -> Schema:
-    """Return the table's columns: those of the files, and the day; each may be null."""
-    fields = [*arrow_schema(columns), pa.field(DAY_COLUMN, pa.date32())]
-    return Schema.from_arrow(pa.schema(fields))
+def _schema_of(shape: TableShape) -> Schema:
+    """Return the table's columns: those of the files, and the partitions; each may be null."""
+    return Schema.from_arrow(pa.schema(list(shape.fields)))
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ from gantry_pipelines.archive.tables.model import (
     TableChange,
     TableFile,
     TableRoot,
+    TableShape,
     TableState,
     TableUnavailable,
 )
@@ -98,9 +99,9 @@ _EPOCH: Final = datetime.date(1970, 1, 1)
 class IcebergTable:
     """A topic's Iceberg table. It belongs to the writer of the archive: one process and one thread."""
 
-    def __init__(self, root: TableRoot, columns: tuple[str, ...], parameters: CatalogParameters) -> None:
+    def __init__(self, root: TableRoot, shape: TableShape, parameters: CatalogParameters) -> None:
         self._root: Final = root
-        self._columns: Final = columns
+        self._shape: Final = shape
         self._parameters: Final = parameters
         self._opened_catalog: Catalog | None = None
         self._loaded: Table | None = None
@@ -223,8 +224,9 @@ class IcebergTable:
         except iceberg_errors.NoSuchTableError:
             if self._parameters.kind is not CatalogKind.FOLDER:
                 catalog.create_namespace_if_not_exists(identifier[:-1])
-            schema = schema_of(self._columns)
-            return catalog.create_table(identifier, schema, location, partitions_of(schema), properties=_PROPERTIES)
+            schema = schema_of(self._shape.base_fields)  # `_adapt` adds the declared columns
+            spec = partitions_of(schema, self._shape.partitions)
+            return catalog.create_table(identifier, schema, location, spec, properties=_PROPERTIES)
         self._check_location(table)
         return table
 
@@ -288,7 +290,7 @@ class IcebergTable:
     def _adapt(self) -> None:
         """Add the columns that the table lacks, once. Not at the start: a table of other columns can be dropped."""
         if not self._is_adapted:
-            adapt_columns(self._table, self._root.topic, self._columns)
+            adapt_columns(self._table, self._root.topic, self._shape)
             ensure_name_mapping(self._table)
             self._is_adapted = True
 
@@ -366,12 +368,12 @@ class IcebergTable:
                 folder.remove(info.base_name)
 
 
-def open_iceberg(root: TableRoot, columns: tuple[str, ...], catalog: CatalogParameters) -> IcebergTable:
+def open_iceberg(root: TableRoot, shape: TableShape, catalog: CatalogParameters) -> IcebergTable:
     """Return the table of a topic. Its first use opens the catalog, loads the table or creates it, and adds the columns
     that it lacks. It raises OtherTable if the table has columns that the archive lacks, other types, or other
     partitions. So `drop` needs no readable table.
     """
-    return IcebergTable(root, columns, catalog)
+    return IcebergTable(root, shape, catalog)
 
 
 def _manifests_of(table: Table) -> list[ManifestFile]:

@@ -4,12 +4,19 @@ A topic has one table in each format. All its data files are below one folder, i
 table's metadata is beside them. Nothing is copied: a publication only changes the list.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
+import pyarrow as pa
+
+from gantry_pipelines.archive.format import ALL_COLUMNS
 from gantry_pipelines.archive.layout import Place
+from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, arrow_fields
+from pyspark_rocketmq.schema import arrow_schema
 
 DAY_COLUMN: Final = "day"
 """The column by which tables are partitioned: the date of the store time, in the archive's time zone. It is not in the
@@ -61,6 +68,37 @@ def one_line(text: str) -> str:
     short = " ".join(" ".join(line for line in lines if not _STACK_LINE.match(line)).split())
     short = short.replace(" \u21b3 ", ": ")  # an arrow at the beginning of each cause
     return short if len(short) <= MESSAGE_CHARS_MAX else f"{short[:MESSAGE_CHARS_MAX]}..."
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """The columns of a topic's tables: those of the archive, the partitions, and then the declared ones.
+
+    Declared columns come last, in the order in which they were added. So a table that is made again has the columns in
+    the same order as one to which they were added.
+    """
+
+    columns: tuple[str, ...] = ALL_COLUMNS
+    """The columns of the archive."""
+    declared: tuple[DeclaredColumn, ...] = ()
+    """The typed columns of the topic."""
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The columns by which the tables are partitioned."""
+        return (DAY_COLUMN,)
+
+    @property
+    def base_fields(self) -> tuple[pa.Field[Any], ...]:
+        """The columns of the archive and the partitions, with their types."""
+        partitions = [pa.field(DAY_COLUMN, pa.date32())]
+        return (*arrow_schema(self.columns), *partitions)
+
+    @property
+    def fields(self) -> tuple[pa.Field[Any], ...]:
+        """All columns in the order of a table, with their types."""
+        return (*self.base_fields, *arrow_fields(self.declared))
 
 
 @final

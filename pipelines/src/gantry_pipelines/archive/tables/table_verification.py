@@ -22,7 +22,7 @@ from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.settings import TABLE_PACKAGES, TableParameters
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.tables.links import table_folder
-from gantry_pipelines.archive.tables.model import ARCHIVE_PROPERTY, REBUILD, TableError, TableState
+from gantry_pipelines.archive.tables.model import ARCHIVE_PROPERTY, REBUILD, TableError, TableShape, TableState
 from gantry_pipelines.archive.tables.publication import (
     ENDS_PROPERTY,
     ManifestState,
@@ -104,7 +104,7 @@ class _Verifier:
             root = root_of(self._storage, topic, self._format.identity)
             name = f"{table_format.capitalize()} table of topic {topic!r}"
             try:
-                state = self._open_table(table_format, root, self._format.columns).read()
+                state = self._open_table(table_format, root, TableShape(self._format.columns)).read()
             except TableError as error:
                 found[topic, table_format] = [Finding(name, f"cannot be read: {error}")]
                 continue
