@@ -22,6 +22,7 @@ from gantry_pipelines.archive import job
 from gantry_pipelines.archive.compaction import expire
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.job import ArchiveRun
+from gantry_pipelines.archive.layout import Partition
 from gantry_pipelines.archive.manifest import Manifest
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.settings import ArchiveParameters, TableParameters
@@ -96,7 +97,7 @@ def test_expired_files_are_deleted_when_the_tables_are_published_without_them(
     marked = days_of(storage)
     publication.delete_expired_files()
 
-    assert expired == [("bills", "2026-11-22", 1), ("orders", "2026-11-22", 2)]
+    assert expired == [("bills", Partition("2026-11-22"), 1), ("orders", Partition("2026-11-22"), 2)]
     assert marked == {"topic=bills/day=2026-11-22", "topic=orders/day=2026-11-22", "topic=orders/day=2026-11-23"}
     assert days_of(storage) == {"topic=orders/day=2026-11-23"}
     assert not tables.by_topic["bills"].files and tables.by_topic["orders"].files

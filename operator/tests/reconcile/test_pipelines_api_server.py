@@ -134,6 +134,7 @@ def test_samples_are_accepted(server: ApiServer, path: Path) -> None:
         ({"checkpoint": {"pvc": {"claimName": "other"}}}, False),
         ({"layout": {"rowsPerFile": 5000}}, False),
         ({"layout": {"timeZone": "Europe/Berlin"}}, False),
+        ({"layout": {"partitionBy": "hour"}}, False),
         ({"layout": {"compression": "snappy"}}, True),
     ],
 )

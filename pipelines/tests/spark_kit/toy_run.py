@@ -37,6 +37,7 @@ from gantry_pipelines.archive.tables.links import TableLinks
 from gantry_pipelines.archive.tables.model import TableRoot
 from gantry_pipelines.archive.tables.publication import TablePublisher
 from gantry_pipelines.archive.writer import ArchiveWriter
+from gantry_spec.pipelines.parts import PartitionUnit
 from pyspark_rocketmq.model import QueueId, QueueRange
 from pyspark_rocketmq.planning import limit_rows
 
@@ -77,6 +78,7 @@ class ToyRun:
     environment: Mapping[str, str] = field(default_factory=dict)
     schemas: TopicSchemas = field(default_factory=TopicSchemas)
     """The declared schemas of topics."""
+    partition_by: PartitionUnit = PartitionUnit.DAY
     takeover_s: float = 0.6
     """Lock timeout of a start in an object store, in seconds."""
 
@@ -106,7 +108,8 @@ def run_toy(toy_run: ToyRun) -> None:
     os.environ.update(toy_run.environment)
     storage = storage_of(toy_run.destination or toy_run.root)
     lock, declared = acquire_lock(storage, toy_run.takeover_s), toy_run.schemas
-    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), lock, declared) as writer:
+    archive_format = ArchiveFormat(GRID_ROWS, partition_by=toy_run.partition_by)
+    with ArchiveWriter.open(storage, archive_format, lock, declared) as writer:
         if toy_run.kill_after_s:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends the process at once, as with SIGKILL
             signal.setitimer(signal.ITIMER_REAL, toy_run.kill_after_s)

@@ -73,6 +73,13 @@ class Compression(StrEnum):
     NONE = "none"
 
 
+class PartitionUnit(StrEnum):
+    """The time that the files of one folder of an archive have."""
+
+    DAY = "day"
+    HOUR = "hour"
+
+
 class AuditCheck(StrEnum):
     """A comparison that an audit makes."""
 
@@ -294,7 +301,10 @@ class Layout(Part, frozen=True):
     """The layout of an archive's files."""
 
     time_zone: TimeZone = "UTC"
-    """The time zone of the day partitions. It cannot be changed."""
+    """The time zone of the partitions. It cannot be changed."""
+
+    partition_by: PartitionUnit = PartitionUnit.DAY
+    """The partitions of files and tables: `day`, or `hour` for an hour within each day. It cannot be changed."""
 
     compression: Compression = Compression.ZSTD
     """The compression of new files."""
@@ -307,7 +317,7 @@ class Layout(Part, frozen=True):
     """The target size of the files that compaction creates."""
 
     compact_after: Duration = Duration(24 * 3_600_000)
-    """How long after the end of a day its files are compacted."""
+    """How long after the end of a partition its files are compacted."""
 
 
 @final

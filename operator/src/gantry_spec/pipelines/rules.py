@@ -128,8 +128,9 @@ FIXED: Final = (
     ),
     FixedField(
         "spec.layout.rowsPerFile",
-        "self.layout.rowsPerFile == oldSelf.layout.rowsPerFile && self.layout.timeZone == oldSelf.layout.timeZone",
-        "rowsPerFile and timeZone determine the files and cannot change: create another archive",
+        "self.layout.rowsPerFile == oldSelf.layout.rowsPerFile && self.layout.timeZone == oldSelf.layout.timeZone"
+        " && self.layout.partitionBy == oldSelf.layout.partitionBy",
+        "rowsPerFile, timeZone and partitionBy determine the files and cannot change: create another archive",
         (ARCHIVE,),
     ),
 )

@@ -1,4 +1,4 @@
-"""Write rows to Parquet files in a worker, one file for each piece and day. No row crosses to the JVM.
+"""Write rows to Parquet files in a worker, one file for each piece and partition. No row crosses to the JVM.
 
 A *piece* is a part of a queue's range that crosses no line of the `grid`.
 
@@ -6,8 +6,9 @@ Rows of many queues may arrive mixed, in the order of the log; those of one queu
 a piece must be there. That is checked, so that a file has exactly the rows of its name: a missing or unexpected row
 fails the task.
 
-A file ends where the day changes. After a clock was set back a day occurs again, in a file of its own; ranges still
-have no gap, and every row is in the folder of its own store time.
+A file ends where the partition changes: the day or, if the format says so, the hour. After a clock was set back a
+partition occurs again, in a file of its own; ranges still have no gap, and every row is in the folder of its own store
+time.
 """
 
 import hashlib
@@ -24,12 +25,13 @@ import pyarrow.parquet as pq
 from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.errors import ReadIncomplete
 from gantry_pipelines.archive.format import ArchiveFormat
-from gantry_pipelines.archive.layout import Place
+from gantry_pipelines.archive.layout import Partition, Place
 from gantry_pipelines.archive.manifest import ArchivedFile
 from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, arrow_fields
 from gantry_pipelines.archive.schemas.decoding import RowDecoder
 from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas
 from gantry_pipelines.archive.storage import Storage
+from gantry_spec.pipelines.parts import PartitionUnit
 from pyspark_rocketmq.model import QueueRange
 from pyspark_rocketmq.schema import COLUMNS, arrow_schema
 
@@ -70,6 +72,8 @@ _REPEATING_NESTED: Final = {"properties": "properties.key_value.key"}
 """The same for nested columns: the path in Parquet by the column's name."""
 
 _EPOCH: Final = np.datetime64("1970-01-01", "D")
+_HOUR_US: Final = 3_600_000_000
+_UNIT_US: Final = {PartitionUnit.DAY: 24 * _HOUR_US, PartitionUnit.HOUR: _HOUR_US}
 
 
 @final
@@ -153,19 +157,20 @@ class _QueueWriter:
 
     def add(self, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
         """Write consecutive rows of the queue, and yield each file that they complete."""
-        offsets, days = np.asarray(rows.column("offset")), self._days(rows)
+        unit, zone = self._target.format.partition_by, self._target.format.time_zone
+        offsets, numbers = np.asarray(rows.column("offset")), partition_numbers(rows, unit, zone)
         begin = 0
         while begin < len(offsets):
             piece = self._pieces[0] if self._pieces else None
             if piece is None or offsets[begin] != self._next:
                 raise ReadIncomplete(f"received offset {offsets[begin]}, expected {self._describe_expected()}")
             count = min(len(offsets) - begin, piece.end - self._next)
-            is_same_day = days[begin : begin + count] == days[begin]
-            count = count if is_same_day.all() else int(np.argmin(is_same_day))
+            is_same = numbers[begin : begin + count] == numbers[begin]
+            count = count if is_same.all() else int(np.argmin(is_same))
             run = offsets[begin : begin + count]
             if not np.array_equal(run, np.arange(self._next, self._next + count)):
                 raise ReadIncomplete(f"the offsets of {piece} are not consecutive from {self._next} on")
-            yield from self._write(piece, str(_EPOCH + days[begin]), rows.slice(begin, count))
+            yield from self._write(piece, partition_of(int(numbers[begin]), unit), rows.slice(begin, count))
             begin += count
 
     def check_complete(self) -> None:
@@ -179,11 +184,11 @@ class _QueueWriter:
             self._open.abandon()
             self._open = None
 
-    def _write(self, piece: QueueRange, day: str, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
-        if self._open is not None and self._open.day != day:
+    def _write(self, piece: QueueRange, partition: Partition, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
+        if self._open is not None and self._open.partition != partition:
             yield self._close(piece)
         if self._open is None:
-            self._open = _OpenFile(self._next, day, self._target, self._decoder)
+            self._open = _OpenFile(self._next, partition, self._target, self._decoder)
         self._open.add(rows)
         self._next += rows.num_rows
         if self._next == piece.end:
@@ -199,16 +204,13 @@ class _QueueWriter:
     def _describe_expected(self) -> str:
         return f"{self._next} of {self._pieces[0]}" if self._pieces else "no more rows"
 
-    def _days(self, rows: pa.RecordBatch) -> Any:
-        return np.asarray(dates_of(rows, self._target.format.time_zone).cast(pa.int32()))
-
 
 class _OpenFile:
     """A Parquet file that is being written."""
 
-    def __init__(self, begin: int, day: str, target: _Target, decoder: RowDecoder | None) -> None:
+    def __init__(self, begin: int, partition: Partition, target: _Target, decoder: RowDecoder | None) -> None:
         self.begin: Final = begin
-        self.day: Final = day
+        self.partition: Final = partition
         self._target: Final = target
         self._local: Final[Path] = target.storage.new_file()
         self._columns: Final = list(target.format.columns)
@@ -238,7 +240,7 @@ class _OpenFile:
         crash_points.hit(crash_points.MID_DATA)
 
     def close(self, queue_range: QueueRange) -> ArchivedFile:
-        place = Place(queue_range, self.day)
+        place = Place(queue_range, *self.partition)
         assert self._rows == queue_range.count, "expected all rows of the range"
         self._flush()
         self._writer.add_key_value_metadata(range_metadata(queue_range))
@@ -261,10 +263,18 @@ class _OpenFile:
             self._buffered, self._bytes = [], 0
 
 
-def dates_of(rows: pa.RecordBatch, time_zone: str) -> Any:
-    """Return the date of each row's store time in a time zone."""
+def partition_numbers(rows: pa.RecordBatch, unit: PartitionUnit, time_zone: str) -> Any:
+    """Return the day or hour of each row's store time in a time zone, as a number that counts from 1970."""
     times: Any = rows.column("storeTime").cast(pa.timestamp("us", time_zone))
-    return pc.local_timestamp(times).cast(pa.date32())
+    local: Any = np.asarray(pc.local_timestamp(times).cast(pa.int64()))
+    return local // _UNIT_US[unit]
+
+
+def partition_of(number: int, unit: PartitionUnit) -> Partition:
+    """Return the partition of a number that `partition_numbers` has returned."""
+    if unit is PartitionUnit.DAY:
+        return Partition(str(_EPOCH + number))
+    return Partition(str(_EPOCH + number // 24), f"{number % 24:02d}")
 
 
 def schema_of(columns: tuple[str, ...], declared: tuple[DeclaredColumn, ...] = ()) -> pa.Schema:

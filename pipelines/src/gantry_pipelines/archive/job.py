@@ -220,8 +220,8 @@ class ArchiveRun:
                 self._can_compact = False
                 self._reporter.warn("CannotCompact", str(error))
         if self._settings.retention_days:
-            for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms):
-                self._reporter.report_step(f"{topic} {day}: {count} files have expired")
+            for topic, partition, count in expire(self._writer, self._settings.retention_days, now_ms):
+                self._reporter.report_step(f"{topic} {partition}: {count} files have expired")
         self._tables.delete_expired_files()
 
     def _publish_tables(self, seconds_max: float) -> None:

@@ -138,6 +138,7 @@ def document_of(file: ArchivedFile) -> dict[str, Any]:
         "begin": file.range.begin,
         "end": file.range.end,
         "day": file.place.day,
+        "hour": file.place.hour,
         "rows": file.rows,
         "bytes": file.size_bytes,
         "checksum": file.checksum,
@@ -153,7 +154,7 @@ def file_of(document: Mapping[str, Any]) -> ArchivedFile:
     """Convert the values of `document_of` back to a file."""
     queue = QueueId(document["topic"], document["broker"], document["queue"])
     return ArchivedFile(
-        Place(QueueRange(queue, document["begin"], document["end"]), document["day"]),
+        Place(QueueRange(queue, document["begin"], document["end"]), document["day"], document.get("hour", "")),
         document["rows"],
         document["bytes"],
         document["checksum"],

@@ -99,7 +99,10 @@ def parse_archive_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchivePara
     layout = config.spec.layout
     try:
         archive_format = ArchiveFormat(
-            layout.rows_per_file, layout.time_zone, columns_of(tuple(column.value for column in config.spec.columns))
+            layout.rows_per_file,
+            layout.time_zone,
+            columns_of(tuple(column.value for column in config.spec.columns)),
+            partition_by=layout.partition_by,
         )
     except ArchiveError as error:
         raise ConfigError([f"layout: {error}"]) from error

@@ -61,6 +61,7 @@ FILE_TYPES: Final = {
     "begin": "bigint",
     "end": "bigint",
     "day": "string",
+    "hour": "string",
     "rows": "bigint",
     "bytes": "bigint",
     "checksum": "string",

@@ -200,7 +200,9 @@ class TablePublisher:
         key = (topic, table_format)
         if key not in self._tables:
             root = root_of(self._writer.storage, topic, self._writer.format.identity)
-            shape = TableShape(self._writer.format.columns, self._writer.schemas.get(topic, ()))
+            archive_format = self._writer.format
+            declared = self._writer.schemas.get(topic, ())
+            shape = TableShape(archive_format.columns, declared, archive_format.partition_by)
             self._tables[key] = self._open_table(table_format, root, shape)
         return self._tables[key]
 

@@ -103,8 +103,9 @@ class _Verifier:
         for topic, table_format in keys:
             root = root_of(self._storage, topic, self._format.identity)
             name = f"{table_format.capitalize()} table of topic {topic!r}"
+            shape = TableShape(self._format.columns, partition_by=self._format.partition_by)
             try:
-                state = self._open_table(table_format, root, TableShape(self._format.columns)).read()
+                state = self._open_table(table_format, root, shape).read()
             except TableError as error:
                 found[topic, table_format] = [Finding(name, f"cannot be read: {error}")]
                 continue
