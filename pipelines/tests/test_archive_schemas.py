@@ -17,7 +17,7 @@ from spark_kit.toy_log import HOUR_US, ToyLog
 from spark_kit.toy_run import days_later_ms
 
 from gantry_pipelines.archive.compaction import CompactionRules, compact
-from gantry_pipelines.archive.errors import SchemaConflict
+from gantry_pipelines.archive.errors import ManifestBroken, SchemaConflict
 from gantry_pipelines.archive.file_writing import Packing, write_files
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.grid import split_on_grid
@@ -285,3 +285,22 @@ def test_start_with_a_removed_or_changed_column_is_refused(tmp_path: Path) -> No
     ]), 1)) == 0  # fmt: skip
     [*_, last] = read_recorded_schemas(Folder(str(tmp_path)))["orders"]
     assert last == DeclaredColumn("amount", "decimal(10,2)")
+
+
+def test_verification_finds_columns_that_are_not_recorded(tmp_path: Path) -> None:
+    """Without the record of a column the next compaction is refused, and a run with the schema records it again."""
+    schemas = json_schemas("orders", order="bigint")
+    for batch, end in enumerate((20, 40)):
+        archive_more(tmp_path, JsonLog({ORDERS: end}), schemas, batch)
+    (tmp_path / SCHEMAS).unlink()
+
+    texts = {finding.text for finding in verify(Folder(str(tmp_path))).findings}
+    with ArchiveWriter.open(Folder(str(tmp_path))) as writer, pytest.raises(ManifestBroken, match="'decodeError'"):
+        list(compact(writer, CompactionRules(1 << 30, 0), Packing(), days_later_ms("2026-11-22", 3)))
+    archive_more(tmp_path, JsonLog({ORDERS: 40}), schemas, 2)
+
+    assert texts == {
+        "has the column 'decodeError' of the type string, which the archive does not have",
+        "has the column 'order' of the type int64, which the archive does not have",
+    }
+    assert verify(Folder(str(tmp_path))).findings == ()
