@@ -342,6 +342,46 @@ def test_tables_without_their_package_are_refused_before_a_run(monkeypatch: pyte
         ArchiveJob().parse(read("", LOCAL, "runtime.destination=/archive", "tables.formats=[delta]"))
 
 
+def test_schema_of_a_file_is_passed_to_workers_as_text(tmp_path: Path) -> None:
+    """A worker on another machine has no such file. A descriptor set is binary, and becomes Base64."""
+    avro = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}'
+    (tmp_path / "r.avsc").write_text(avro)
+    base = (LOCAL, "runtime.destination=/archive", "runtime.once=true")
+    named = f"schemas=[{{topics: [a], format: avro, schemaFile: {tmp_path}/r.avsc}}]"
+
+    parameters = ArchiveJob().parse(read("", *base, named))
+
+    assert json.loads(parameters.options["archive.schemas"])[0]["schema"] == avro
+    assert [one.name for one in parameters.schemas.columns_of("a")] == ["decodeError", "x"]
+    assert "archive.schemas" not in ArchiveJob().parse(read("", *base)).options
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        (
+            "schemas=[{topics: [a], format: avro, schemaFile: /none.avsc}]",
+            r"schemas\[0\].schemaFile: cannot read /none",
+        ),
+        ("schemas=[{topics: [a], format: avro, schema: '{}', schemaFile: /none}]", "has schema and schemaFile"),
+        ("schemas=[{topics: ['('], columns: [{name: x, type: int}]}]", "topics: '\\(' is not a regular expression"),
+        ("schemas=[{topics: [a], columns: [{name: x, type: text}]}]", r"schemas\[0\]: column 'x': unknown type 'text'"),
+        ("schemas=[{topics: [a], columns: [{name: x-y, type: int}]}]", r"schemas\[0\].columns\[0\].name"),
+        ("schemas=[{topics: [a], format: xml}]", r"schemas\[0\].format"),
+        ("layout.partitionBy=minute", "layout.partitionBy"),
+    ],
+)
+def test_schema_that_cannot_be_used_is_refused_before_a_run(setting: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        ArchiveJob().parse(read("", LOCAL, "runtime.destination=/archive", setting))
+
+
+def test_typed_columns_need_the_body() -> None:
+    setting = "schemas=[{topics: [a], columns: [{name: x, type: int}]}]"
+    with pytest.raises(ConfigError, match="schemas: typed columns are decoded from the body: add body to columns"):
+        ArchiveJob().parse(read("", LOCAL, "runtime.destination=/archive", setting, "columns=[tags]"))
+
+
 RESERVED_SETTING = (
     "engine.sparkConf: a key of sparkConf is reserved, because another field or Gantry itself controls it"
 )

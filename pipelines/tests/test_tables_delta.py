@@ -15,7 +15,14 @@ from spark_kit.toy_log import NOON_US
 
 from gantry_pipelines.archive.format import ALL_COLUMNS
 from gantry_pipelines.archive.object_storage import storage_of
-from gantry_pipelines.archive.tables.model import EscapedAddress, ForeignFiles, OtherTable, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.model import (
+    EscapedAddress,
+    ForeignFiles,
+    OtherTable,
+    TableRoot,
+    TableShape,
+    TableUnavailable,
+)
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 pytest.importorskip("deltalake")
@@ -52,7 +59,7 @@ def test_readers_get_the_rows_of_the_files_with_their_days(files: Files) -> None
     import duckdb
 
     before = {path: path.read_bytes() for path in files.folder.rglob("*.parquet")}
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files))
 
     assert read_rows(files.root) == rows_of(0, 250)
@@ -73,7 +80,7 @@ def test_readers_get_the_rows_of_the_files_with_their_days(files: Files) -> None
 
 def test_filter_by_store_time_or_day_opens_only_matching_files(files: Files) -> None:
     """The statistics are those of the rows, so readers skip files; rows at the limits are found."""
-    open_delta(files.root, ALL_COLUMNS).commit(change(files.files))
+    open_delta(files.root, TableShape()).commit(change(files.files))
     rows = DeltaTable(files.root.address).to_pyarrow_dataset()
 
     def opened(condition: ds.Expression) -> int:
@@ -95,7 +102,7 @@ def test_filter_by_store_time_or_day_opens_only_matching_files(files: Files) -> 
 
 def test_table_needs_the_oldest_protocol_and_has_times_in_utc(files: Files) -> None:
     """No table feature is needed: `timestamp` has a time zone, which `timestamp_ntz` has not."""
-    open_delta(files.root, ALL_COLUMNS).commit(change(files.files))
+    open_delta(files.root, TableShape()).commit(change(files.files))
 
     table = DeltaTable(files.root.address)
     protocol = table.protocol()
@@ -112,23 +119,23 @@ def test_table_needs_the_oldest_protocol_and_has_times_in_utc(files: Files) -> N
 
 def test_new_table_is_empty_and_remains_after_reopening(files: Files) -> None:
     """The first use creates version 0 without files or properties; a second open does not create another."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
 
     assert (table.paths(), dict(table.properties())) == (frozenset(), {})
-    again = open_delta(files.root, ALL_COLUMNS)
+    again = open_delta(files.root, TableShape())
     assert again.paths() == frozenset()
     assert DeltaTable(files.root.address).version() == 0 and read_rows(files.root) == []
 
 
 def test_commit_adds_and_removes_exactly_the_named_files_in_one_version(files: Files) -> None:
     """Other files of the same day and queue stay, and a reader of the version before still reads the removed file."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files[:2]))
     table.commit(change(files.files[2:], files.files[:1], {"gantry.ends": "second", "other": "x"}))
 
     assert DeltaTable(files.root.address).version() == 2
     assert table.paths() == {one.path for one in files.files[1:]}
-    assert open_delta(files.root, ALL_COLUMNS).paths() == table.paths()
+    assert open_delta(files.root, TableShape()).paths() == table.paths()
     assert read_rows(files.root) == rows_of(100, 250)
     assert read_rows(files.root, version=1) == rows_of(0, 200)
     assert dict(table.properties()) == {"gantry.ends": "second"}
@@ -140,7 +147,7 @@ def test_version_of_a_compaction_changes_no_data(files: Files) -> None:
     """Files that replace others with the same offsets are marked, so that streams do not read messages again."""
     first, second, third, other_day = files.files
     [merged] = files.write([QueueRange(QUEUE, 0, 200)])
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files[:3]))
     table.commit(change([merged, other_day], [first, second]))
     table.commit(change([], [merged]))
@@ -160,7 +167,7 @@ def test_replacement_by_fewer_offsets_changes_data(files: Files) -> None:
     """A replacement with a gap is no compaction, even with as many rows."""
     first, second = files.files[:2]
     parts = files.write([QueueRange(QUEUE, 0, 100), QueueRange(QUEUE, 200, 230)])
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change([first, second]))
     table.commit(change([parts[1]], [second]))
 
@@ -170,7 +177,7 @@ def test_replacement_by_fewer_offsets_changes_data(files: Files) -> None:
 
 def test_removal_of_an_unknown_file_is_refused(files: Files) -> None:
     """A caller with an outdated list of files makes no version."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files[:1]))
 
     with pytest.raises(TableUnavailable, match="another writer has changed it"):
@@ -180,7 +187,7 @@ def test_removal_of_an_unknown_file_is_refused(files: Files) -> None:
 
 def test_properties_are_found_behind_versions_of_others(files: Files) -> None:
     """A version without our properties, such as one of a maintenance job, does not hide them."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files))
     other = DeltaTable(files.root.address)
     for number in range(3):
@@ -188,7 +195,7 @@ def test_properties_are_found_behind_versions_of_others(files: Files) -> None:
     table.paths()
     table.commit(change([], files.files[:1], {"x": "without ours"}))
 
-    assert dict(table.properties()) == PROPERTIES == dict(open_delta(files.root, ALL_COLUMNS).properties())
+    assert dict(table.properties()) == PROPERTIES == dict(open_delta(files.root, TableShape()).properties())
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -199,7 +206,7 @@ def test_unusual_broker_names_are_added_read_and_removed(tmp_path: Path, broker:
     """The log encodes the percent signs of file names again, in all actions, also in a checkpoint."""
     queue = QueueId("orders", broker, 3)
     files = files_at(str(tmp_path / "archive"), queue)
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files))
     assert table.paths() == {one.path for one in files.files}
     assert all((files.folder / path).exists() for path in table.paths())
@@ -208,7 +215,7 @@ def test_unusual_broker_names_are_added_read_and_removed(tmp_path: Path, broker:
 
     DeltaTable(files.root.address).create_checkpoint()
     (files.folder / "_delta_log" / f"{0:020d}.json").unlink()
-    again = open_delta(files.root, ALL_COLUMNS)
+    again = open_delta(files.root, TableShape())
     again.commit(change([], files.files[1:]))
 
     assert again.paths() == {files.files[0].path}
@@ -219,10 +226,10 @@ def test_unusual_broker_names_are_added_read_and_removed(tmp_path: Path, broker:
 def test_root_with_unusual_characters_is_usable(tmp_path: Path, name: str) -> None:
     """Characters that are no percent-encoding are found again."""
     files = files_at(str(tmp_path / name))
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files))
 
-    assert open_delta(files.root, ALL_COLUMNS).paths() == {one.path for one in files.files}
+    assert open_delta(files.root, TableShape()).paths() == {one.path for one in files.files}
     assert read_rows(files.root) == rows_of(0, 250)
 
 
@@ -230,7 +237,7 @@ def test_root_with_unusual_characters_is_usable(tmp_path: Path, name: str) -> No
 def test_percent_encoded_root_is_refused(tmp_path: Path, topic: str) -> None:
     """Readers decode the root once too often, so such a table would be created and not be found. It can be dropped."""
     files = files_at(str(tmp_path / "archive"), QueueId(topic, "broker-a", 0))
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
 
     with pytest.raises(EscapedAddress, match="percent-encoded"):
         table.paths()
@@ -248,13 +255,13 @@ def test_percent_encoded_root_is_refused(tmp_path: Path, topic: str) -> None:
 )
 def test_foreign_file_is_refused(files: Files, path: str) -> None:
     """A file that is absolute, outside of the root, or not named by the archive, blocks paths and removals."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files))
     other = DeltaTable(files.root.address)
     action = AddAction(path, 1, {"day": "2026-11-22"}, 0, True, '{"numRecords": 1}')
     other.create_write_transaction([action], "append", other.schema(), ["day"])
 
-    for one in (table, open_delta(files.root, ALL_COLUMNS)):
+    for one in (table, open_delta(files.root, TableShape())):
         with pytest.raises(ForeignFiles, match=r"x\.parquet|part-0"):
             one.paths()
         with pytest.raises(TableUnavailable if one is table else ForeignFiles):
@@ -265,19 +272,19 @@ def test_columns_that_the_archive_has_and_the_table_lacks_are_added(tmp_path: Pa
     """Rows of older files have null in new columns, and a second open adds nothing."""
     fewer = tuple(name for name in ALL_COLUMNS if name not in ("body", "properties", "keys"))
     files = files_at(str(tmp_path / "archive"), columns=fewer)
-    open_delta(files.root, fewer).commit(change(files.files[:2]))
+    open_delta(files.root, TableShape(fewer)).commit(change(files.files[:2]))
     newer = write_ranges(storage_of(str(tmp_path / "archive")), "orders", [QueueRange(QUEUE, 200, 240)])
-    wider = open_delta(files.root, ALL_COLUMNS)
+    wider = open_delta(files.root, TableShape())
     wider.commit(change(newer))
 
     rows = read_rows(files.root)
     assert [(row["body"], row["keys"], row["properties"]) for row in rows[:200]] == [(None, None, None)] * 200
     assert rows[200:] == rows_of(200, 240) and len(rows) == 240
     version = DeltaTable(files.root.address).version()
-    assert open_delta(files.root, ALL_COLUMNS).paths() == wider.paths()
+    assert open_delta(files.root, TableShape()).paths() == wider.paths()
     assert DeltaTable(files.root.address).version() == version
     with pytest.raises(OtherTable, match="has the column body, which the archive does not have"):
-        open_delta(files.root, tuple(name for name in ALL_COLUMNS if name != "body")).paths()
+        open_delta(files.root, TableShape(tuple(name for name in ALL_COLUMNS if name != "body"))).paths()
 
 
 @pytest.mark.parametrize(
@@ -298,7 +305,7 @@ def test_other_table_is_refused_and_can_be_dropped(
     """Types and partitions are those of the archive; after `drop` the table is created again."""
     DeltaTable.create(files.root.address, Schema.from_arrow(pa.schema(fields)), partition_by=partitions)
 
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     with pytest.raises(OtherTable, match=text):
         table.commit(change(files.files))
     table.drop()
@@ -309,7 +316,7 @@ def test_other_table_is_refused_and_can_be_dropped(
 
 def test_drop_deletes_only_the_log(files: Files) -> None:
     """Data files stay; a dropped table is empty again, and dropping no table is no error."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.drop()
     table.commit(change(files.files))
     (files.folder / "removed.json").write_text("{}")
@@ -325,11 +332,11 @@ def test_drop_deletes_only_the_log(files: Files) -> None:
 
 def test_damaged_log_is_reported_in_one_line_and_can_be_dropped(files: Files) -> None:
     """The library's error becomes a TableUnavailable that names the table and the remedy."""
-    open_delta(files.root, ALL_COLUMNS).commit(change(files.files))
+    open_delta(files.root, TableShape()).commit(change(files.files))
     version = files.folder / "_delta_log" / f"{1:020d}.json"
     version.write_text(version.read_text()[:700])
 
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     with pytest.raises(TableUnavailable, match="publish it again: gantry pipeline tables --set rebuild=true") as error:
         table.paths()
     assert files.root.address in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 700
@@ -343,12 +350,12 @@ def test_file_in_place_of_the_root_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(TableUnavailable):
-        open_delta(TableRoot("orders", str(tmp_path / "file" / "x")), ALL_COLUMNS).paths()
+        open_delta(TableRoot("orders", str(tmp_path / "file" / "x")), TableShape()).paths()
 
 
 def test_change_of_another_writer_is_noticed(files: Files) -> None:
     """A commit is the difference to the state that was read: on another state it is refused, until it is read."""
-    table, other = open_delta(files.root, ALL_COLUMNS), open_delta(files.root, ALL_COLUMNS)
+    table, other = open_delta(files.root, TableShape()), open_delta(files.root, TableShape())
     table.commit(change(files.files[:1]))
     other.commit(change(files.files[1:2]))
     table.expire(0)
@@ -364,7 +371,7 @@ def test_change_of_another_writer_is_noticed(files: Files) -> None:
 
 def test_change_of_another_writer_during_a_commit_is_not_passed(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library does not commit after a version that the publisher has not read."""
-    table, other = open_delta(files.root, ALL_COLUMNS), open_delta(files.root, ALL_COLUMNS)
+    table, other = open_delta(files.root, TableShape()), open_delta(files.root, TableShape())
     table.commit(change(files.files[:1]))
     create = DeltaTable.create_write_transaction
 
@@ -382,7 +389,7 @@ def test_change_of_another_writer_during_a_commit_is_not_passed(files: Files, mo
 
 def test_foreign_append_is_not_lost(files: Files) -> None:
     """A version that another program adds between two commits is seen by the next call."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files[:1]))
     rows = pa.table({"offset": pa.array([7], pa.int64()), "day": pa.array([date(2026, 1, 1)])})
     write_deltalake(files.root.address, rows, mode="append", schema_mode="merge")

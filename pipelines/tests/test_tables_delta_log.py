@@ -14,9 +14,8 @@ import pytest
 from spark_kit.object_store import KEYS, ObjectStore
 from spark_kit.toy_log import NOON_US
 
-from gantry_pipelines.archive.format import ALL_COLUMNS
 from gantry_pipelines.archive.layout import Place
-from gantry_pipelines.archive.tables.model import TableFile, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.model import TableFile, TableRoot, TableShape, TableUnavailable
 from pyspark_rocketmq.model import QueueRange
 
 pytest.importorskip("deltalake")
@@ -43,7 +42,7 @@ def log_names(files: Files) -> list[str]:
 
 def test_expiry_deletes_metadata_of_old_versions_and_no_data(files: Files) -> None:
     """Versions that were the newest at or after the time stay readable; the others are gone."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     for one in files.files[:3]:
         table.commit(change([one]))
     middle_ms = DeltaTable(files.root.address).history(1)[0]["timestamp"] + 1
@@ -58,7 +57,7 @@ def test_expiry_deletes_metadata_of_old_versions_and_no_data(files: Files) -> No
         DeltaTable(files.root.address, version=2)
     table.expire(time.time_ns() // 1_000_000 + 1000)
     assert log_names(files) == [f"{4:020d}.checkpoint.parquet", f"{4:020d}.json", "_last_checkpoint"]
-    again = open_delta(files.root, ALL_COLUMNS)
+    again = open_delta(files.root, TableShape())
     assert again.paths() == {one.path for one in files.files[1:]}
     assert dict(again.properties()) == {"gantry.ends": "last"}
     assert all((files.folder / one.path).exists() for one in files.files)
@@ -68,7 +67,7 @@ def test_expiry_deletes_metadata_of_old_versions_and_no_data(files: Files) -> No
 
 def test_expiry_keeps_recent_versions(files: Files) -> None:
     """A time before all versions deletes nothing, and makes no checkpoint."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files))
     before = log_names(files)
     table.expire(0)
@@ -78,12 +77,12 @@ def test_expiry_keeps_recent_versions(files: Files) -> None:
 
 def test_expiry_continues_after_the_cleanup_of_another_program(files: Files) -> None:
     """A checkpoint whose version file was deleted is old, and what is before it is deleted."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files[:1]))
     DeltaTable(files.root.address).create_checkpoint()
     table.commit(change(files.files[1:2]))
     (files.folder / "_delta_log" / f"{1:020d}.json").unlink()
-    open_delta(files.root, ALL_COLUMNS).expire(1)
+    open_delta(files.root, TableShape()).expire(1)
 
     assert log_names(files) == [f"{1:020d}.checkpoint.parquet", f"{2:020d}.json", "_last_checkpoint"]
     assert read_rows(files.root) == rows_of(0, 200)
@@ -91,7 +90,7 @@ def test_expiry_continues_after_the_cleanup_of_another_program(files: Files) -> 
 
 def test_checkpoints_are_made_at_the_interval(files: Files) -> None:
     """Readers open one checkpoint and few versions; the files of versions before it stay until they expire."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     for number in range(delta.CHECKPOINT_INTERVAL + 1):
         table.commit(change(files.files) if number % 2 == 0 else change([], files.files))
 
@@ -104,14 +103,14 @@ def test_checkpoints_are_made_at_the_interval(files: Files) -> None:
 
 def test_table_of_many_files_is_read_at_once(files: Files) -> None:
     """The paths of thousands of files are read from the log, and none of the files."""
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     places = [
         TableFile(Place(QueueRange(QUEUE, number, number + 1), "2026-11-22"), 1, 100, NOON_US, NOON_US)
         for number in range(5000)
     ]
     table.commit(change(places))
 
-    assert len(open_delta(files.root, ALL_COLUMNS).paths()) == 5000
+    assert len(open_delta(files.root, TableShape()).paths()) == 5000
 
 
 # -- kills -------------------------------------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ def test_table_of_many_files_is_read_at_once(files: Files) -> None:
 
 def commit_forever(root: TableRoot, files: list[TableFile], ready: Any) -> None:
     """Bring the table to the state of the next turn, as a publication does, until the process is killed."""
-    table = open_delta(root, ALL_COLUMNS)
+    table = open_delta(root, TableShape())
     turn = int(table.properties().get("gantry.turn", "0"))
     while True:
         turn += 1
@@ -149,7 +148,7 @@ def test_table_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None:
         time.sleep(chance.uniform(0, 0.2))
         process.kill()
         process.join()
-        table = open_delta(files.root, ALL_COLUMNS)
+        table = open_delta(files.root, TableShape())
         turn = int(table.properties()["gantry.turn"])
         expected = [file for index, file in enumerate(files.files) if (turn >> index) & 1]
         assert table.paths() == {file.path for file in expected}
@@ -167,7 +166,7 @@ def test_creation_that_was_killed_is_completed(files: Files, left: str) -> None:
     if left == "temporary file":
         (files.folder / "_delta_log" / f"{0:020d}.json#1").write_text('{"protocol"')
 
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files))
     assert read_rows(files.root) == rows_of(0, 250)
 
@@ -177,13 +176,13 @@ def test_version_in_a_folder_is_synced_before_commit_returns(files: Files, monke
     synced: list[str] = []
     monkeypatch.setattr(delta, "sync_file", lambda path: synced.append(path.name))
     monkeypatch.setattr(delta, "sync_folder", lambda path: synced.append(path.name))
-    table = open_delta(files.root, ALL_COLUMNS)
+    table = open_delta(files.root, TableShape())
     table.commit(change(files.files[:2]))
     assert [name for name in synced if name.endswith(".json")] == [f"{0:020d}.json", f"{1:020d}.json"]
     assert synced[-2:] == ["_delta_log", files.folder.name]
 
     synced.clear()
-    open_delta(files.root, ALL_COLUMNS).paths()
+    open_delta(files.root, TableShape()).paths()
     assert synced == [f"{1:020d}.json", "_delta_log", files.folder.name]
     synced.clear()
     table.expire(time.time_ns() // 1_000_000 + 1000)
@@ -236,10 +235,10 @@ def test_table_in_an_object_store_is_committed_expired_and_dropped(
     server: ObjectStore, stored: Files, tmp_path: Path
 ) -> None:
     """The log is written with conditional PUTs, beside the objects, and deleted without them."""
-    table = open_delta(stored.root, ALL_COLUMNS)
+    table = open_delta(stored.root, TableShape())
     table.commit(change(stored.files[:2]))
     table.commit(change(stored.files[2:], stored.files[:1]))
-    again = open_delta(stored.root, ALL_COLUMNS)
+    again = open_delta(stored.root, TableShape())
 
     assert again.paths() == {one.path for one in stored.files[1:]}
     assert read_rows(stored.root) == rows_of(100, 250)
@@ -260,7 +259,7 @@ def test_table_in_an_object_store_is_committed_expired_and_dropped(
 @pytest.mark.needs_object_store
 def test_version_of_another_writer_is_not_overwritten(stored: Files) -> None:
     """Of two writers that begin at the same version one makes the next: the PUT of the other is refused."""
-    one, other = open_delta(stored.root, ALL_COLUMNS), open_delta(stored.root, ALL_COLUMNS)
+    one, other = open_delta(stored.root, TableShape()), open_delta(stored.root, TableShape())
     one.paths()
     other.paths()
     stale = DeltaTable(stored.root.address, storage_options=storage_options(stored.root))
@@ -278,5 +277,5 @@ def test_unavailable_store_is_reported_in_one_line(stored: Files, monkeypatch: p
     root = TableRoot("orders", stored.root.address, {**stored.root.options, "endpoint_override": "127.0.0.1:9"})
 
     with pytest.raises(TableUnavailable, match=r"127\.0\.0\.1:9") as error:
-        open_delta(root, ALL_COLUMNS).paths()
+        open_delta(root, TableShape()).paths()
     assert "\n" not in str(error.value) and "\x1b" not in str(error.value)

@@ -30,7 +30,14 @@ from gantry_pipelines.archive.tables.folder_catalog import HINT, DurableFileIO, 
 from gantry_pipelines.archive.tables.iceberg import open_iceberg
 from gantry_pipelines.archive.tables.iceberg_catalog import table_name_of
 from gantry_pipelines.archive.tables.iceberg_schema import schema_of
-from gantry_pipelines.archive.tables.model import EscapedAddress, ForeignFiles, OtherTable, TableRoot, TableUnavailable
+from gantry_pipelines.archive.tables.model import (
+    EscapedAddress,
+    ForeignFiles,
+    OtherTable,
+    TableRoot,
+    TableShape,
+    TableUnavailable,
+)
 from gantry_spec.pipelines.parts import CatalogKind
 
 
@@ -154,7 +161,7 @@ def test_columns_that_the_table_lacks_are_added(tmp_path: Path) -> None:
     for file in old.files[:2]:
         old.write(file.place.range)
 
-    table = open_iceberg(new.root, ALL_COLUMNS, FOLDER)
+    table = open_iceberg(new.root, TableShape(), FOLDER)
     table.commit(change(new.files[2:]))
 
     found = rows_of(new.reader())
@@ -170,7 +177,7 @@ def test_column_that_the_archive_lacks_is_refused(archive: Archive) -> None:
     archive.open().paths()
 
     with pytest.raises(OtherTable, match=r"column 'body'.* drop the table, .*: gantry pipeline tables --set rebuild"):
-        open_iceberg(archive.root, tuple(name for name in ALL_COLUMNS if name != "body"), FOLDER).paths()
+        open_iceberg(archive.root, TableShape(tuple(name for name in ALL_COLUMNS if name != "body")), FOLDER).paths()
 
 
 def test_table_of_other_columns_or_partitions_is_refused(archive: Archive) -> None:
@@ -183,7 +190,7 @@ def test_table_of_other_columns_or_partitions_is_refused(archive: Archive) -> No
         archive.open().paths()
     archive.open().drop()
 
-    catalog.create_table(identifier, schema_of(ALL_COLUMNS), location, PartitionSpec())
+    catalog.create_table(identifier, schema_of(TableShape().base_fields), location, PartitionSpec())
     with pytest.raises(OtherTable, match=r"partitioned by \[\], expected the column 'day'"):
         archive.open().paths()
     assert len(archive.metadata()) == 2
@@ -341,7 +348,7 @@ def test_address_that_pyiceberg_would_cut_is_refused(tmp_path: Path, name: str) 
     (victim / "metadata").mkdir()
     (victim / "v1.metadata.json").write_text("{}")
     root = TableRoot("orders", f"{tmp_path}/{name}")
-    table = open_iceberg(root, ALL_COLUMNS, FOLDER)
+    table = open_iceberg(root, TableShape(), FOLDER)
 
     for use in (table.paths, table.properties, lambda: table.commit(change()), lambda: table.expire(0)):
         with pytest.raises(EscapedAddress, match="has '#' or '\\?', which end the path of an address"):
@@ -427,4 +434,4 @@ def test_object_store_that_does_not_answer(
     options = {"endpoint_override": free_address(), "scheme": "http", "region": "us-east-1", "connect_timeout": "0.2"}
 
     with pytest.raises(TableUnavailable, match="orders"):
-        open_iceberg(TableRoot("orders", "s3://archives/none", options), ALL_COLUMNS, FOLDER).paths()
+        open_iceberg(TableRoot("orders", "s3://archives/none", options), TableShape(), FOLDER).paths()

@@ -121,6 +121,7 @@ def tree(tmp_path: Path) -> Path:
     for name in (
         "requirements/spark.txt",
         "requirements/tables.txt",
+        "requirements/schemas.txt",
         "requirements/build.txt",
         "requirements/sbom.txt",
         "broker/src/gantry_wire/__init__.py",

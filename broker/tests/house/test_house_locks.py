@@ -21,6 +21,7 @@ LOCKS = (
     "proxy",
     "spark",
     "tables",
+    "schemas",
     "connect",
     "sbom",
 )

@@ -32,8 +32,21 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("engine.cores applies to mode local only", "TopicArchive", {"engine": {"mode": "kubernetes", "cores": 2}}),
     ("another field or Gantry itself controls it", "LogAudit", {"engine": {"sparkConf": {"spark.master": "local[2]"}}}),
     ("must be set with the check archive", "LogAudit", {"checks": ["archive"]}),
+    (
+        "schemaFile is a file",
+        "TopicArchive",
+        {"schemas": [{"topics": ["a"], "format": "avro", "schemaFile": "a.avsc"}]},
+    ),
 ]
 """Every rule, by the message of the API server, with a kind and a spec that violates it."""
+
+SCHEMAS: dict[str, Any] = {
+    "schemas": [
+        {"topics": ["orders"], "columns": [{"name": "amount", "type": "decimal(10,2)", "field": "total"}]},
+        {"topics": ["bills.*"], "format": "avro", "schema": '{"type": "record"}', "skipBytes": 5},
+    ]
+}
+"""A TopicArchive with typed columns."""
 
 SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("unknown field", "TopicArchive", {"topic": ["a"]}),
@@ -45,6 +58,8 @@ SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("path", "TopicArchive", {"destination": {"pvc": {"claimName": "a", "path": "../b"}}}),
     ("path", "TopicArchive", {"destination": {"pvc": {"claimName": "a", "path": "b/./c"}}}),
     ("brokerGroups", "TopicArchive", {"brokerGroups": ["a", "b"]}),
+    ("topics", "TopicArchive", {"schemas": [{"format": "raw"}]}),
+    ("name", "TopicArchive", {"schemas": [{"topics": ["a"], "columns": [{"name": "a-b", "type": "int"}]}]}),
 ]
 
 
@@ -88,8 +103,8 @@ def test_api_server_applies_our_rules(server: ApiServer, expected: str, kind: st
 
 @pytest.mark.parametrize(
     ("kind", "spec"),
-    [*((kind, {}) for kind in REQUIRED_FIELDS), ("TopicArchive", EVERYTHING)],
-    ids=[*REQUIRED_FIELDS, "everything"],
+    [*((kind, {}) for kind in REQUIRED_FIELDS), ("TopicArchive", EVERYTHING), ("TopicArchive", SCHEMAS)],
+    ids=[*REQUIRED_FIELDS, "everything", "schemas"],
 )
 def test_api_server_fills_in_our_defaults(server: ApiServer, kind: str, spec: dict[str, Any]) -> None:
     """The stored spec equals the given one, whichever side adds the defaults."""
@@ -119,6 +134,7 @@ def test_samples_are_accepted(server: ApiServer, path: Path) -> None:
         ({"checkpoint": {"pvc": {"claimName": "other"}}}, False),
         ({"layout": {"rowsPerFile": 5000}}, False),
         ({"layout": {"timeZone": "Europe/Berlin"}}, False),
+        ({"layout": {"partitionBy": "hour"}}, False),
         ({"layout": {"compression": "snappy"}}, True),
     ],
 )

@@ -12,11 +12,11 @@ from spark_kit.toy_log import HOUR_US, ToyLog
 
 from gantry_pipelines.archive.file_writing import Packing, write_files
 from gantry_pipelines.archive.format import ALL_COLUMNS, ArchiveFormat
-from gantry_pipelines.archive.layout import folder_of
+from gantry_pipelines.archive.layout import DATA, quote_name
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import CatalogParameters
 from gantry_pipelines.archive.tables.iceberg import IcebergTable, open_iceberg
-from gantry_pipelines.archive.tables.model import TableChange, TableFile, TableRoot
+from gantry_pipelines.archive.tables.model import TableChange, TableFile, TableRoot, TableShape
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 FOLDER: Final = CatalogParameters()
@@ -33,7 +33,7 @@ class Archive:
         self._storage = storage_of(destination)
         address, _, query = destination.partition("?")
         options = dict(one.split("=", 1) for one in query.split("&") if one)
-        self.root = TableRoot(topic, f"{address}/{folder_of(topic, '').removesuffix('/day=')}", options)
+        self.root = TableRoot(topic, f"{address}/{DATA}/topic={quote_name(topic)}", options)
         self.files = self.write(QueueRange(queue, 0, 24), QueueRange(queue, 24, 48))
         self.late_files = self.write(QueueRange(queue, 48, 60))
 
@@ -59,7 +59,7 @@ class Archive:
 
     def open(self, catalog: CatalogParameters = FOLDER) -> IcebergTable:
         """Open the Iceberg table of the topic."""
-        return open_iceberg(self.root, self.columns, catalog)
+        return open_iceberg(self.root, TableShape(self.columns), catalog)
 
     def reader(self) -> Table:
         """Open the table as a reader without a catalog does."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
-from gantry_pipelines.archive.tables.model import TableChange, TableFile, TableRoot, TableState, TableUnavailable
+from gantry_pipelines.archive.tables.model import (
+    TableChange,
+    TableFile,
+    TableRoot,
+    TableShape,
+    TableState,
+    TableUnavailable,
+)
 from gantry_spec.pipelines.parts import TableFormat
 
 
@@ -56,7 +63,7 @@ class MemoryTables:
     def __init__(self) -> None:
         self.by_topic: dict[str, MemoryTable] = {}
 
-    def __call__(self, _: TableFormat, root: TableRoot, _columns: tuple[str, ...]) -> MemoryTable:
+    def __call__(self, _: TableFormat, root: TableRoot, _shape: TableShape) -> MemoryTable:
         return self.by_topic.setdefault(root.topic, MemoryTable(root))
 
     def faulty(self, topic: str, fault: str) -> None:

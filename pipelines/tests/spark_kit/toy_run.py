@@ -19,14 +19,17 @@ from typing import Any, Final
 
 from spark_kit.toy_log import ToyLog
 
-from gantry_pipelines.archive import crash_points, lock
+from gantry_pipelines.archive import crash_points
+from gantry_pipelines.archive import lock as writer_lock
 from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
 from gantry_pipelines.archive.file_writing import Packing, write_files
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.grid import align_to_grid, split_on_grid
 from gantry_pipelines.archive.layout import day_end_ms
+from gantry_pipelines.archive.lock import WriterLock
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.object_storage import storage_of
+from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas
 from gantry_pipelines.archive.settings import TableParameters
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.tables import publication
@@ -34,6 +37,7 @@ from gantry_pipelines.archive.tables.links import TableLinks
 from gantry_pipelines.archive.tables.model import TableRoot
 from gantry_pipelines.archive.tables.publication import TablePublisher
 from gantry_pipelines.archive.writer import ArchiveWriter
+from gantry_spec.pipelines.parts import PartitionUnit
 from pyspark_rocketmq.model import QueueId, QueueRange
 from pyspark_rocketmq.planning import limit_rows
 
@@ -72,6 +76,9 @@ class ToyRun:
     destination: str = ""
     """Address of the archive in an object store; empty: the archive is in `root`. The checkpoint is beside `root`."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    schemas: TopicSchemas = field(default_factory=TopicSchemas)
+    """The declared schemas of topics."""
+    partition_by: PartitionUnit = PartitionUnit.DAY
     takeover_s: float = 0.6
     """Lock timeout of a start in an object store, in seconds."""
 
@@ -100,7 +107,9 @@ def run_toy(toy_run: ToyRun) -> None:
     checkpoint.mkdir(parents=True, exist_ok=True)
     os.environ.update(toy_run.environment)
     storage = storage_of(toy_run.destination or toy_run.root)
-    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), acquire_lock(storage, toy_run.takeover_s)) as writer:
+    lock, declared = acquire_lock(storage, toy_run.takeover_s), toy_run.schemas
+    archive_format = ArchiveFormat(GRID_ROWS, partition_by=toy_run.partition_by)
+    with ArchiveWriter.open(storage, archive_format, lock, declared) as writer:
         if toy_run.kill_after_s:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends the process at once, as with SIGKILL
             signal.setitimer(signal.ITIMER_REAL, toy_run.kill_after_s)
@@ -132,14 +141,14 @@ def run_toy(toy_run: ToyRun) -> None:
         tables.sweep(int(time.time() * 1000))
 
 
-def acquire_lock(storage: Storage, takeover_s: float) -> lock.WriterLock:
+def acquire_lock(storage: Storage, takeover_s: float) -> WriterLock:
     """Take the writer lock with a short takeover timeout; it is then renewed at the usual interval."""
-    usual = lock.TAKEOVER_S, lock.HEARTBEAT_INTERVAL_S
+    usual = writer_lock.TAKEOVER_S, writer_lock.HEARTBEAT_INTERVAL_S
     try:
-        lock.TAKEOVER_S, lock.HEARTBEAT_INTERVAL_S = takeover_s, takeover_s / 6  # type: ignore[misc]
-        return lock.acquire_writer_lock(storage)
+        writer_lock.TAKEOVER_S, writer_lock.HEARTBEAT_INTERVAL_S = takeover_s, takeover_s / 6  # type: ignore[misc]
+        return writer_lock.acquire_writer_lock(storage)
     finally:
-        lock.TAKEOVER_S, lock.HEARTBEAT_INTERVAL_S = usual  # type: ignore[misc]
+        writer_lock.TAKEOVER_S, writer_lock.HEARTBEAT_INTERVAL_S = usual  # type: ignore[misc]
 
 
 def planned_ends(
@@ -157,8 +166,8 @@ def _batch(
     have = read_manifest(writer.storage).ends()
     ranges = [QueueRange(queue, max(begin, have.get(queue, 0)), ends[queue]) for queue, begin in starts.items()]
     cut = [piece for one in ranges for piece in split_on_grid(one, GRID_ROWS)]
-    files = list(write_files(toy_run.log.batches(cut), cut, writer.storage, writer.format, Packing()))
-    writer.commit("query", number, files)
+    files = write_files(toy_run.log.batches(cut), cut, writer.storage, writer.format, Packing(), toy_run.schemas)
+    writer.commit("query", number, list(files))
 
 
 class _Killer:

@@ -13,7 +13,7 @@ from gantry_operator.pipelines.facts import PipelineFacts
 from gantry_operator.pipelines.naming import BLOCKS_PORT, DRIVER_PORT
 from gantry_spec.manifest.reading import plain_values
 from gantry_spec.pipelines.kinds import Pipeline
-from gantry_spec.pipelines.parts import EngineMode, Tables, Volume
+from gantry_spec.pipelines.parts import EngineMode, PartitionUnit, Tables, Volume
 
 CONFIGURATION: Final = "/etc/gantry/pipeline"
 CONFIGURATION_FILE: Final = "pipeline.json"
@@ -30,8 +30,13 @@ ARCHIVE: Final = f"{VOLUMES}/archive"
 API_SERVER: Final = "k8s://https://kubernetes.default.svc"
 """The address of the API server, as Spark expects it."""
 
-LATER_FIELDS: Final = {"engine.podTemplate.runtimeClassName": "", "tables": plain_values(Tables())}
-"""The fields of a spec that were added after pipelines were in use, and their defaults."""
+LATER_FIELDS: Final = {
+    "engine.podTemplate.runtimeClassName": "",
+    "tables": plain_values(Tables()),
+    "schemas": [],
+    "layout.partitionBy": PartitionUnit.DAY.value,
+}
+"""The fields of the kinds' specs that were added after pipelines were in use, and their defaults."""
 
 
 def pipeline_document(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
@@ -51,7 +56,7 @@ def stable_values(pipeline: Pipeline) -> dict[str, Any]:
         *parents, name = path.split(".")
         part = spec
         for parent in parents:
-            part = part[parent]
+            part = part.get(parent, {})  # a kind of pipeline may lack it
         if part.get(name) == default:
             del part[name]
     return spec

@@ -16,7 +16,7 @@ from gantry_spec.manifest.struct_fields import Field, description_of, fields_of,
 Schema = dict[str, Any]
 
 MAP_KEYS: dict[str, str] = {"topics": "name", "groups": "name", "conditions": "type"}
-"""The lists whose items are identified by a field, with that field."""
+"""The lists of parts whose items are identified by a field, with that field."""
 
 
 def schema_of(part: type[msgspec.Struct]) -> Schema:
@@ -30,7 +30,8 @@ def schema_of(part: type[msgspec.Struct]) -> Schema:
 def field_schema(field: Field) -> Schema:
     """Return the schema of one field, with its description and its default."""
     schema = _kind_schema(field.kind, field.bounds)
-    if field.name in MAP_KEYS and get_origin(field.kind) is list:
+    is_list = get_origin(field.kind) is list
+    if field.name in MAP_KEYS and is_list and is_part(get_args(field.kind)[0]):
         schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [MAP_KEYS[field.name]]}
     if field.is_optional:
         schema["nullable"] = True

@@ -21,6 +21,7 @@ from gantry_spec.pipelines.parts import (
     Retention,
     Start,
     Tables,
+    TopicSchema,
 )
 
 
@@ -59,6 +60,10 @@ class ArchiveSpec(PipelineSpec, frozen=True):
 
     tables: Tables = Tables()
     """The Iceberg and Delta tables over the files of the archive."""
+
+    schemas: Annotated[list[TopicSchema], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=list)
+    """The schemas of topics, whose fields become typed columns beside the raw body. Columns can be added later, but not
+    removed or changed."""
 
 
 @final

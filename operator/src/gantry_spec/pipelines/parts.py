@@ -31,6 +31,7 @@ Start = Annotated[
     ),
 ]
 TimeZone = Annotated[str, msgspec.Meta(min_length=1, max_length=60, pattern=r"^[A-Za-z][A-Za-z0-9_+/-]*$")]
+ColumnName = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class ReadFrom(StrEnum):
@@ -72,6 +73,13 @@ class Compression(StrEnum):
     NONE = "none"
 
 
+class PartitionUnit(StrEnum):
+    """The time that the files of one folder of an archive have."""
+
+    DAY = "day"
+    HOUR = "hour"
+
+
 class AuditCheck(StrEnum):
     """A comparison that an audit makes."""
 
@@ -93,6 +101,15 @@ class CatalogKind(StrEnum):
     FOLDER = "folder"
     SQL = "sql"
     REST = "rest"
+
+
+class BodyFormat(StrEnum):
+    """The format of the bodies of a topic."""
+
+    RAW = "raw"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
 
 
 class Column(StrEnum):
@@ -284,7 +301,10 @@ class Layout(Part, frozen=True):
     """The layout of an archive's files."""
 
     time_zone: TimeZone = "UTC"
-    """The time zone of the day partitions. It cannot be changed."""
+    """The time zone of the partitions. It cannot be changed."""
+
+    partition_by: PartitionUnit = PartitionUnit.DAY
+    """The partitions of files and tables: `day`, or `hour` for an hour within each day. It cannot be changed."""
 
     compression: Compression = Compression.ZSTD
     """The compression of new files."""
@@ -297,7 +317,53 @@ class Layout(Part, frozen=True):
     """The target size of the files that compaction creates."""
 
     compact_after: Duration = Duration(24 * 3_600_000)
-    """How long after the end of a day its files are compacted."""
+    """How long after the end of a partition its files are compacted."""
+
+
+@final
+class SchemaColumn(Part, frozen=True):
+    """A typed column of a topic."""
+
+    name: ColumnName
+    """The name of the column in files and tables."""
+
+    type: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
+    """The type of the column, for `json` only: `boolean`, `int`, `bigint`, `float`, `double`, `decimal(P,S)`, `string`,
+    `binary` (Base64 in JSON), `date`, `timestamp`, `array<T>`, `map<K,V>` or `struct<NAME:T>`. The other formats take
+    it from the schema."""
+
+    field: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """The field of the body that the column has. Empty: the field with the column's name."""
+
+
+@final
+class TopicSchema(Part, frozen=True):
+    """The schema of the bodies of some topics, whose fields become typed columns."""
+
+    topics: Annotated[list[Pattern], msgspec.Meta(min_length=1, max_length=100)]
+    """Topics that match one of these have this schema. Regular expressions that must match a whole name; the first
+    schema that matches counts."""
+
+    format: BodyFormat = BodyFormat.JSON
+    """The format of the bodies. `raw`: these topics have no typed columns, even if a later schema matches."""
+
+    columns: Annotated[list[SchemaColumn], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
+    """The typed columns. Required for `json`. Empty for `avro` and `protobuf`: one column for each field."""
+
+    schema: Annotated[str, msgspec.Meta(max_length=300_000)] = ""
+    """The schema. `avro`: a record as JSON (the content of an `.avsc` file). `protobuf`: a descriptor set in Base64
+    (`protoc --include_imports --descriptor_set_out=FILE`)."""
+
+    schema_file: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """A file with the schema instead of `schema`, for `gantry pipeline` only: an `.avsc` file, or a descriptor set. A
+    pod has no such file."""
+
+    message: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """The full name of the message for `protobuf`, such as `shop.Order`."""
+
+    skip_bytes: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    """The bytes before the encoded value: 5 if the bodies have the header of a schema registry with a magic byte and a
+    32-bit id."""
 
 
 @final

@@ -104,6 +104,13 @@ RULES: Final = (
         "archive, the name of a TopicArchive, must be set with the check archive, and only then",
         (AUDIT,),
     ),
+    Rule(
+        "spec.schemas",
+        lambda spec: not any(one.schema_file for one in spec.schemas),
+        "self.schemas.all(one, one.schemaFile == '')",
+        "schemaFile is a file of the machine that runs gantry pipeline, which a pod does not have: set schema",
+        (ARCHIVE,),
+    ),
 )
 
 FIXED: Final = (
@@ -121,8 +128,9 @@ FIXED: Final = (
     ),
     FixedField(
         "spec.layout.rowsPerFile",
-        "self.layout.rowsPerFile == oldSelf.layout.rowsPerFile && self.layout.timeZone == oldSelf.layout.timeZone",
-        "rowsPerFile and timeZone determine the files and cannot change: create another archive",
+        "self.layout.rowsPerFile == oldSelf.layout.rowsPerFile && self.layout.timeZone == oldSelf.layout.timeZone"
+        " && self.layout.partitionBy == oldSelf.layout.partitionBy",
+        "rowsPerFile, timeZone and partitionBy determine the files and cannot change: create another archive",
         (ARCHIVE,),
     ),
 )

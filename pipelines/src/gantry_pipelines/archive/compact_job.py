@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import final
 
-from gantry_pipelines.archive.compaction import CompactedDay, compact
+from gantry_pipelines.archive.compaction import CompactedPartition, compact
 from gantry_pipelines.archive.job_errors import map_archive_errors
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, parse_archive_parameters
@@ -31,7 +31,7 @@ class CompactJob(Job[ArchiveSpec, ArchiveParameters]):
 
     def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
         """Compact all due days; after a stop request the run ends with the current day."""
-        merged: list[CompactedDay] = []
+        merged: list[CompactedPartition] = []
         with map_archive_errors(settings.destination), ArchiveWriter.open(storage_of(settings.destination)) as writer:
             tables = ReportedPublication(writer, settings.tables, reporter)
             tables.publish()

@@ -15,6 +15,9 @@ AFTER_DATA: Final = "after-data"
 BEFORE_RECORD: Final = "before-record"
 """All files of a batch are written, none is in the manifest."""
 
+AFTER_SCHEMAS: Final = "after-schemas"
+"""New columns of a declared schema are recorded; no file, record or table has them yet."""
+
 AFTER_RECORD: Final = "after-record"
 """One file is in the manifest, and not yet visible to readers."""
 
@@ -39,6 +42,9 @@ MID_EXPIRY: Final = "mid-expiry"
 MID_DELETION: Final = "mid-deletion"
 """The files of a replaced record are deleted, and the record is not."""
 
+AFTER_TABLE_COLUMNS: Final = "after-table-columns"
+"""A table has the new columns of a declared schema; its newest snapshot is the one before."""
+
 BEFORE_TABLE: Final = "before-table"
 """The files of a table are linked, and the snapshot that names them is not committed."""
 
@@ -49,6 +55,7 @@ ALL: Final = (
     MID_DATA,
     AFTER_DATA,
     BEFORE_RECORD,
+    AFTER_SCHEMAS,
     AFTER_RECORD,
     MID_BATCH,
     AFTER_BATCH,
@@ -57,6 +64,7 @@ ALL: Final = (
     AFTER_EXCHANGE,
     MID_EXPIRY,
     MID_DELETION,
+    AFTER_TABLE_COLUMNS,
     BEFORE_TABLE,
     AFTER_TABLE,
 )

@@ -21,6 +21,11 @@ class OtherArchive(ArchiveError):
 
 
 @final
+class SchemaConflict(ArchiveError):
+    """A declared schema lacks a column that the archive has, or changes its type: declare the column as it was."""
+
+
+@final
 class ManifestBroken(ArchiveError):
     """The ranges of the manifest overlap or have a gap: run `gantry pipeline verify`, and restore missing records."""
 

@@ -1,4 +1,4 @@
-"""Write rows to Parquet files in a worker, one file for each piece and day. No row crosses to the JVM.
+"""Write rows to Parquet files in a worker, one file for each piece and partition. No row crosses to the JVM.
 
 A *piece* is a part of a queue's range that crosses no line of the `grid`.
 
@@ -6,8 +6,9 @@ Rows of many queues may arrive mixed, in the order of the log; those of one queu
 a piece must be there. That is checked, so that a file has exactly the rows of its name: a missing or unexpected row
 fails the task.
 
-A file ends where the day changes. After a clock was set back a day occurs again, in a file of its own; ranges still
-have no gap, and every row is in the folder of its own store time.
+A file ends where the partition changes: the day or, if the format says so, the hour. After a clock was set back a
+partition occurs again, in a file of its own; ranges still have no gap, and every row is in the folder of its own store
+time.
 """
 
 import hashlib
@@ -24,11 +25,15 @@ import pyarrow.parquet as pq
 from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.errors import ReadIncomplete
 from gantry_pipelines.archive.format import ArchiveFormat
-from gantry_pipelines.archive.layout import Place
+from gantry_pipelines.archive.layout import Partition, Place
 from gantry_pipelines.archive.manifest import ArchivedFile
+from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, arrow_fields
+from gantry_pipelines.archive.schemas.decoding import RowDecoder
+from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas
 from gantry_pipelines.archive.storage import Storage
+from gantry_spec.pipelines.parts import PartitionUnit
 from pyspark_rocketmq.model import QueueRange
-from pyspark_rocketmq.schema import arrow_schema
+from pyspark_rocketmq.schema import COLUMNS, arrow_schema
 
 TOPIC_COLUMN: Final = "topic"
 """Column that is read to assign rows to queues, and not written: the topic is part of the path."""
@@ -40,7 +45,10 @@ ROW_GROUP_BYTES_MAX: Final = 64 << 20
 """Buffered bytes of all open files of a task, shared evenly; each file has at least 1 MiB, also with more than 64."""
 
 STATISTICS: Final = ("offset", "storeTime")
-"""Columns with statistics, by which readers skip row groups; those of bodies would only make files larger."""
+"""Columns with statistics, by which readers skip row groups, as typed columns have; those of bodies would only make
+files larger."""
+
+NO_SCHEMAS: Final = TopicSchemas()
 
 ZSTD_LEVEL: Final = 1
 """Compression level; text bodies are as small as with level 3, in three quarters of the time."""
@@ -64,6 +72,8 @@ _REPEATING_NESTED: Final = {"properties": "properties.key_value.key"}
 """The same for nested columns: the path in Parquet by the column's name."""
 
 _EPOCH: Final = np.datetime64("1970-01-01", "D")
+_HOUR_US: Final = 3_600_000_000
+_UNIT_US: Final = {PartitionUnit.DAY: 24 * _HOUR_US, PartitionUnit.HOUR: _HOUR_US}
 
 
 @final
@@ -84,8 +94,11 @@ def write_files(
     storage: Storage,
     archive_format: ArchiveFormat,
     packing: Packing,
+    schemas: TopicSchemas = NO_SCHEMAS,
 ) -> Iterator[ArchivedFile]:
     """Write exactly these pieces of one broker, and yield each file when it is complete and durable.
+
+    Files of a topic with a declared schema have typed columns beside the others.
 
     Raises ReadIncomplete if rows are missing, duplicate, or not of these pieces.
     """
@@ -93,7 +106,7 @@ def write_files(
     for piece in sorted(pieces):
         queues.setdefault((piece.queue.topic, piece.queue.number), []).append(piece)
     target = _Target(storage, archive_format, packing, max(1 << 20, ROW_GROUP_BYTES_MAX // max(1, len(queues))))
-    writers = {key: _QueueWriter(one, target) for key, one in queues.items()}
+    writers = {key: _QueueWriter(one, target, schemas.decoder_of(key[0])) for key, one in queues.items()}
     try:
         for batch in batches:
             for key, rows in split_by_queue(batch):
@@ -135,27 +148,29 @@ class _Target:
 class _QueueWriter:
     """Writes the pieces of one queue, one after the other."""
 
-    def __init__(self, pieces: list[QueueRange], target: _Target) -> None:
+    def __init__(self, pieces: list[QueueRange], target: _Target, decoder: RowDecoder | None) -> None:
         self._pieces: Final = pieces
         self._target: Final = target
+        self._decoder: Final = decoder
         self._next = pieces[0].begin
         self._open: _OpenFile | None = None
 
     def add(self, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
         """Write consecutive rows of the queue, and yield each file that they complete."""
-        offsets, days = np.asarray(rows.column("offset")), self._days(rows)
+        unit, zone = self._target.format.partition_by, self._target.format.time_zone
+        offsets, numbers = np.asarray(rows.column("offset")), partition_numbers(rows, unit, zone)
         begin = 0
         while begin < len(offsets):
             piece = self._pieces[0] if self._pieces else None
             if piece is None or offsets[begin] != self._next:
                 raise ReadIncomplete(f"received offset {offsets[begin]}, expected {self._describe_expected()}")
             count = min(len(offsets) - begin, piece.end - self._next)
-            is_same_day = days[begin : begin + count] == days[begin]
-            count = count if is_same_day.all() else int(np.argmin(is_same_day))
+            is_same = numbers[begin : begin + count] == numbers[begin]
+            count = count if is_same.all() else int(np.argmin(is_same))
             run = offsets[begin : begin + count]
             if not np.array_equal(run, np.arange(self._next, self._next + count)):
                 raise ReadIncomplete(f"the offsets of {piece} are not consecutive from {self._next} on")
-            yield from self._write(piece, str(_EPOCH + days[begin]), rows.slice(begin, count))
+            yield from self._write(piece, partition_of(int(numbers[begin]), unit), rows.slice(begin, count))
             begin += count
 
     def check_complete(self) -> None:
@@ -169,11 +184,11 @@ class _QueueWriter:
             self._open.abandon()
             self._open = None
 
-    def _write(self, piece: QueueRange, day: str, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
-        if self._open is not None and self._open.day != day:
+    def _write(self, piece: QueueRange, partition: Partition, rows: pa.RecordBatch) -> Iterator[ArchivedFile]:
+        if self._open is not None and self._open.partition != partition:
             yield self._close(piece)
         if self._open is None:
-            self._open = _OpenFile(self._next, day, self._target)
+            self._open = _OpenFile(self._next, partition, self._target, self._decoder)
         self._open.add(rows)
         self._next += rows.num_rows
         if self._next == piece.end:
@@ -189,28 +204,30 @@ class _QueueWriter:
     def _describe_expected(self) -> str:
         return f"{self._next} of {self._pieces[0]}" if self._pieces else "no more rows"
 
-    def _days(self, rows: pa.RecordBatch) -> Any:
-        return np.asarray(dates_of(rows, self._target.format.time_zone).cast(pa.int32()))
-
 
 class _OpenFile:
     """A Parquet file that is being written."""
 
-    def __init__(self, begin: int, day: str, target: _Target) -> None:
+    def __init__(self, begin: int, partition: Partition, target: _Target, decoder: RowDecoder | None) -> None:
         self.begin: Final = begin
-        self.day: Final = day
+        self.partition: Final = partition
         self._target: Final = target
         self._local: Final[Path] = target.storage.new_file()
         self._columns: Final = list(target.format.columns)
-        self._writer: Final = parquet_writer(self._local, target.format.columns, target.packing)
+        self._decoder: Final = decoder
+        schema = schema_of(target.format.columns, decoder.columns if decoder is not None else ())
+        self._writer: Final = parquet_writer(self._local, schema, target.packing)
         self._buffered: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._undecoded = 0
         self._times: list[tuple[int, int]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         rows = rows.select(self._columns)
         times = np.asarray(rows.column("storeTime").cast(pa.int64()))
         self._times.append((int(times.min()), int(times.max())))
+        if self._decoder is not None:
+            rows, undecoded = self._decoder.extend(rows)
+            self._undecoded += undecoded
         while rows.num_rows:
             room = ROW_GROUP_ROWS - sum(one.num_rows for one in self._buffered)
             part = rows.slice(0, room)
@@ -223,7 +240,7 @@ class _OpenFile:
         crash_points.hit(crash_points.MID_DATA)
 
     def close(self, queue_range: QueueRange) -> ArchivedFile:
-        place = Place(queue_range, self.day)
+        place = Place(queue_range, *self.partition)
         assert self._rows == queue_range.count, "expected all rows of the range"
         self._flush()
         self._writer.add_key_value_metadata(range_metadata(queue_range))
@@ -232,7 +249,8 @@ class _OpenFile:
         staged = self._target.storage.finish(self._local, place.path)
         crash_points.hit(crash_points.AFTER_DATA)
         first, last = min(one for one, _ in self._times), max(one for _, one in self._times)
-        return ArchivedFile(place, self._rows, size, checksum, first, last, staged=staged)
+        undecoded = self._undecoded
+        return ArchivedFile(place, self._rows, size, checksum, first, last, staged=staged, undecoded=undecoded)
 
     def abandon(self) -> None:
         self._writer.close()
@@ -245,23 +263,39 @@ class _OpenFile:
             self._buffered, self._bytes = [], 0
 
 
-def dates_of(rows: pa.RecordBatch, time_zone: str) -> Any:
-    """Return the date of each row's store time in a time zone."""
+def partition_numbers(rows: pa.RecordBatch, unit: PartitionUnit, time_zone: str) -> Any:
+    """Return the day or hour of each row's store time in a time zone, as a number that counts from 1970."""
     times: Any = rows.column("storeTime").cast(pa.timestamp("us", time_zone))
-    return pc.local_timestamp(times).cast(pa.date32())
+    local: Any = np.asarray(pc.local_timestamp(times).cast(pa.int64()))
+    return local // _UNIT_US[unit]
 
 
-def parquet_writer(local: Path, columns: tuple[str, ...], packing: Packing) -> pq.ParquetWriter:
+def partition_of(number: int, unit: PartitionUnit) -> Partition:
+    """Return the partition of a number that `partition_numbers` has returned."""
+    if unit is PartitionUnit.DAY:
+        return Partition(str(_EPOCH + number))
+    return Partition(str(_EPOCH + number // 24), f"{number % 24:02d}")
+
+
+def schema_of(columns: tuple[str, ...], declared: tuple[DeclaredColumn, ...] = ()) -> pa.Schema:
+    """Return the schema of a file: the archive's columns, and the declared ones of its topic."""
+    return pa.schema([*arrow_schema(columns), *arrow_fields(declared)])
+
+
+def parquet_writer(local: Path, schema: pa.Schema, packing: Packing) -> pq.ParquetWriter:
     """Open a new Parquet file with an archive's encoding."""
-    repeating = [name for name in _REPEATING if name in columns]
-    repeating += [nested for name, nested in _REPEATING_NESTED.items() if name in columns]
+    declared = [field for field in schema if field.name not in COLUMNS]
+    repeating = [name for name in _REPEATING if name in schema.names]
+    repeating += [nested for name, nested in _REPEATING_NESTED.items() if name in schema.names]
+    repeating += [field.name for field in declared if pa.types.is_string(field.type)]
+    measured = [field.name for field in declared if not pa.types.is_nested(field.type)]
     options: Any = {  # pyarrow's type stubs are incomplete
         "compression": packing.compression,
         "compression_level": packing.level,
         "use_dictionary": repeating,
-        "write_statistics": list(STATISTICS),
+        "write_statistics": [*STATISTICS, *measured],
     }
-    return pq.ParquetWriter(local, arrow_schema(columns), **options)
+    return pq.ParquetWriter(local, schema, **options)
 
 
 def range_metadata(queue_range: QueueRange) -> dict[str, str]:

@@ -1,23 +1,26 @@
-"""The format of an archive, which never changes: the `grid` at whose lines files end, the time zone, the columns.
+"""The format of an archive, which never changes: the `grid` at whose lines files end, the time zone, the partitions and
+the columns.
 
 The first run writes it, with a random identity. A later run with other settings is refused: another grid would cut
-ranges differently, another time zone would move messages to other days, and other columns would produce incompatible
-files. Checkpoints have the identity as well, so that a checkpoint of one archive is never used with another."""
+ranges differently, another time zone or unit of partitions would move messages to other folders, and other columns
+would produce incompatible files. Checkpoints have the identity as well, so that a checkpoint of one archive is never
+used with another."""
 
 import json
 import secrets
 import zoneinfo
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, final
 
 from gantry_pipelines.archive.errors import ArchiveError, NoArchive, OtherArchive
 from gantry_pipelines.archive.grid import GRID_ROWS
 from gantry_pipelines.archive.layout import FORMAT, is_data
 from gantry_pipelines.archive.storage import Storage
+from gantry_spec.pipelines.parts import PartitionUnit
 from pyspark_rocketmq import schema
 
-VERSION: Final = 1
-"""The version of the format's document."""
+VERSIONS: Final = {PartitionUnit.DAY: 1, PartitionUnit.HOUR: 2}
+"""The version of the format's document: earlier programs refuse an archive whose paths they cannot parse."""
 
 REQUIRED_COLUMNS: Final = ("messageId", *(name for name in schema.HEADER_COLUMNS if name != "topic"))
 """Columns of every archive; the topic is part of the path."""
@@ -44,6 +47,9 @@ class ArchiveFormat:
 
     identity: str = ""
     """A random id of the archive; empty until the archive is created."""
+
+    partition_by: PartitionUnit = PartitionUnit.DAY
+    """Whether a folder has the files of a day or of an hour."""
 
     def __post_init__(self) -> None:
         if self.grid_rows < 1:
@@ -75,9 +81,12 @@ def read_format(storage: Storage) -> ArchiveFormat:
         raise NoArchive(f"no archive in {storage}: {FORMAT} is missing") from None
     except ValueError as error:
         raise NoArchive(f"{FORMAT} in {storage} is damaged: {error}") from error
-    if document["version"] != VERSION:
-        raise OtherArchive(f"the archive in {storage} has version {document['version']}, expected {VERSION}")
-    return ArchiveFormat(document["grid_rows"], document["time_zone"], tuple(document["columns"]), document["identity"])
+    if document["version"] not in VERSIONS.values():
+        known = " or ".join(map(str, VERSIONS.values()))
+        raise OtherArchive(f"the archive in {storage} has version {document['version']}, expected {known}")
+    unit = PartitionUnit(document.get("partition_by", PartitionUnit.DAY))
+    columns = tuple(document["columns"])
+    return ArchiveFormat(document["grid_rows"], document["time_zone"], columns, document["identity"], unit)
 
 
 def ensure_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
@@ -94,10 +103,16 @@ def ensure_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
             raise NoArchive(
                 f"{storage} has data files but no manifest: restore _manifest, or choose another destination"
             ) from None
-        found = ArchiveFormat(wanted.grid_rows, wanted.time_zone, wanted.columns, secrets.token_hex(8))
-        storage.write(FORMAT, json.dumps({"version": VERSION, **asdict(found)}).encode() + b"\n")
+        found = replace(wanted, identity=secrets.token_hex(8))
+        version = VERSIONS[found.partition_by]
+        storage.write(FORMAT, json.dumps({"version": version, **asdict(found)}).encode() + b"\n")
         return found
-    names = {"grid_rows": "layout.rowsPerFile", "time_zone": "layout.timeZone", "columns": "columns"}
+    names = {
+        "grid_rows": "layout.rowsPerFile",
+        "time_zone": "layout.timeZone",
+        "partition_by": "layout.partitionBy",
+        "columns": "columns",
+    }
     for name, field in names.items():
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:

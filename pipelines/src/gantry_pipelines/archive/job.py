@@ -75,7 +75,8 @@ class ArchiveJob(Job[ArchiveSpec, ArchiveParameters]):
         """Archive the present messages, or continuously until a stop is requested."""
         with ExitStack() as stack:
             with map_archive_errors(settings.destination):
-                writer = stack.enter_context(ArchiveWriter.open(storage_of(settings.destination), settings.format))
+                storage, declared = storage_of(settings.destination), settings.schemas
+                writer = stack.enter_context(ArchiveWriter.open(storage, settings.format, declared=declared))
             try:
                 return ArchiveRun(settings, writer, reporter).run()
             except ArchiveError as error:  # errors of Spark, such as a lost JVM, are not converted
@@ -219,8 +220,8 @@ class ArchiveRun:
                 self._can_compact = False
                 self._reporter.warn("CannotCompact", str(error))
         if self._settings.retention_days:
-            for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms):
-                self._reporter.report_step(f"{topic} {day}: {count} files have expired")
+            for topic, partition, count in expire(self._writer, self._settings.retention_days, now_ms):
+                self._reporter.report_step(f"{topic} {partition}: {count} files have expired")
         self._tables.delete_expired_files()
 
     def _publish_tables(self, seconds_max: float) -> None:
@@ -263,6 +264,7 @@ class ArchiveRun:
             "rowsTotal": sum(file.rows for file in everything),
             "bytesTotal": sum(file.size_bytes for file in everything),
             "filesTotal": len(everything),
+            "undecodedTotal": sum(file.undecoded for file in everything),
             "missingFiles": len(self._writer.missing),
             "expiredFiles": len(manifest.expired_files()),
         }
@@ -292,6 +294,11 @@ def build_summary(totals: Mapping[str, int], facts: Mapping[str, Any], lags: Seq
         lost = totals["rows_lost"]
         lines.append(
             f"{lost} messages were deleted before they could be archived; the manifest has their ranges as lost"
+        )
+    if facts["undecodedTotal"]:
+        lines.append(
+            f"{facts['undecodedTotal']} bodies do not have their declared schema;"
+            " the column decodeError has the reasons"
         )
     if facts["missingFiles"]:
         lines.append(f"{facts['missingFiles']} archive files are missing: run gantry pipeline verify")

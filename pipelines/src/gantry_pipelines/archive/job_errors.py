@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from gantry_pipelines.archive import errors as archive_errors
-from gantry_pipelines.archive.errors import ArchiveError, BadDestination, NoArchive, OtherArchive, StorageFailed
+from gantry_pipelines.archive.errors import (
+    ArchiveError,
+    BadDestination,
+    NoArchive,
+    OtherArchive,
+    SchemaConflict,
+    StorageFailed,
+)
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.outcome import EXIT_ABSENT, EXIT_CONFIG, EXIT_FAILED
 from pyspark_rocketmq import errors as source_errors
@@ -19,6 +26,7 @@ EXIT_CODES: Final[dict[type[ArchiveError], int]] = {
     NoArchive: EXIT_ABSENT,
     OtherArchive: EXIT_CONFIG,
     BadDestination: EXIT_CONFIG,
+    SchemaConflict: EXIT_CONFIG,
 }
 """Exit codes by error type; all other errors have EXIT_FAILED."""
 

@@ -1,12 +1,14 @@
 """The paths of an archive, and how file names encode ranges.
 
     data/topic=orders/day=2026-11-22/broker-a-3-00000000000000100000-00000000000000200000.parquet
+    data/topic=orders/day=2026-11-22/hour=13/...parquet   in an archive that is partitioned by hour
     _manifest/format.json             the archive's immutable format: grid, time zone, columns
+    _manifest/schemas.json            the typed columns of each topic with a declared schema, if there is one
     _manifest/writer.json             the current writer
     _manifest/writer.lock             its lock, in a folder
     _manifest/records/TOPIC/*.json    the records of archived ranges (`manifest`)
     _staged/*.part                    files that are not published; a record may name one, so do not delete them by hand
-    _staged/merged-*/                 a day that is being merged (`compaction`)
+    _staged/merged-*/                 a partition that is being merged (`compaction`)
     _tables/T/                        the tables of a topic, in a folder (`gantry_pipelines.archive.tables`)
     _aside/                           files after the end of the manifest, which a start has moved out of `data`
     _checkpoint/, _restore/           Spark's checkpoint, and the progress of a restore, unless they are elsewhere
@@ -17,14 +19,14 @@ queue sort by offset. Topic and broker are percent-encoded, which Spark, DuckDB 
 may contain `%` and `|`.
 
 Readers use the folder `data`, which has only valid files. Spark and pyarrow may also be given the root: they skip names
-that begin with `_`. DuckDB does not, and a day that is being merged is in `_staged` for a moment.
+that begin with `_`. DuckDB does not, and a partition that is being merged is in `_staged` for a moment.
 """
 
 import datetime
 import re
 import zoneinfo
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 from urllib.parse import quote, unquote
 
 from pyspark_rocketmq.model import QueueId, QueueRange
@@ -35,6 +37,7 @@ DATA: Final = "data"
 MANIFEST: Final = "_manifest"
 RECORDS: Final = f"{MANIFEST}/records"
 FORMAT: Final = f"{MANIFEST}/format.json"
+SCHEMAS: Final = f"{MANIFEST}/schemas.json"
 WRITER: Final = f"{MANIFEST}/writer.json"
 LOCK: Final = f"{MANIFEST}/writer.lock"
 STAGED: Final = "_staged"
@@ -48,14 +51,34 @@ STAGED_SUFFIX: Final = ".part"
 DIGITS: Final = 20
 """The number of digits of an offset in a file name."""
 
-_FOLDER: Final = re.compile(r"data/topic=(?P<topic>[^/]+)/day=(?P<day>\d{4}-\d{2}-\d{2})/(?P<name>[^/]+)")
+_FOLDER: Final = re.compile(
+    r"data/topic=(?P<topic>[^/]+)/day=(?P<day>\d{4}-\d{2}-\d{2})(/hour=(?P<hour>[01]\d|2[0-3]))?/(?P<name>[^/]+)"
+)
 _NAME: Final = re.compile(r"(?P<broker>.+)-(?P<queue>\d+)-(?P<begin>\d{20})-(?P<end>\d{20})\.parquet")
+
+
+@final
+class Partition(NamedTuple):
+    """A day, or an hour of a day, in the archive's time zone."""
+
+    day: str
+    """The ISO date."""
+    hour: str = ""
+    """Two digits, `00` to `23`; empty in an archive that is partitioned by day."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the partition, relative to that of its topic."""
+        return f"day={self.day}/hour={self.hour}" if self.hour else f"day={self.day}"
+
+    def __str__(self) -> str:
+        return f"{self.day} {self.hour}h" if self.hour else self.day
 
 
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """The location of a range: the folder of its day, and its file name."""
+    """The location of a range: the folder of its partition, and its file name."""
 
     range: QueueRange
     """The queue, and the half-open range of its offsets."""
@@ -63,10 +86,18 @@ class Place:
     day: str
     """ISO date of the messages' store times, in the archive's time zone."""
 
+    hour: str = ""
+    """The hour of the store times as two digits, in an archive that is partitioned by hour."""
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of the range."""
+        return Partition(self.day, self.hour)
+
     @property
     def folder(self) -> str:
-        """The folder of the range's topic and day."""
-        return folder_of(self.range.queue.topic, self.day)
+        """The folder of the range's topic and partition."""
+        return folder_of(self.range.queue.topic, self.partition)
 
     @property
     def name(self) -> str:
@@ -79,9 +110,9 @@ class Place:
         return f"{self.folder}/{self.name}"
 
 
-def folder_of(topic: str, day: str) -> str:
-    """Return the folder of a topic and day."""
-    return f"{DATA}/topic={quote_name(topic)}/day={day}"
+def folder_of(topic: str, partition: Partition) -> str:
+    """Return the folder of a topic and partition."""
+    return f"{DATA}/topic={quote_name(topic)}/{partition.folder}"
 
 
 def stem_of(queue_range: QueueRange) -> str:
@@ -103,7 +134,7 @@ def place_of(path: str) -> Place | None:
     if folder is None or name is None:
         return None
     queue = QueueId(unquote(folder["topic"]), unquote(name["broker"]), int(name["queue"]))
-    return Place(QueueRange(queue, int(name["begin"]), int(name["end"])), folder["day"])
+    return Place(QueueRange(queue, int(name["begin"]), int(name["end"])), folder["day"], folder["hour"] or "")
 
 
 def is_data(path: str) -> bool:
@@ -116,6 +147,18 @@ def day_of(time_us: int, time_zone: str) -> str:
     """Return the ISO date of a store time in a time zone."""
     seconds, _ = divmod(time_us, 1_000_000)
     return datetime.datetime.fromtimestamp(seconds, zoneinfo.ZoneInfo(time_zone)).date().isoformat()
+
+
+def partition_end_ms(partition: Partition, time_zone: str) -> int:
+    """Return when no message can be stored in a partition any more, in milliseconds since 1970.
+
+    Where clocks are set back an hour of the day occurs twice, and ends after the second time.
+    """
+    if not partition.hour:
+        return day_end_ms(partition.day, time_zone)
+    begin = datetime.datetime.combine(datetime.date.fromisoformat(partition.day), datetime.time(int(partition.hour)))
+    after = (begin + datetime.timedelta(hours=1)).replace(tzinfo=zoneinfo.ZoneInfo(time_zone))
+    return int(max(after.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
 def day_end_ms(day: str, time_zone: str) -> int:

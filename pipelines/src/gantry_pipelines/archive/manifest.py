@@ -50,6 +50,8 @@ class ArchivedFile:
     kind: RangeKind = RangeKind.DATA
     staged: str = ""
     """Path of the file until it is published under its name; empty if it was written there directly."""
+    undecoded: int = 0
+    """The number of messages whose body could not be decoded by the declared schema of the topic."""
 
     @property
     def range(self) -> QueueRange:
@@ -136,6 +138,7 @@ def document_of(file: ArchivedFile) -> dict[str, Any]:
         "begin": file.range.begin,
         "end": file.range.end,
         "day": file.place.day,
+        "hour": file.place.hour,
         "rows": file.rows,
         "bytes": file.size_bytes,
         "checksum": file.checksum,
@@ -143,6 +146,7 @@ def document_of(file: ArchivedFile) -> dict[str, Any]:
         "lastTimeUs": file.last_time_us,
         "kind": file.kind.value,
         "staged": file.staged,
+        "undecoded": file.undecoded,
     }
 
 
@@ -150,7 +154,7 @@ def file_of(document: Mapping[str, Any]) -> ArchivedFile:
     """Convert the values of `document_of` back to a file."""
     queue = QueueId(document["topic"], document["broker"], document["queue"])
     return ArchivedFile(
-        Place(QueueRange(queue, document["begin"], document["end"]), document["day"]),
+        Place(QueueRange(queue, document["begin"], document["end"]), document["day"], document.get("hour", "")),
         document["rows"],
         document["bytes"],
         document["checksum"],
@@ -158,6 +162,7 @@ def file_of(document: Mapping[str, Any]) -> ArchivedFile:
         document["lastTimeUs"],
         RangeKind(document["kind"]),
         document["staged"],
+        document.get("undecoded", 0),  # earlier versions have written none
     )
 
 

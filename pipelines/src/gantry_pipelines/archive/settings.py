@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, final
 
+from msgspec.structs import replace
+
 from gantry_pipelines.archive.compaction import CompactionRules
 from gantry_pipelines.archive.errors import ArchiveError
 from gantry_pipelines.archive.file_writing import ZSTD_LEVEL, Packing
 from gantry_pipelines.archive.format import ArchiveFormat, columns_of
 from gantry_pipelines.archive.layout import CHECKPOINT
+from gantry_pipelines.archive.schemas.bodies import InvalidSchema
+from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
 from gantry_spec.pipelines.kinds import ArchiveSpec
-from gantry_spec.pipelines.parts import CatalogKind, Compression, OnDataLoss, TableFormat, Tables
+from gantry_spec.pipelines.parts import (
+    BodyFormat,
+    CatalogKind,
+    Column,
+    Compression,
+    OnDataLoss,
+    TableFormat,
+    Tables,
+    TopicSchema,
+)
 
 SNAPSHOT_AGE_MS: Final = 24 * 3_600_000
 """The default of the time for which old snapshots, and the files that only they have, stay readable."""
@@ -62,6 +77,8 @@ class ArchiveParameters:
     retention_days: int = 0
     """Days after which a day's files are deleted; 0: never."""
     tables: TableParameters = field(default_factory=TableParameters)
+    schemas: TopicSchemas = field(default_factory=TopicSchemas)
+    """The declared schemas of topics, with the content of their files."""
     options: dict[str, str] = field(default_factory=dict)
     """Options of the archive's data source."""
     checkpoint: str = ""
@@ -82,7 +99,10 @@ def parse_archive_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchivePara
     layout = config.spec.layout
     try:
         archive_format = ArchiveFormat(
-            layout.rows_per_file, layout.time_zone, columns_of(tuple(column.value for column in config.spec.columns))
+            layout.rows_per_file,
+            layout.time_zone,
+            columns_of(tuple(column.value for column in config.spec.columns)),
+            partition_by=layout.partition_by,
         )
     except ArchiveError as error:
         raise ConfigError([f"layout: {error}"]) from error
@@ -108,6 +128,9 @@ def parse_run_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParamete
         "archive.destination": base.destination,
         "archive.compression": base.packing.compression,
     }
+    schemas = declared_schemas(config.spec)
+    if not schemas.is_empty:
+        options["archive.schemas"] = schemas.text()
     if base.packing.level is not None:
         options["archive.level"] = str(base.packing.level)
     if config.spec.commit_group:
@@ -121,6 +144,7 @@ def parse_run_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParamete
         base.rules,
         base.retention_days,
         base.tables,
+        schemas,
         options=options,
         checkpoint=config.runtime.checkpoint or default_checkpoint(base.destination),
         is_continuous=config.is_continuous,
@@ -139,6 +163,40 @@ def table_parameters_of(tables: Tables) -> TableParameters:
         ])  # fmt: skip
     catalog = CatalogParameters(tables.catalog.kind, tables.catalog.namespace, tables.catalog.properties)
     return TableParameters(tuple(dict.fromkeys(tables.formats)), catalog, int(tables.snapshot_age))
+
+
+def declared_schemas(spec: ArchiveSpec) -> TopicSchemas:
+    """Return the declared schemas of topics, with the content of their files. Raises ConfigError."""
+    schemas = TopicSchemas([_with_file(schema, number) for number, schema in enumerate(spec.schemas)])
+    try:
+        schemas.check()
+    except InvalidSchema as error:
+        raise ConfigError([str(error)]) from error
+    if not schemas.is_empty and Column.BODY not in spec.columns:
+        raise ConfigError(["schemas: typed columns are decoded from the body: add body to columns"])
+    return schemas
+
+
+def _with_file(schema: TopicSchema, number: int) -> TopicSchema:
+    """Return a schema with the content of its file as text: Avro's as it is, a descriptor set in Base64."""
+    for pattern in schema.topics:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                [f"schemas[{number}].topics: {pattern!r} is not a regular expression: {error}"]
+            ) from error
+    if not schema.schema_file:
+        return schema
+    if schema.schema:
+        raise ConfigError([f"schemas[{number}]: has schema and schemaFile: set one of them"])
+    try:
+        content = Path(schema.schema_file).read_bytes()
+        is_text = schema.format is BodyFormat.AVRO
+        text = content.decode() if is_text else base64.b64encode(content).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"schemas[{number}].schemaFile: cannot read {schema.schema_file}: {error}"]) from error
+    return replace(schema, schema=text, schema_file="")
 
 
 def packing_of(compression: Compression) -> Packing:

@@ -21,13 +21,14 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from gantry_pipelines.archive.errors import OtherArchive
-from gantry_pipelines.archive.file_writing import TOPIC_COLUMN, Packing, write_files
+from gantry_pipelines.archive.file_writing import NO_SCHEMAS, TOPIC_COLUMN, Packing, write_files
 from gantry_pipelines.archive.format import ArchiveFormat, read_format
 from gantry_pipelines.archive.grid import align_to_grid
 from gantry_pipelines.archive.manifest import ArchivedFile, document_of
 from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_to_write, plan_tasks, split_into_rounds
+from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas, read_schemas_text
 from gantry_pipelines.archive.storage import Storage
 from pyspark_rocketmq.batch_reader import locate_extents
 from pyspark_rocketmq.model import Task
@@ -49,6 +50,7 @@ OWN_OPTIONS: Final = (
     "archive.level",
     "archive.cores",
     "archive.taskBytes",
+    "archive.schemas",
 )
 """The options that `rocketmq` does not have."""
 
@@ -59,6 +61,7 @@ FILE_TYPES: Final = {
     "begin": "bigint",
     "end": "bigint",
     "day": "string",
+    "hour": "string",
     "rows": "bigint",
     "bytes": "bigint",
     "checksum": "string",
@@ -66,6 +69,7 @@ FILE_TYPES: Final = {
     "lastTimeUs": "bigint",
     "kind": "string",
     "staged": "string",
+    "undecoded": "bigint",
 }
 """Columns of the source's DataFrame: one row for each file that a worker wrote and each lost range."""
 FILE_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in FILE_TYPES.items())
@@ -97,7 +101,8 @@ class ArchiveSource(DataSource):
         options = read_options(others, is_stream=True)
         task_bytes = int(own["archive.taskBytes"] or BYTES_TARGET)
         storage = storage_of(own["archive.destination"])
-        return ArchiveReader(options, storage, packing, TaskCapacity(cores, task_bytes), read_format(storage))
+        capacity, schemas = TaskCapacity(cores, task_bytes), read_schemas_text(own["archive.schemas"])
+        return ArchiveReader(options, storage, packing, capacity, read_format(storage), schemas)
 
 
 @final
@@ -132,6 +137,7 @@ class ArchiveReader(StreamReader):
         packing: Packing,
         task_capacity: TaskCapacity,
         archive_format: ArchiveFormat,
+        schemas: TopicSchemas = NO_SCHEMAS,
     ) -> None:
         """Create a reader; `archive_format` is the format that the writer has read or created before the query."""
         super().__init__(
@@ -141,12 +147,13 @@ class ArchiveReader(StreamReader):
         )
         self._state = {
             "options": options, "storage": storage, "packing": packing, "task_capacity": task_capacity,
-            "archive_format": archive_format,
+            "archive_format": archive_format, "schemas": schemas,
         }  # fmt: skip
         self._storage = storage
         self._packing = packing
         self._task_capacity = task_capacity
         self._format = archive_format
+        self._schemas = schemas
         self._manifest = ManifestReader(storage)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,7 +206,8 @@ class ArchiveReader(StreamReader):
         yield files_batch(partition.lost)
         if partition.task is not None:
             batches = read_task(partition.task, self.options.settings)
-            files = write_files(batches, partition.task.ranges, self._storage, self._format, self._packing)
+            ranges = partition.task.ranges
+            files = write_files(batches, ranges, self._storage, self._format, self._packing, self._schemas)
             yield from (files_batch([file]) for file in files)
 
     # -- helpers -------------------------------------------------------------------------------------------------------

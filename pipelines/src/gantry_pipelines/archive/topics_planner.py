@@ -276,7 +276,7 @@ def _by_place(file: ArchivedFile) -> Any:
 
 def _lasting_paths(file: ArchivedFile) -> tuple[str, str]:
     """Return where a file stays: as the link of a table, which outlives a compaction, and in `data`."""
-    link = f"{table_folder(file.range.queue.topic)}/day={file.place.day}/{file.place.name}"
+    link = f"{table_folder(file.range.queue.topic)}/{file.place.partition.folder}/{file.place.name}"
     return link, file.place.path
 
 

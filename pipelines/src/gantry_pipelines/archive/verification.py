@@ -1,13 +1,15 @@
 """Verify an archive against its manifest. Read-only, takes no lock, and may run beside a writer.
 
     ranges      the ranges of each queue tile: no gap, no overlap
-    files       each file exists, published or still staged, with the size, row count and range of its record; readers
-                see no other file
-    deep        the checksum of each file matches, and every row has the right offset, day, queue and broker
+    files       each file exists, published or still staged, with the size, row count and range of its record, and
+                with columns that the archive has; readers see no other file
+    deep        the checksum of each file matches, and every row has the right offset, partition, queue and broker
 
 Changes by a writer during the verification are no findings: a file that is not in the manifest is checked again with a
 newer manifest, and a finding about a file counts only if a newer manifest still has the file.
 """
+
+from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -18,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gantry_pipelines.archive.file_writing import DIGEST, dates_of, range_metadata
-from gantry_pipelines.archive.format import read_format
-from gantry_pipelines.archive.layout import DATA, is_data
+from gantry_pipelines.archive.file_writing import DIGEST, partition_numbers, partition_of, range_metadata
+from gantry_pipelines.archive.format import ArchiveFormat, read_format
+from gantry_pipelines.archive.layout import DATA, Partition, is_data
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
 from gantry_pipelines.archive.manifest_reader import ManifestReader
+from gantry_pipelines.archive.schemas.recorded import RecordedSchemas, read_recorded_schemas
 from gantry_pipelines.archive.storage import Storage
 
 LISTINGS_MAX: Final = 5
@@ -83,12 +86,13 @@ def verify(
     reader = ManifestReader(storage)
     manifest, findings = _list_unknown_files(storage, reader)
     files = manifest.data()
+    expected = _Expected(archive_format, read_recorded_schemas(storage))  # columns are recorded before files have them
     findings += [Finding("", fault) for fault in manifest.faults()]
     verified: list[ArchivedFile] = []
     for file in files:
         if is_stopped():
             break
-        for text in _file_faults(storage, file, archive_format.time_zone, is_deep=is_deep):
+        for text in _file_faults(storage, file, expected, is_deep=is_deep):
             if file in reader.read().data():
                 findings.append(Finding(file.place.path, text))
         verified.append(file)
@@ -96,6 +100,15 @@ def verify(
             on_progress(len(verified), len(files))
     rows, size_bytes = sum(file.rows for file in verified), sum(file.size_bytes for file in verified)
     return VerificationResult(len(verified), rows, size_bytes, tuple(findings), is_complete=len(verified) == len(files))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What the archive says about its files."""
+
+    format: ArchiveFormat
+    schemas: RecordedSchemas
 
 
 def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:
@@ -113,16 +126,18 @@ def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manif
     return manifest, [Finding(path, "is not in the manifest, but readers see it") for path in sorted(unknown)]
 
 
-def _file_faults(storage: Storage, file: ArchivedFile, time_zone: str, *, is_deep: bool) -> list[str]:
+def _file_faults(storage: Storage, file: ArchivedFile, expected: _Expected, *, is_deep: bool) -> list[str]:
     """Describe the differences between one file and its record."""
     for path in file.paths:
-        faults = _faults_at(path, storage, file, time_zone, is_deep=is_deep)
+        faults = _faults_at(path, storage, file, expected, is_deep=is_deep)
         if faults is not None:
             return faults
     return ["is missing"]
 
 
-def _faults_at(path: str, storage: Storage, file: ArchivedFile, time_zone: str, *, is_deep: bool) -> list[str] | None:
+def _faults_at(
+    path: str, storage: Storage, file: ArchivedFile, expected: _Expected, *, is_deep: bool
+) -> list[str] | None:
     """Describe the differences between the file at a path and its record; None: no file is there."""
     size = storage.size(path)
     if size is None:
@@ -135,8 +150,9 @@ def _faults_at(path: str, storage: Storage, file: ArchivedFile, time_zone: str, 
             return ["does not have the checksum of the manifest"]
         with storage.open(path) as opened, pq.ParquetFile(opened) as parquet:
             faults += _parquet_faults(parquet, file)
+            faults += _column_faults(parquet, expected, file)
             if is_deep:
-                faults += _row_faults(parquet, file, time_zone)
+                faults += _row_faults(parquet, file, expected.format)
     except FileNotFoundError:
         return None
     except (pa.ArrowInvalid, OSError) as error:
@@ -153,23 +169,34 @@ def _parquet_faults(parquet: pq.ParquetFile, file: ArchivedFile) -> Iterator[str
         yield "has another range in its metadata than in its name"
 
 
-def _row_faults(parquet: pq.ParquetFile, file: ArchivedFile, time_zone: str) -> Iterator[str]:
+def _column_faults(parquet: pq.ParquetFile, expected: _Expected, file: ArchivedFile) -> Iterator[str]:
+    """Describe typed columns that are not recorded; a file from before a column was added lacks it."""
+    declared = {one.name: one.arrow for one in expected.schemas.get(file.range.queue.topic, ())}
+    for field in parquet.schema_arrow:
+        if field.name not in expected.format.columns and field.name not in declared:
+            yield f"has the column {field.name!r} of the type {field.type}, which the archive does not have"
+        elif field.name in declared and declared[field.name] != field.type:
+            yield f"has the type {field.type} of the column {field.name!r}, expected {declared[field.name]}"
+
+
+def _row_faults(parquet: pq.ParquetFile, file: ArchivedFile, archive_format: ArchiveFormat) -> Iterator[str]:
     expected = file.range.begin
-    days: set[str] = set()
+    unit, zone = archive_format.partition_by, archive_format.time_zone
+    partitions: set[Partition] = set()
     for batch in parquet.iter_batches(columns=["offset", "queue", "broker", "storeTime"]):
         offsets = np.asarray(batch.column("offset"))
         if not np.array_equal(offsets, np.arange(expected, expected + len(offsets))):
             yield f"has other offsets than {expected} and the following"
             return
         expected += len(offsets)
-        days |= {date.isoformat() for date in dates_of(batch, time_zone).unique().to_pylist()}
+        partitions |= {partition_of(int(one), unit) for one in np.unique(partition_numbers(batch, unit, zone))}
         queue = file.range.queue
         if batch.column("queue").unique().to_pylist() != [queue.number]:
             yield "has rows of another queue"
         if batch.column("broker").unique().to_pylist() != [queue.broker]:
             yield "has rows of another broker"
-    if days != {file.place.day}:
-        yield f"has rows of {', '.join(sorted(days - {file.place.day}))}"
+    if partitions != {file.place.partition}:
+        yield f"has rows of {', '.join(str(one) for one in sorted(partitions - {file.place.partition}))}"
 
 
 def _checksum(storage: Storage, path: str) -> str:

@@ -18,7 +18,7 @@ and then file and record are deleted. So the replaced records are what is left t
 links of their own, a start deletes their files at once."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final, Self, final
 
 from gantry_pipelines.archive import crash_points
@@ -28,6 +28,13 @@ from gantry_pipelines.archive.layout import ASIDE, DATA, STAGED, is_data, place_
 from gantry_pipelines.archive.lock import WriterLock, acquire_writer_lock
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest, RangeKind, Record, encode, record_of
 from gantry_pipelines.archive.manifest_reader import read_manifest
+from gantry_pipelines.archive.schemas.recorded import (
+    RecordedSchemas,
+    add_columns,
+    read_recorded_schemas,
+    write_recorded_schemas,
+)
+from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas
 from gantry_pipelines.archive.storage import Folder, Storage
 
 log = logging.getLogger(__name__)
@@ -40,8 +47,18 @@ PATHS_NAMED_MAX: Final = 5
 class ArchiveWriter:
     """The only process that changes an archive. Created with `open`, closed at the end. One thread at a time."""
 
-    def __init__(self, storage: Storage, archive_format: ArchiveFormat, manifest: Manifest, lock: WriterLock) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        archive_format: ArchiveFormat,
+        manifest: Manifest,
+        lock: WriterLock,
+        schemas: RecordedSchemas,
+    ) -> None:
         self.storage: Final = storage
+        self.schemas = schemas
+        """The typed columns of each topic."""
+        self._declared: TopicSchemas | None = None
         self.format: Final = archive_format
         self.manifest = manifest
         self._lock: Final = lock
@@ -50,10 +67,16 @@ class ArchiveWriter:
         """Files of the manifest that were not found at the start; `verify` lists them."""
 
     @classmethod
-    def open(cls, storage: Storage, wanted: ArchiveFormat | None = None, lock: WriterLock | None = None) -> Self:
-        """Take the lock and recover.
+    def open(
+        cls,
+        storage: Storage,
+        wanted: ArchiveFormat | None = None,
+        lock: WriterLock | None = None,
+        declared: TopicSchemas | None = None,
+    ) -> Self:
+        """Take the lock, recover, and record new columns of the declared schemas.
 
-        Raises ArchiveBusy, CannotLock, OtherArchive, NoArchive, ManifestBroken, UnknownFile.
+        Raises ArchiveBusy, CannotLock, OtherArchive, NoArchive, ManifestBroken, UnknownFile, SchemaConflict.
         """
         lock = lock or acquire_writer_lock(storage)
         try:
@@ -64,8 +87,10 @@ class ArchiveWriter:
                 raise ManifestBroken(
                     f"ranges of the manifest in {storage} do not tile: {'; '.join(faults[:PATHS_NAMED_MAX])}"
                 )
-            writer = cls(storage, found, manifest, lock)
+            writer = cls(storage, found, manifest, lock, read_recorded_schemas(storage))
             writer._recover()
+            if declared is not None:
+                writer._declare(declared)
         except BaseException:
             lock.release()
             raise
@@ -89,6 +114,7 @@ class ArchiveWriter:
         A batch may be repeated, completely or in part: ranges that are already archived are not added twice.
         """
         crash_points.hit(crash_points.BEFORE_RECORD)
+        self._record_schemas({file.range.queue.topic for file in files})
         new: list[ArchivedFile] = []
         for file in sorted(files, key=lambda file: file.range):
             end = self._ends.get(file.range.queue, file.range.begin)
@@ -107,6 +133,26 @@ class ArchiveWriter:
             crash_points.hit(crash_points.MID_BATCH)
         crash_points.hit(crash_points.AFTER_BATCH)
         return new
+
+    def _declare(self, declared: TopicSchemas) -> None:
+        """Use declared schemas: record the new columns of all archived topics. Raises SchemaConflict."""
+        self._declared = declared
+        self._record_schemas({queue.topic for queue in self._ends} | self.schemas.keys())
+
+    def _record_schemas(self, topics: Set[str]) -> None:
+        """Record the new columns of these topics, before the manifest has a file with them. Raises SchemaConflict."""
+        if self._declared is None:
+            return
+        schemas = {
+            topic: add_columns(topic, self.schemas.get(topic, ()), self._declared.columns_of(topic))
+            for topic in sorted(topics)
+        }
+        schemas = {**self.schemas, **{topic: columns for topic, columns in schemas.items() if columns}}
+        if schemas != self.schemas:
+            self._lock.check()
+            write_recorded_schemas(self.storage, schemas)
+            self.schemas = schemas
+            crash_points.hit(crash_points.AFTER_SCHEMAS)
 
     def check_lock(self) -> None:
         """Raise FencedOut if another writer has taken the lock."""

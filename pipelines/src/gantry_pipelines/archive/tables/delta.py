@@ -1,6 +1,7 @@
 """A Delta table over the files of one topic.
 
-    ROOT/day=DATE/NAME.parquet                       the archive's files, which are neither copied nor changed
+    ROOT/day=DATE/NAME.parquet                       the archive's files, which are neither copied nor changed; or
+    ROOT/day=DATE/hour=HH/NAME.parquet               the same in an archive that is partitioned by hour
     ROOT/_delta_log/00000000000000000007.json        what version 7 adds and removes, one file for each version
     ROOT/_delta_log/00000000000000000007.checkpoint.parquet, _last_checkpoint
 
@@ -36,11 +37,12 @@ from deltalake.exceptions import (
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction
 
 from gantry_pipelines.archive.errors import BadDestination
-from gantry_pipelines.archive.layout import Place, folder_of, place_of
+from gantry_pipelines.archive.layout import DATA, Partition, Place, place_of, quote_name
 from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.tables.model import (
     DAY_COLUMN,
+    HOUR_COLUMN,
     REBUILD,
     EscapedAddress,
     ForeignFiles,
@@ -48,12 +50,12 @@ from gantry_pipelines.archive.tables.model import (
     TableChange,
     TableFile,
     TableRoot,
+    TableShape,
     TableState,
     TableUnavailable,
     one_line,
 )
 from gantry_remoting.durable_files import sync_file, sync_folder
-from pyspark_rocketmq.schema import arrow_schema
 
 LOG: Final = "_delta_log"
 """The folder of the table's metadata."""
@@ -83,21 +85,21 @@ _CHECKPOINT: Final = "checkpoint.parquet"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def open_delta(root: TableRoot, columns: tuple[str, ...]) -> "DeltaTopicTable":
+def open_delta(root: TableRoot, shape: TableShape) -> "DeltaTopicTable":
     """Return the Delta table of a topic. Its first use creates it, or adds missing columns, and may raise OtherTable.
 
     So `drop` needs no readable table.
     """
-    return DeltaTopicTable(root, columns)
+    return DeltaTopicTable(root, shape)
 
 
 @final
 class DeltaTopicTable:
     """A table of one topic in the format of Delta. One thread uses it; all errors are TableErrors."""
 
-    def __init__(self, root: TableRoot, columns: tuple[str, ...]) -> None:
+    def __init__(self, root: TableRoot, shape: TableShape) -> None:
         self._root: Final = root
-        self._columns: Final = columns
+        self._shape: Final = shape
         self._options: Final = storage_options(root)
         with _mapped_errors(root):
             self._storage: Final = _storage_of(root)
@@ -205,19 +207,20 @@ class DeltaTopicTable:
     def _create(self) -> DeltaTable:
         return DeltaTable.create(
             self._root.address,
-            schema=_schema_of(self._columns),
+            schema=_schema_of(self._shape),
             mode="error",
-            partition_by=[DAY_COLUMN],
+            partition_by=list(self._shape.partitions),
             configuration=CONFIGURATION,
             storage_options=self._options,
         )
 
     def _add_columns(self, table: DeltaTable) -> None:
         """Add the columns that the table lacks. Raises OtherTable for any other difference."""
-        wanted = {field.name: field for field in _schema_of(self._columns).fields}
+        wanted = {field.name: field for field in _schema_of(self._shape).fields}
         found = {field.name: field for field in table.schema().fields}
-        if table.metadata().partition_columns != [DAY_COLUMN]:
-            raise self._other_table(f"has the partitions {table.metadata().partition_columns}, expected {[DAY_COLUMN]}")
+        partitions = list(self._shape.partitions)
+        if table.metadata().partition_columns != partitions:
+            raise self._other_table(f"has the partitions {table.metadata().partition_columns}, expected {partitions}")
         for name, field in found.items():
             if name not in wanted:
                 raise self._other_table(f"has the column {name}, which the archive does not have")
@@ -254,7 +257,7 @@ class DeltaTopicTable:
             actions,
             "append",
             table.schema(),
-            [DAY_COLUMN],
+            list(self._shape.partitions),
             commit_properties=CommitProperties(custom_metadata=dict(properties), max_commit_retries=0),
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
@@ -324,10 +327,9 @@ def _own_properties(table: DeltaTable) -> dict[str, str]:
 # -- schema ------------------------------------------------------------------------------------------------------------
 
 
-def _schema_of(columns: tuple[str, ...]) -> Schema:
-    """Return the table's columns: those of the files, and the day; each may be null."""
-    fields = [*arrow_schema(columns), pa.field(DAY_COLUMN, pa.date32())]
-    return Schema.from_arrow(pa.schema(fields))
+def _schema_of(shape: TableShape) -> Schema:
+    """Return the table's columns: those of the files, and the partitions; each may be null."""
+    return Schema.from_arrow(pa.schema(list(shape.fields)))
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------
@@ -338,8 +340,8 @@ def _actions_of(
 ) -> list[AddAction | RemoveAction]:
     """Return the actions of a change.
 
-    Where the added and the removed files of a queue and day have the same offsets they have the same messages, since
-    offsets of an archive never change. Such actions are marked as no change of data, so that streams skip them.
+    Where the added and the removed files of a queue and partition have the same offsets they have the same messages,
+    since offsets of an archive never change. Such actions are marked as no change of data, so that streams skip them.
     """
     places = {path: _place_of(topic, path) for path in change.remove}
     removed = {path: place for path, place in places.items() if place is not None}
@@ -352,7 +354,7 @@ def _actions_of(
 
     adds = [_add_action(file, now_ms, is_change(file.place)) for file in change.add]
     removes = [
-        RemoveAction(path, is_change(place), now_ms, size=sizes[path], partition_values={DAY_COLUMN: place.day})
+        RemoveAction(path, is_change(place), now_ms, size=sizes[path], partition_values=_partition_values(place))
         for path, place in sorted(removed.items())
     ]
     return [*adds, *removes]
@@ -365,13 +367,19 @@ def _add_action(file: TableFile, now_ms: int, is_change: bool) -> AddAction:
         "maxValues": {"offset": file.place.range.end - 1, "storeTime": _iso_time(file.last_time_us)},
         "nullCount": {"offset": 0, "storeTime": 0},
     }
-    days = {DAY_COLUMN: file.place.day}
-    return AddAction(file.path, file.size_bytes, days, now_ms, is_change, json.dumps(stats, separators=(",", ":")))
+    values = _partition_values(file.place)
+    return AddAction(file.path, file.size_bytes, values, now_ms, is_change, json.dumps(stats, separators=(",", ":")))
 
 
-def _offsets_of(places: Iterable[Place]) -> dict[tuple[str, int, str], list[tuple[int, int]]]:
-    """Return the merged ranges of offsets of files, by broker, queue and day."""
-    merged: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
+def _partition_values(place: Place) -> dict[str, str | None]:
+    """Return the values of the columns of partitions as the log has them."""
+    hours = {HOUR_COLUMN: str(int(place.hour))} if place.hour else {}
+    return {DAY_COLUMN: place.day, **hours}
+
+
+def _offsets_of(places: Iterable[Place]) -> dict[tuple[str, int, Partition], list[tuple[int, int]]]:
+    """Return the merged ranges of offsets of files, by broker, queue and partition."""
+    merged: dict[tuple[str, int, Partition], list[tuple[int, int]]] = {}
     for place in sorted(places):
         ranges = merged.setdefault(_key_of(place), [])
         begin = place.range.begin
@@ -381,14 +389,13 @@ def _offsets_of(places: Iterable[Place]) -> dict[tuple[str, int, str], list[tupl
     return merged
 
 
-def _key_of(place: Place) -> tuple[str, int, str]:
-    return place.range.queue.broker, place.range.queue.number, place.day
+def _key_of(place: Place) -> tuple[str, int, Partition]:
+    return place.range.queue.broker, place.range.queue.number, place.partition
 
 
 def _place_of(topic: str, path: str) -> Place | None:
     """Parse a path relative to the root; None if it is not a file of the archive."""
-    day, _, name = path.partition("/")
-    return place_of(f"{folder_of(topic, day.removeprefix('day='))}/{name}") if day.startswith("day=") else None
+    return place_of(f"{DATA}/topic={quote_name(topic)}/{path}")
 
 
 def _iso_time(time_us: int) -> str:

@@ -1,12 +1,12 @@
 """The Iceberg table of a topic (format version 2): its data files are those of the archive, where they are.
 
-    <root>/day=2026-11-22/*.parquet     data files, which the table refers to by absolute addresses
+    <root>/day=2026-11-22/*.parquet     data files, which the table refers to by absolute addresses; or day=D/hour=HH
     <root>/_iceberg/metadata/           the table's metadata; `folder_catalog` describes it for tables without a server
     <root>/_iceberg_sql/metadata/       the metadata of a table in an SQL catalog; `_iceberg_rest` in a REST catalog
 
-The files have neither field ids nor the column `day`. A name mapping assigns ids to their columns, and readers take
-`day` from the partition of each file. A snapshot gets the rows, sizes, and bounds of offsets and store times that the
-archive's manifest has, so no data file is opened.
+The files have neither field ids nor the columns `day` and `hour`. A name mapping assigns ids to their columns, and
+readers take these two from the partition of each file. A snapshot gets the rows, sizes, and bounds of offsets and store
+times that the archive's manifest has, so no data file is opened.
 
 Limits: snapshots that only compact files have the operation `overwrite`, because pyiceberg cannot write `replace`. With
 an SQL or REST catalog, a kill during a commit or an expiry can leave unused metadata files. pyiceberg copies the list
@@ -27,7 +27,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier, Record
 from pyiceberg.types import LongType
 
-from gantry_pipelines.archive.layout import DATA, place_of
+from gantry_pipelines.archive.layout import DATA, Partition, place_of
 from gantry_pipelines.archive.settings import CatalogParameters
 from gantry_pipelines.archive.tables.folder_catalog import DurableFileIO, MetadataFolder
 from gantry_pipelines.archive.tables.iceberg_catalog import (
@@ -62,6 +62,7 @@ from gantry_pipelines.archive.tables.model import (
     TableChange,
     TableFile,
     TableRoot,
+    TableShape,
     TableState,
     TableUnavailable,
 )
@@ -98,9 +99,9 @@ _EPOCH: Final = datetime.date(1970, 1, 1)
 class IcebergTable:
     """A topic's Iceberg table. It belongs to the writer of the archive: one process and one thread."""
 
-    def __init__(self, root: TableRoot, columns: tuple[str, ...], parameters: CatalogParameters) -> None:
+    def __init__(self, root: TableRoot, shape: TableShape, parameters: CatalogParameters) -> None:
         self._root: Final = root
-        self._columns: Final = columns
+        self._shape: Final = shape
         self._parameters: Final = parameters
         self._opened_catalog: Catalog | None = None
         self._loaded: Table | None = None
@@ -148,7 +149,7 @@ class IcebergTable:
             if self._known not in (None, self._newest_id()):
                 raise TableUnavailable(self._text("another writer has changed it"))
             removed = self._present(change.remove) if change.remove else []
-            added = [self._data_file(file) for file in sorted(change.add, key=lambda file: file.place.day)]
+            added = [self._data_file(file) for file in sorted(change.add, key=lambda file: file.place.partition)]
             parts = [added[at : at + MANIFEST_FILES_MAX] for at in range(0, len(added), MANIFEST_FILES_MAX)]
             with self._table.transaction() as transaction:
                 for part in parts or [[]]:
@@ -223,8 +224,9 @@ class IcebergTable:
         except iceberg_errors.NoSuchTableError:
             if self._parameters.kind is not CatalogKind.FOLDER:
                 catalog.create_namespace_if_not_exists(identifier[:-1])
-            schema = schema_of(self._columns)
-            return catalog.create_table(identifier, schema, location, partitions_of(schema), properties=_PROPERTIES)
+            schema = schema_of(self._shape.base_fields)  # `_adapt` adds the declared columns
+            spec = partitions_of(schema, self._shape.partitions)
+            return catalog.create_table(identifier, schema, location, spec, properties=_PROPERTIES)
         self._check_location(table)
         return table
 
@@ -288,7 +290,7 @@ class IcebergTable:
     def _adapt(self) -> None:
         """Add the columns that the table lacks, once. Not at the start: a table of other columns can be dropped."""
         if not self._is_adapted:
-            adapt_columns(self._table, self._root.topic, self._columns)
+            adapt_columns(self._table, self._root.topic, self._shape)
             ensure_name_mapping(self._table)
             self._is_adapted = True
 
@@ -343,7 +345,7 @@ class IcebergTable:
             content=DataFileContent.DATA,
             file_path=f"{address_of(self._root)}/{file.path}",
             file_format=FileFormat.PARQUET,
-            partition=Record(_day_number(file.place.day)),
+            partition=Record(*_partition_values(file.place.partition)),
             record_count=file.rows,
             file_size_in_bytes=file.size_bytes,
             value_counts={offset: file.rows, time: file.rows},
@@ -366,12 +368,12 @@ class IcebergTable:
                 folder.remove(info.base_name)
 
 
-def open_iceberg(root: TableRoot, columns: tuple[str, ...], catalog: CatalogParameters) -> IcebergTable:
+def open_iceberg(root: TableRoot, shape: TableShape, catalog: CatalogParameters) -> IcebergTable:
     """Return the table of a topic. Its first use opens the catalog, loads the table or creates it, and adds the columns
     that it lacks. It raises OtherTable if the table has columns that the archive lacks, other types, or other
     partitions. So `drop` needs no readable table.
     """
-    return IcebergTable(root, columns, catalog)
+    return IcebergTable(root, shape, catalog)
 
 
 def _manifests_of(table: Table) -> list[ManifestFile]:
@@ -382,6 +384,12 @@ def _manifests_of(table: Table) -> list[ManifestFile]:
 def _day_number(day: str) -> int:
     """Return an ISO date in days since 1970, as Iceberg stores it."""
     return (datetime.date.fromisoformat(day) - _EPOCH).days
+
+
+def _partition_values(partition: Partition) -> list[int]:
+    """Return the values of the columns of partitions: the day, and the hour if there is one."""
+    hours = [int(partition.hour)] if partition.hour else []
+    return [_day_number(partition.day), *hours]
 
 
 def _may_have(manifest: ManifestFile, first_day: int, last_day: int) -> bool:

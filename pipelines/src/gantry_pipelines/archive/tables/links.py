@@ -1,6 +1,7 @@
 """The hard links by which the tables of a folder keep files that the archive has replaced.
 
-    _tables/T/day=D/NAME.parquet    the same file as `data/topic=T/day=D/NAME.parquet`, under a second name
+    _tables/T/day=D/NAME.parquet    the same file as `data/topic=T/day=D/NAME.parquet`, under a second name; in an
+                                    archive that is partitioned by hour both are in day=D/hour=HH
     _tables/T/removed.json          when each link was found to be in no newest snapshot
 
 A link is made, and made durable, before a snapshot names it. It is deleted when the tables have been without it for as
@@ -49,7 +50,7 @@ class TableLinks:
             for path in new:
                 self._make_link(wanted[path].place.path, f"{top}/{path}")
                 made.add(path)
-            for folder in sorted({os.path.dirname(path) for path in (*new, *(file.path for file in added))}):
+            for folder in sorted(_folders_of((*new, *(file.path for file in added)))):
                 self._storage.sync(f"{top}/{folder}")
             if new:
                 self._storage.sync(top)
@@ -92,6 +93,12 @@ class TableLinks:
         except (FileNotFoundError, ValueError):
             return {}
         return {path: at_ms for path, at_ms in found.items() if isinstance(at_ms, int)}
+
+
+def _folders_of(paths: Iterable[str]) -> set[str]:
+    """Return the folders of files, and those that these are in, relative to the folder of a topic's tables."""
+    parents = [path.split("/")[:-1] for path in paths]
+    return {"/".join(names[:depth]) for names in parents for depth in range(1, len(names) + 1)}
 
 
 def table_folder(topic: str) -> str:

@@ -1,19 +1,30 @@
 """What a table of an archive is: a list of the archive's own Parquet files, which changes in atomic steps.
 
-A topic has one table in each format. All its data files are below one folder, its root, in folders `day=DATE`; the
-table's metadata is beside them. Nothing is copied: a publication only changes the list.
+A topic has one table in each format. All its data files are below one folder, its root, in folders `day=DATE` or
+`day=DATE/hour=HH`; the table's metadata is beside them. Nothing is copied: a publication only changes the list.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
+import pyarrow as pa
+
+from gantry_pipelines.archive.format import ALL_COLUMNS
 from gantry_pipelines.archive.layout import Place
+from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, arrow_fields
+from gantry_spec.pipelines.parts import PartitionUnit
+from pyspark_rocketmq.schema import arrow_schema
 
 DAY_COLUMN: Final = "day"
 """The column by which tables are partitioned: the date of the store time, in the archive's time zone. It is not in the
 files, since each file has only one."""
+
+HOUR_COLUMN: Final = "hour"
+"""The second column of partitions in an archive that is partitioned by hour: the hour of the store time, 0 to 23."""
 
 
 ARCHIVE_PROPERTY: Final = "gantry.archive"
@@ -65,6 +76,38 @@ def one_line(text: str) -> str:
 
 @final
 @dataclass(frozen=True, slots=True)
+class TableShape:
+    """The columns of a topic's tables: those of the archive, the partitions, and then the declared ones.
+
+    Declared columns come last, in the order in which they were added. So a table that is made again has the columns in
+    the same order as one to which they were added.
+    """
+
+    columns: tuple[str, ...] = ALL_COLUMNS
+    """The columns of the archive."""
+    declared: tuple[DeclaredColumn, ...] = ()
+    """The typed columns of the topic."""
+    partition_by: PartitionUnit = PartitionUnit.DAY
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The columns by which the tables are partitioned."""
+        return (DAY_COLUMN,) if self.partition_by is PartitionUnit.DAY else (DAY_COLUMN, HOUR_COLUMN)
+
+    @property
+    def base_fields(self) -> tuple[pa.Field[Any], ...]:
+        """The columns of the archive and the partitions, with their types."""
+        partitions = [pa.field(DAY_COLUMN, pa.date32()), pa.field(HOUR_COLUMN, pa.int32())]
+        return (*arrow_schema(self.columns), *partitions[: len(self.partitions)])
+
+    @property
+    def fields(self) -> tuple[pa.Field[Any], ...]:
+        """All columns in the order of a table, with their types."""
+        return (*self.base_fields, *arrow_fields(self.declared))
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class TableRoot:
     """The folder of a topic's data files, as readers address it."""
 
@@ -79,7 +122,7 @@ class TableRoot:
 
 def path_in_table(place: Place) -> str:
     """Return the path of a data file relative to the root of its topic's tables."""
-    return f"day={place.day}/{place.name}"
+    return f"{place.partition.folder}/{place.name}"
 
 
 @final

@@ -35,6 +35,7 @@ from gantry_pipelines.archive.tables.model import (
     TableError,
     TableFile,
     TableRoot,
+    TableShape,
     TopicTable,
     path_in_table,
 )
@@ -66,7 +67,7 @@ class Published:
 TableKey = tuple[str, TableFormat]
 """Topic and format of a table."""
 
-OpenTable = Callable[[TableFormat, TableRoot, tuple[str, ...]], TopicTable]
+OpenTable = Callable[[TableFormat, TableRoot, TableShape], TopicTable]
 
 
 @final
@@ -170,6 +171,7 @@ class TablePublisher:
         table = self._table(topic, table_format)
         if known is None:
             known = table.paths()
+            crash_points.hit(crash_points.AFTER_TABLE_COLUMNS)
             self._check_identity(topic, table_format, table)
         change = difference(known, wanted, self._properties(state.ends[topic]))
         if self._links is not None and (change is not None or not self._links.are_known(topic)):
@@ -198,7 +200,10 @@ class TablePublisher:
         key = (topic, table_format)
         if key not in self._tables:
             root = root_of(self._writer.storage, topic, self._writer.format.identity)
-            self._tables[key] = self._open_table(table_format, root, self._writer.format.columns)
+            archive_format = self._writer.format
+            declared = self._writer.schemas.get(topic, ())
+            shape = TableShape(archive_format.columns, declared, archive_format.partition_by)
+            self._tables[key] = self._open_table(table_format, root, shape)
         return self._tables[key]
 
     def _forget(self, topic: str, table_format: TableFormat) -> None:
@@ -219,15 +224,15 @@ class TableOpener:
     def __init__(self, catalog: CatalogParameters) -> None:
         self._catalog: Final = catalog
 
-    def __call__(self, table_format: TableFormat, root: TableRoot, columns: tuple[str, ...]) -> TopicTable:
+    def __call__(self, table_format: TableFormat, root: TableRoot, shape: TableShape) -> TopicTable:
         """Return the table, which is created if it does not exist. Raises TableError."""
         if table_format is TableFormat.DELTA:
             from gantry_pipelines.archive.tables.delta import open_delta
 
-            return open_delta(root, columns)
+            return open_delta(root, shape)
         from gantry_pipelines.archive.tables.iceberg import open_iceberg
 
-        return open_iceberg(root, columns, self._catalog)
+        return open_iceberg(root, shape, self._catalog)
 
 
 # -- the difference ----------------------------------------------------------------------------------------------------

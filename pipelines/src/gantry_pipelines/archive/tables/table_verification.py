@@ -22,7 +22,7 @@ from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.settings import TABLE_PACKAGES, TableParameters
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.tables.links import table_folder
-from gantry_pipelines.archive.tables.model import ARCHIVE_PROPERTY, REBUILD, TableError, TableState
+from gantry_pipelines.archive.tables.model import ARCHIVE_PROPERTY, REBUILD, TableError, TableShape, TableState
 from gantry_pipelines.archive.tables.publication import (
     ENDS_PROPERTY,
     ManifestState,
@@ -103,8 +103,9 @@ class _Verifier:
         for topic, table_format in keys:
             root = root_of(self._storage, topic, self._format.identity)
             name = f"{table_format.capitalize()} table of topic {topic!r}"
+            shape = TableShape(self._format.columns, partition_by=self._format.partition_by)
             try:
-                state = self._open_table(table_format, root, self._format.columns).read()
+                state = self._open_table(table_format, root, shape).read()
             except TableError as error:
                 found[topic, table_format] = [Finding(name, f"cannot be read: {error}")]
                 continue
