@@ -191,9 +191,9 @@ async def test_brokers_accept_the_certificate_of_their_server_only(tmp_path: Pat
 @pytest.mark.parametrize(
     ("given", "memory", "limit"),
     [
-        ({}, "768Mi", "768Mi"),
+        ({}, "1Gi", "1Gi"),
         ({"limits": {"memory": "2Gi"}}, "2Gi", "2Gi"),
-        ({"requests": {"memory": "1Gi"}}, "1Gi", "1Gi"),
+        ({"requests": {"memory": "2Gi"}}, "2Gi", "2Gi"),
     ],
     ids=["computed", "limit", "request"],
 )
