@@ -243,7 +243,7 @@ async def test_broker_of_another_machine_learns_what_is_archived(tmp_path: Path)
         probe.bind(("127.0.0.1", 0))
         number = probe.getsockname()[1]
     settings = {
-        "runtime.destination": tmp_path / "archive", "serving.listen": f"'[::]:{number}'",
+        "runtime.destination": tmp_path / "archive", "serving.listen": f":{number}",
         "serving.secretFile": secret, "serving.tls.certificateFile": tls.chain, "serving.tls.keyFile": tls.key,
     }  # fmt: skip
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

@@ -76,7 +76,7 @@ class GroupArchive:
         self._asked_ms = 0
         self._task: asyncio.Task[None] | None = None
         self.condition: Condition | None = None
-        """Whether brokers can read the archive, as observed last; None without an archive."""
+        """Whether a server of the archive is ready, as observed last; None without an archive."""
 
     def __repr__(self) -> str:
         return f"<GroupArchive {'/'.join(self._objects.key)}>"
@@ -94,11 +94,13 @@ class GroupArchive:
             return None
         document = archives.cache.get(ObjectRef(TOPIC_ARCHIVES, group.metadata.namespace, name))
         await self._read_claim(group.metadata.namespace, document)
-        found = archive_facts(group, archives.engine, document, self._claim)
+        server = ObjectRef(DEPLOYMENTS, group.metadata.namespace, names.archive_server_name(group.metadata.name))
+        deployment = self._objects.cache.get(server)
+        found = archive_facts(group, archives.engine, document, self._claim, deployment)
         if isinstance(found, Problem):
             self.condition = _not_ready(*found)
             return None
-        self.condition = self._server_condition(found, archives, group.spec.retention.server.replicas)
+        self.condition = self._server_condition(found, archives, deployment, group.spec.retention.server.replicas)
         return found
 
     def event(self, before: Mapping[str, Any]) -> Event | None:
@@ -108,7 +110,7 @@ class GroupArchive:
         if condition is None or condition.reason == "Hibernated":
             return None
         if condition.is_true:
-            return None if known.get("status") == "True" else Event(CONDITION, "brokers can read the archive")
+            return None if known.get("status") == "True" else Event(CONDITION, "the archive server is ready")
         if (known.get("status"), known.get("message")) == ("False", condition.message[:MESSAGE_MAX]):
             return None
         return Event(NOT_READY, condition.message, is_warning=condition.reason != "ServerStarting")
@@ -143,9 +145,9 @@ class GroupArchive:
         except ApiError:
             return
 
-    def _server_condition(self, found: ArchiveFacts, archives: Archives, desired: int) -> Condition:
-        (namespace, group), cache = self._objects.key, self._objects.cache
-        deployment = cache.get(ObjectRef(DEPLOYMENTS, namespace, names.archive_server_name(group)))
+    def _server_condition(
+        self, found: ArchiveFacts, archives: Archives, deployment: Object | None, desired: int
+    ) -> Condition:
         counts = counts_of(deployment)
         if counts.is_stopped:
             return _not_ready("Hibernated", "")
@@ -154,12 +156,12 @@ class GroupArchive:
             message = f"{counts.ready} of {desired} servers are ready" if counts.ready < desired else ""
             return Condition(type=CONDITION, is_true=True, reason="ServerReady", message=message)
         pods = [
-            pod for pod in cache.of_group(PODS, self._objects.key)
+            pod for pod in self._objects.cache.of_group(PODS, self._objects.key)
             if labels_of(pod).get(names.COMPONENT_LABEL) == names.ARCHIVE_SERVER
         ]  # fmt: skip
         if self._claim is None:
             return _not_ready("VolumeUnknown", f"claim {found.claim} of TopicArchive {found.name} cannot be read")
-        jobs = archives.cache.of_group(PODS, (namespace, found.pipeline))
+        jobs = archives.cache.of_group(PODS, (self._objects.key[0], found.pipeline))
         problem = volume_problem(found, pods, jobs)
         if problem:
             return _not_ready("VolumeOnAnotherNode", problem)

@@ -50,7 +50,7 @@ ARCHIVES: Final = (
     ),
     server_row(
         "cache", "128Mi", "256Mi", DEPLOYMENT | {f"ConfigMap/{SERVER}"},
-        Shown(OBJECT, f"{CONTAINER}.resources.limits.memory", "768Mi", "1Gi"),
+        Shown(OBJECT, f"{CONTAINER}.resources.limits.memory", "1Gi", "1280Mi"),
     ),
     refused_row("retention.server.cache", "128Mi", "1Ki", "retention.server.cache must be at least 1Mi",
                 "retention.server.cache: too small"),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from api_server import GROUPS, ApiServer, path_of
 from charts_scene import ROOT
-from objects_scene import EVERYTHING, facts, group, rendered
+from objects_scene import EVERYTHING, archive, facts, group, rendered
 
 from gantry_operator.objects import group_token, secret
 from gantry_operator.objects.base import Object
@@ -196,7 +196,7 @@ def test_status_and_scale_are_subresources(server: ApiServer) -> None:
 def test_rendered_objects_are_accepted(server: ApiServer, spec: dict[str, Any]) -> None:
     """This holds for every object of a group, and a repeated apply changes nothing."""
     one = group(**spec)
-    for made in [secret(one, group_token(bytes(32), one)), *rendered(one, facts())]:
+    for made in [secret(one, group_token(bytes(32), one)), *rendered(one, facts(archive=archive()))]:
         status, first = server.apply(path_of(made), made)
         assert status in (200, 201), (made["kind"], first)
         _, again = server.apply(path_of(made), made)
@@ -208,7 +208,7 @@ def test_rendered_objects_are_accepted(server: ApiServer, spec: dict[str, Any]) 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_pods_pass_restricted_pod_security(server: ApiServer, spec: dict[str, Any]) -> None:
     """They are made from the templates as a controller does it; a pod with more privileges is refused."""
-    for made in rendered(group(**spec), facts()):
+    for made in rendered(group(**spec), facts(archive=archive())):
         if made["kind"] not in ("StatefulSet", "Deployment"):
             continue
         pod_spec = made["spec"]["template"]["spec"]

@@ -303,9 +303,12 @@ async def test_claim_that_cannot_be_read_keeps_what_is_known() -> None:
         Unavailable(str(ref), "timeout", 504) if verb == "get" and ref.kind is CLAIMS else None
     )
     await run_rounds(simulation, 200)
+    found = [deployment_of(simulation)["spec"]]
+    simulation.loop = operator_of(simulation.cluster)
+    await run_rounds(simulation)
 
     assert before["strategy"]["type"] == "RollingUpdate"
-    assert deployment_of(simulation)["spec"] == before
+    assert [*found, deployment_of(simulation)["spec"]] == [before, before], "also by an operator that never read it"
 
 
 async def test_hibernated_group_has_no_server_pods() -> None:

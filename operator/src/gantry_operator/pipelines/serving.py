@@ -25,11 +25,16 @@ ONE_POD: Final = "ReadWriteOncePod"
 
 
 def archive_facts(
-    group: BrokerGroup, engine: EngineFacts, document: Mapping[str, Any] | None, claim: Mapping[str, Any] | None
+    group: BrokerGroup,
+    engine: EngineFacts,
+    document: Mapping[str, Any] | None,
+    claim: Mapping[str, Any] | None,
+    deployment: Mapping[str, Any] | None = None,
 ) -> ArchiveFacts | Problem:
     """Return the facts about the archive that a group names, or why it has no server.
 
-    ``document`` is the TopicArchive, and ``claim`` that of its destination; None for one that is not known.
+    ``document`` is the TopicArchive, and ``claim`` that of its destination; None for one that is not known. Without the
+    claim a server that exists, with this ``deployment``, stays as it is.
     """
     name = group.spec.retention.archive
     assert name is not None, "the group names an archive"
@@ -59,9 +64,15 @@ def archive_facts(
         spec=stable_values(pipeline),
         claim=volume.claim_name,
         path=volume.path,
-        is_on_one_node=not MANY_NODES & modes,
+        is_on_one_node=_is_bound(deployment) if claim is None else not MANY_NODES & modes,
         template=pipeline.spec.engine.pod_template,
     )
+
+
+def _is_bound(deployment: Mapping[str, Any] | None) -> bool:
+    """Return whether a server was rendered for a claim of one Node; true for one that does not exist."""
+    strategy = ((deployment or {}).get("spec") or {}).get("strategy") or {}
+    return str(strategy.get("type", "Recreate")) == "Recreate"
 
 
 def archive_named_by(group: Mapping[str, Any]) -> str:

@@ -32,6 +32,9 @@ CHUNK_BYTES: Final = 4 << 20
 OPEN_FILES_MAX: Final = 64
 """The most files that stay open; the one that was not read for longest is closed."""
 
+READ_BUFFER_BYTES: Final = 1 << 20
+"""How much of a column is read at a time. Without a buffer all of its row group is in memory while a file is open."""
+
 THREADS: Final = 2
 
 Key = tuple[str, int]
@@ -187,7 +190,7 @@ class _RowReader:
 
     def __init__(self, source: Any, file: ArchivedFile) -> None:
         self._source: Final = source
-        self._parquet: Final = pq.ParquetFile(source)
+        self._parquet: Final = pq.ParquetFile(source, buffer_size=READ_BUFFER_BYTES)
         self._rows: Final = self._parquet.metadata.num_rows
         if self._rows != file.range.count:
             raise ManifestBroken(f"{file.place.path} has {self._rows} rows, its record has {file.range.count}")

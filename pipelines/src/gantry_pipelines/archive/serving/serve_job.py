@@ -46,8 +46,8 @@ class Serving(Part, frozen=True):
     """The path of the Unix socket to listen at, which brokers have as `archiveSocketPath`."""
 
     listen: str = ""
-    """The address (`host:port`) to listen at for brokers of other machines, which have it as `archiveAddress`; `[::]`
-    stands for all addresses."""
+    """The address (`host:port`) to listen at for brokers of other machines, which have it as `archiveAddress`; without
+    a host all addresses."""
 
     secret_file: str = ""
     """A file with the secret that brokers have in `archiveSecretPath`."""
@@ -150,7 +150,8 @@ async def serve(server: ArchiveServer, reporter: Reporter) -> ArchiveServer:
         raise JobError(
             f"cannot listen: {error}",
             reason="CannotListen",
-            remedy="set serving.socket to a path in an existing folder, or serving.listen to a free port",
+            remedy="set serving.socket to a path in an existing folder, serving.listen to a free port, and the files of"
+            " serving to readable ones",
         ) from error
     reporter.report_step("serving the archive")
     running = asyncio.ensure_future(server.run())
