@@ -74,7 +74,8 @@ KINDS: Final = {
 """The kind of a kill of the writer by its crash point; the other points are those of a batch."""
 KILLED: Final = (-signal.SIGKILL, -signal.SIGALRM)
 FIRST_DAY_EXPIRED_MS: Final = days_later_ms("2026-11-22", 3)
-FOLDER_POINTS: Final = crash_points.ALL
+FOLDER_POINTS: Final = tuple(point for point in crash_points.ALL if point != crash_points.AFTER_SCHEMAS)
+"""These archives have no declared schemas."""
 OBJECT_POINTS: Final = tuple(
     point for point in FOLDER_POINTS
     if point not in (crash_points.MID_MERGE, crash_points.AFTER_MERGE, crash_points.AFTER_EXCHANGE)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 pytest.importorskip("fastavro")
 
@@ -22,10 +23,10 @@ from gantry_pipelines.archive.schemas.decoding import RowDecoder
 from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas, open_decoder
 from gantry_spec.pipelines.parts import BodyFormat, SchemaColumn, TopicSchema
 
-LINE: Final = {"type": "record", "name": "Line", "fields": [
+LINE: Final[dict[str, Any]] = {"type": "record", "name": "Line", "fields": [
     {"name": "sku", "type": "string"}, {"name": "count", "type": ["null", "int"]},
 ]}  # fmt: skip
-ORDER: Final = {"type": "record", "name": "Order", "namespace": "shop", "fields": [
+ORDER: Final[dict[str, Any]] = {"type": "record", "name": "Order", "namespace": "shop", "fields": [
     {"name": "id", "type": "long"},
     {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
     {"name": "before", "type": ["null", "State"]},
@@ -149,7 +150,36 @@ def test_field_without_a_column_can_be_left_out() -> None:
     ]
     with pytest.raises(InvalidSchema, match="no field 'z'; it has x, inner, y"):
         open_decoder(avro_schema(document, SchemaColumn(name="z")))
-    with pytest.raises(InvalidSchema, match="'y' has a type, which avro takes from its schema"):
-        open_decoder(avro_schema(document, SchemaColumn(name="y", type="int")))
+    with pytest.raises(InvalidSchema, match="column 'y': string is not a part of int"):
+        open_decoder(avro_schema(document, SchemaColumn(name="y", type="string")))
     with pytest.raises(InvalidSchema, match="avro needs schema"):
         open_decoder(TopicSchema(topics=["orders"], format=BodyFormat.AVRO))
+
+
+def test_column_may_leave_out_fields_of_a_struct() -> None:
+    """So a column keeps its type when a nested record gets a field, which would be another type."""
+    wider = {**LINE, "fields": [*LINE["fields"], {"name": "note", "type": "string"}]}
+    document = {"type": "record", "name": "R", "fields": [{"name": "lines", "type": {"type": "array", "items": wider}}]}
+    schema = avro_schema(document, SchemaColumn(name="lines", type="array<struct<sku:string,count:int>>"))
+    value = {"lines": [{"sku": "a", "count": 1, "note": "x"}]}
+
+    assert decoded(schema, encoded(document, value)) == [{"decodeError": None, "lines": [{"sku": "a", "count": 1}]}]
+    with pytest.raises(InvalidSchema, match="is not a part of array<struct<sku:string,count:int,note:string>>"):
+        open_decoder(avro_schema(document, SchemaColumn(name="lines", type="array<struct<sku:int>>")))
+
+
+def test_bodies_of_earlier_schemas_are_decoded() -> None:
+    """The log of a topic has bodies from before and after a field was added; new columns of old bodies are null."""
+    old = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}
+    new = {**old, "fields": [{"name": "x", "type": "long"}, {"name": "y", "type": "string"}]}
+    schema = structs.replace(avro_schema(new), older_schemas=[json.dumps(old)])
+
+    rows = decoded(schema, encoded(new, {"x": 1, "y": "a"}), encoded(old, {"x": 2}), b"\x02\x02")
+
+    assert [(row["x"], row["y"]) for row in rows] == [(1, "a"), (2, None), (None, None)]
+    assert [row["decodeError"] is None for row in rows] == [True, True, False]
+    with pytest.raises(InvalidSchema, match="the Avro schema is not JSON"):
+        open_decoder(structs.replace(avro_schema(new), older_schemas=["{"]))
+    columns = [SchemaColumn(name="x", type="int")]
+    with pytest.raises(InvalidSchema, match="json has no olderSchemas"):
+        open_decoder(TopicSchema(topics=["a"], columns=columns, older_schemas=["{}"]))

@@ -12,6 +12,7 @@ pytest.importorskip("fastavro")
 
 from spark_kit.processes import Group
 
+from gantry_pipelines.archive.archived_topics import read_archived_topics
 from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.storage import Folder
@@ -50,7 +51,10 @@ def archive(brokers: Group, root: Path, fields: list[dict[str, Any]], **more: An
 
 @pytest.mark.verify
 def test_spark_reads_typed_columns_and_hours(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
-    """Bodies of another length do not have the schema; a second run with one column more keeps the first."""
+    """Bodies of another length do not have the schema; a second run with one column more keeps the first.
+
+    A read of the archive and its brokers together returns each message once, without typed columns.
+    """
     root, number = tmp_path / "archive", {"name": "number", "type": fixed(8)}
     space, rest = {"name": "space", "type": fixed(1)}, {"name": "rest", "type": fixed(191)}
     chosen = [{"name": "number"}, {"name": "rest"}]
@@ -77,3 +81,12 @@ def test_spark_reads_typed_columns_and_hours(spark: SparkSession, brokers: Group
     assert sum(file.undecoded for file in read_manifest(Folder(str(root))).data()) == 20
     assert refused.value.exit_code == EXIT_CONFIG
     assert verify(Folder(str(root)), is_deep=True).findings == ()
+
+    sent += brokers.send(30, topic="typed", bytes_each=200)
+    both = read_archived_topics(
+        spark, str(root), nameServers=brokers.name_server, sidecars=brokers.sidecar_urls[0], subscribe="typed"
+    )
+    bodies = both.select("queue", "offset", "body").collect()
+    assert sorted((row[0], row[1], bytes(row[2])) for row in bodies) == sorted(
+        (one.queue, one.offset, one.body) for one in sent
+    )

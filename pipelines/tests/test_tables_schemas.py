@@ -17,20 +17,27 @@ pytest.importorskip("pyiceberg")
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 from spark_kit.declared import JsonLog, json_schemas, order_of
+from spark_kit.object_store import KEYS, ObjectStore
+from spark_kit.table_readers import TABLE_READERS
 from spark_kit.table_trial import BOTH, LATER_MS
 from spark_kit.toy_log import HOUR_US
 from spark_kit.toy_run import ToyRun, run_toy
 
 from gantry_pipelines.archive import crash_points
+from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.schemas.topic_schemas import TopicSchemas
+from gantry_pipelines.archive.settings import CatalogParameters, TableParameters
 from gantry_pipelines.archive.storage import Folder
+from gantry_pipelines.archive.tables.delta import storage_options
 from gantry_pipelines.archive.tables.model import TableRoot
 from gantry_pipelines.archive.tables.publication import TablePublisher, root_of
 from gantry_pipelines.archive.tables.table_verification import verify_tables
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.archive.writer import ArchiveWriter
+from gantry_spec.pipelines.parts import CatalogKind, PartitionUnit, TableFormat
 from pyspark_rocketmq.model import QueueId
 
 QUEUE: Final = QueueId("orders", "broker-a", 0)
@@ -189,3 +196,52 @@ def test_publication_that_was_killed_after_columns_were_added_is_completed(
     )
     assert verify(Folder(str(root)), is_deep=True).findings == ()
     assert verify_tables(Folder(str(root)), BOTH).findings == ()
+
+
+def test_table_in_a_catalog_gets_new_columns(tmp_path: Path) -> None:
+    """The catalog assigns the ids, and a table that is made again has the same ones."""
+    root, uri = tmp_path / "archive", f"sqlite:///{tmp_path}/catalog.db"
+    catalog = CatalogParameters(CatalogKind.SQL, "lake", {"uri": uri})
+    tables = TableParameters((TableFormat.ICEBERG,), catalog)
+    assert run(root, BEGINNING, NARROW, tables=tables) == 0
+    assert run(root, LOG, WIDE, tables=tables) == 0
+
+    def read() -> tuple[Any, Rows]:
+        table = load_catalog("gantry", type="sql", uri=uri).load_table("lake.orders")
+        return table.schema(), comparable(rows_of(table.scan(selected_fields=COLUMNS).to_arrow()))
+
+    schema, rows = read()
+    with ArchiveWriter.open(Folder(str(root))) as writer:
+        list(TablePublisher(writer, tables).rebuild())
+
+    assert rows == wanted_rows(0, 90)
+    assert read() == (schema, rows)
+
+
+@pytest.mark.verify
+@pytest.mark.needs_object_store
+def test_tables_of_an_object_store_have_typed_columns_and_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the tables name the objects of the archive, which are in folders of hours."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    server = ObjectStore(tmp_path / "buckets")
+    server.start()
+    try:
+        address = server.address("archive")
+        more = {"destination": address, "environment": KEYS, "partition_by": PartitionUnit.HOUR}
+        assert run(tmp_path / "run", BEGINNING, NARROW, **more) == 0
+        assert run(tmp_path / "run", LOG, WIDE, **more) == 0
+        storage = storage_of(address)
+        table = root_of(storage, "orders")
+        delta = DeltaTable(table.address, storage_options=storage_options(table))
+        rows = rows_of(delta.to_pyarrow_table(columns=list(COLUMNS)))
+        counts = {name: read(table).total() for name, read in TABLE_READERS.items()}
+        findings = (*verify(storage, is_deep=True).findings, *verify_tables(storage, BOTH).findings)
+    finally:
+        server.kill()
+
+    assert comparable(rows) == wanted_rows(0, 90)
+    assert counts == dict.fromkeys(TABLE_READERS, 250)
+    assert delta.metadata().partition_columns == ["day", "hour"] and findings == ()

@@ -328,9 +328,9 @@ class SchemaColumn(Part, frozen=True):
     """The name of the column in files and tables."""
 
     type: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
-    """The type of the column, for `json` only: `boolean`, `int`, `bigint`, `float`, `double`, `decimal(P,S)`, `string`,
-    `binary` (Base64 in JSON), `date`, `timestamp`, `array<T>`, `map<K,V>` or `struct<NAME:T>`. The other formats take
-    it from the schema."""
+    """The type of the column: `boolean`, `int`, `bigint`, `float`, `double`, `decimal(P,S)`, `string`, `binary` (Base64
+    in JSON), `date`, `timestamp`, `array<T>`, `map<K,V>` or `struct<NAME:T>`. Required for `json`. The other formats
+    take it from the schema; set it to leave out fields of a `struct`."""
 
     field: Annotated[str, msgspec.Meta(max_length=500)] = ""
     """The field of the body that the column has. Empty: the field with the column's name."""
@@ -353,6 +353,12 @@ class TopicSchema(Part, frozen=True):
     schema: Annotated[str, msgspec.Meta(max_length=300_000)] = ""
     """The schema. `avro`: a record as JSON (the content of an `.avsc` file). `protobuf`: a descriptor set in Base64
     (`protoc --include_imports --descriptor_set_out=FILE`)."""
+
+    older_schemas: Annotated[list[Annotated[str, msgspec.Meta(max_length=300_000)]], msgspec.Meta(max_length=20)] = (
+        msgspec.field(default_factory=list)
+    )
+    """Earlier schemas of the bodies for `avro`, the newest first: a body that does not have `schema` is decoded by the
+    first of these that it has. Columns that this one lacks are null."""
 
     schema_file: Annotated[str, msgspec.Meta(max_length=500)] = ""
     """A file with the schema instead of `schema`, for `gantry pipeline` only: an `.avsc` file, or a descriptor set. A

@@ -6,7 +6,8 @@
     date, timestamp-millis, timestamp-micros, decimal        date, timestamp, decimal(P,S)
 
 Other logical types have the type that they are stored as. A union of several types, and a record that contains itself,
-have no column: leave their fields out with `columns`. A value must end where the body ends.
+have no column: leave their fields out with `columns`. A value must end where the body ends. A body that does not have
+the schema is decoded by the first earlier schema that it has.
 """
 
 import io
@@ -18,8 +19,8 @@ import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
-from gantry_pipelines.archive.schemas.bodies import InvalidSchema, UndecodableBody, error_text
-from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, type_text
+from gantry_pipelines.archive.schemas.bodies import InvalidSchema, UndecodableBody, declare_column, error_text
+from gantry_pipelines.archive.schemas.column_types import DeclaredColumn
 from gantry_spec.pipelines.parts import SchemaColumn
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
@@ -47,31 +48,21 @@ _DECODING_ERRORS: Final = (
 
 @final
 class AvroBodies:
-    """Decodes bodies of one record schema."""
+    """Decodes bodies of one record schema, or of earlier ones."""
 
-    def __init__(self, schema: str, columns: Sequence[SchemaColumn], skip_bytes: int = 0) -> None:
-        """Parse the schema, and find the columns. Raises InvalidSchema."""
-        try:
-            document = json.loads(schema)
-        except ValueError as error:
-            raise InvalidSchema(f"the Avro schema is not JSON: {error}") from error
-        try:
-            parsed: Any = fastavro.parse_schema(_without_other_logical_types(document), named_schemas={})
-        except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidSchema(f"the Avro schema is invalid: {error_text(error)}") from error
-        if not isinstance(parsed, dict) or parsed.get("type") not in ("record", "error"):
-            raise InvalidSchema("the Avro schema is not that of a record")
-        types, fields = _Types(parsed), [field["name"] for field in parsed["fields"]]
+    def __init__(self, schemas: Sequence[str], columns: Sequence[SchemaColumn], skip_bytes: int = 0) -> None:
+        """Parse the schemas, the newest first, and find the columns in the newest one. Raises InvalidSchema."""
+        self._schemas: Final = tuple(_parse_record(schema) for schema in schemas)
+        types = _Types(self._schemas[0])
+        fields = [field["name"] for field in self._schemas[0]["fields"]]
         chosen = columns or [SchemaColumn(name=name) for name in fields]
         self._fields: Final = tuple(column.field or column.name for column in chosen)
         unknown = [name for name in self._fields if name not in fields]
         if unknown:
             raise InvalidSchema(f"the Avro schema has no field {unknown[0]!r}; it has {', '.join(fields)}")
         self._columns: Final = tuple(
-            DeclaredColumn(column.name, type_text(types.field_type(name)))
-            for column, name in zip(chosen, self._fields, strict=True)
+            declare_column(column, types.field_type(name)) for column, name in zip(chosen, self._fields, strict=True)
         )
-        self._schema: Final = parsed
         self._skip_bytes: Final = skip_bytes
 
     @property
@@ -83,17 +74,44 @@ class AvroBodies:
         """Return the value of each column. Raises UndecodableBody."""
         if len(body) < self._skip_bytes:
             raise UndecodableBody(f"the body has {len(body)} bytes, fewer than skipBytes {self._skip_bytes}")
+        first: UndecodableBody | None = None
+        for schema in self._schemas:
+            try:
+                found = self._decode_by(schema, body)
+                return tuple(found.get(name) for name in self._fields)
+            except UndecodableBody as error:
+                first = first or error
+        assert first is not None, "expected at least one schema"
+        raise first
+
+    def _decode_by(self, schema: Any, body: bytes) -> Mapping[str, Any]:
+        """Decode a body by one of the schemas. Raises UndecodableBody."""
         stream = io.BytesIO(body)
         stream.seek(self._skip_bytes)
         try:
-            found: Any = fastavro.schemaless_reader(stream, self._schema, None)
+            found: Any = fastavro.schemaless_reader(stream, schema, None)
         except _DECODING_ERRORS as error:
             text = "the body ends within a value" if isinstance(error, EOFError) else error_text(error)
             raise UndecodableBody(f"not a value of the Avro schema: {text}") from error
         left = len(body) - stream.tell()
         if left:
             raise UndecodableBody(f"not a value of the Avro schema: it ends {left} bytes before the body")
-        return tuple(found[name] for name in self._fields)
+        return dict(found)
+
+
+def _parse_record(schema: str) -> Any:
+    """Parse the schema of a record. Raises InvalidSchema."""
+    try:
+        document = json.loads(schema)
+    except ValueError as error:
+        raise InvalidSchema(f"the Avro schema is not JSON: {error}") from error
+    try:
+        parsed: Any = fastavro.parse_schema(_without_other_logical_types(document), named_schemas={})
+    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidSchema(f"the Avro schema is invalid: {error_text(error)}") from error
+    if not isinstance(parsed, dict) or parsed.get("type") not in ("record", "error"):
+        raise InvalidSchema("the Avro schema is not that of a record")
+    return parsed
 
 
 @final

@@ -2,7 +2,10 @@
 
 from typing import Any, Final, Protocol
 
-from gantry_pipelines.archive.schemas.column_types import DeclaredColumn
+import pyarrow as pa
+
+from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, InvalidType, narrow_type, type_text
+from gantry_spec.pipelines.parts import SchemaColumn
 
 ERROR_CHARS_MAX: Final = 200
 """The length to which the text of an error is cut."""
@@ -25,6 +28,17 @@ class BodyDecoder(Protocol):
 
     def decode(self, body: bytes) -> tuple[Any, ...]:
         """Return the value of each column, as Arrow converts it. Raises UndecodableBody."""
+
+
+def declare_column(column: SchemaColumn, found: pa.DataType) -> DeclaredColumn:
+    """Return a column whose type a schema has, without fields of structs that the declaration leaves out.
+
+    Raises InvalidSchema.
+    """
+    try:
+        return DeclaredColumn(column.name, type_text(narrow_type(column.type, found) if column.type else found))
+    except InvalidType as error:
+        raise InvalidSchema(f"column {column.name!r}: {error}") from error
 
 
 def error_text(error: BaseException) -> str:

@@ -85,6 +85,25 @@ def type_text(data_type: pa.DataType) -> str:
     raise InvalidType(f"{found} is not a type of a column")
 
 
+def narrow_type(text: str, whole: pa.DataType) -> pa.DataType:
+    """Return the type of a text, which must be a given type without some fields of its structs. Raises InvalidType."""
+    narrow = parse_type(text)
+    if not _is_part(narrow, whole):
+        raise InvalidType(f"{type_text(narrow)} is not a part of {type_text(whole)}")
+    return narrow
+
+
+def _is_part(narrow: Any, whole: Any) -> bool:
+    if pa.types.is_list(narrow) and pa.types.is_list(whole):
+        return _is_part(narrow.value_type, whole.value_type)
+    if pa.types.is_map(narrow) and pa.types.is_map(whole):
+        return bool(narrow.key_type == whole.key_type and _is_part(narrow.item_type, whole.item_type))
+    if pa.types.is_struct(narrow) and pa.types.is_struct(whole):
+        types = {field.name: field.type for field in whole}
+        return all(field.name in types and _is_part(field.type, types[field.name]) for field in narrow)
+    return bool(narrow == whole)
+
+
 @final
 class _Parser:
     """Reads the text of a type from left to right."""

@@ -21,8 +21,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from gantry_pipelines.archive.schemas.bodies import InvalidSchema, UndecodableBody, error_text
-from gantry_pipelines.archive.schemas.column_types import DeclaredColumn, type_text
+from gantry_pipelines.archive.schemas.bodies import InvalidSchema, UndecodableBody, declare_column, error_text
+from gantry_pipelines.archive.schemas.column_types import DeclaredColumn
 from gantry_spec.pipelines.parts import SchemaColumn
 
 _SCALARS: Final[dict[int, pa.DataType]] = {
@@ -65,7 +65,7 @@ class ProtobufBodies:
             raise InvalidSchema(f"{message} has no field {unknown[0]!r}; it has {', '.join(fields)}")
         self._readers: Final = tuple(_field_reader(fields[name]) for name in named)
         self._columns: Final = tuple(
-            DeclaredColumn(column.name, type_text(_field_type(fields[name], name, (message,))))
+            declare_column(column, _field_type(fields[name], name, (message,)))
             for column, name in zip(chosen, named, strict=True)
         )
         self._skip_bytes: Final = skip_bytes

@@ -98,7 +98,7 @@ def open_decoder(schema: TopicSchema) -> BodyDecoder:
         _require_package("fastavro", "fastavro", schema.format)
         from gantry_pipelines.archive.schemas.avro_bodies import AvroBodies
 
-        return AvroBodies(schema.schema, schema.columns, schema.skip_bytes)
+        return AvroBodies((schema.schema, *schema.older_schemas), schema.columns, schema.skip_bytes)
     _check_fields(schema, needs_schema=True, needs_message=True)
     _require_package("protobuf", "google.protobuf", schema.format)
     from gantry_pipelines.archive.schemas.protobuf_bodies import ProtobufBodies
@@ -115,14 +115,10 @@ def _check_fields(schema: TopicSchema, *, needs_schema: bool, needs_message: boo
         if bool(value) != is_needed:
             needed = f"needs {name}" if is_needed else f"has no {name}: remove it"
             raise InvalidSchema(f"the format {schema.format} {needed}")
-    if needs_schema:
-        typed = [column.name for column in schema.columns if column.type]
-        if typed:
-            raise InvalidSchema(
-                f"column {typed[0]!r} has a type, which {schema.format} takes from its schema: remove it"
-            )
-    elif schema.skip_bytes:
+    if schema.skip_bytes and not needs_schema:
         raise InvalidSchema(f"the format {schema.format} has no skipBytes: remove it")
+    if schema.older_schemas and schema.format is not BodyFormat.AVRO:
+        raise InvalidSchema(f"the format {schema.format} has no olderSchemas: remove it")
 
 
 def _check_names(columns: tuple[DeclaredColumn, ...]) -> None:
