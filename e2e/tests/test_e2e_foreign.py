@@ -346,6 +346,13 @@ def test_other_arguments_are_passed_to_pytest(tmp_path: Path, monkeypatch: pytes
     assert seen == [(Choice(Kind.FOREIGN, str(file), "", IMAGES), ("-k", "deleted and pod", "-x", "--durations=5"))]
 
 
+def test_named_file_of_tests_is_run_alone() -> None:
+    """With a test's name in it, too. Other arguments add to the files of all tests."""
+    every = group_tests.default_files(("-k", "deleted", "--durations=5"))
+    assert "e2e/tests/test_e2e_group_life.py" in every and len(every) > 10
+    assert group_tests.default_files(("-x", "e2e/tests/test_e2e_group_life.py::test_group_is_rolled")) == []
+
+
 def test_unsuitable_cluster_is_refused_before_any_test(
     read_commands: CommandReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

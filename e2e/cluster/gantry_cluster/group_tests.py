@@ -105,6 +105,7 @@ def command(
 
     \b
       scripts/e2e -k deleted               run only the tests with that word
+      scripts/e2e e2e/tests/test_e2e_group_life.py             run only those of a file
       scripts/e2e --kind --collect-only    list the tests
       GANTRY_KEEP_CLUSTER=1 scripts/e2e    keep cluster and operator, and use them again in the next run
     """
@@ -156,8 +157,14 @@ def _refuse_if_unsuitable(choice: Choice) -> None:
             raise ClusterError(f"this cluster cannot run the tests: {reason}")
 
 
+def default_files(words: Sequence[str]) -> list[str]:
+    """Return the files of all tests, or none if the arguments of pytest name a file."""
+    if any(word.partition("::")[0].endswith(".py") for word in words):
+        return []
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(TESTS))
+
+
 def _tests(choice: Choice, words: Sequence[str]) -> int:
-    files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(TESTS))
     environment = {**os.environ, "GANTRY_REQUIRE": REQUIRE[choice.kind], **choice.environment()}
-    pytest = (sys.executable, "-m", "pytest", "--slow", "-s", *files, *words)
+    pytest = (sys.executable, "-m", "pytest", "--slow", "-s", *default_files(words), *words)
     return subprocess.run(pytest, cwd=ROOT, env=environment, check=False).returncode
