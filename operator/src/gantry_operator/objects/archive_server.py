@@ -19,7 +19,6 @@ prefer the same Node, and a server is stopped before its successor is started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -152,16 +151,9 @@ def _affinity(group: BrokerGroup, archive: ArchiveFacts) -> Object:
 
 
 def server_resources(server: ArchiveServer) -> Object:
-    """Return the resources of the container. Values that are no mappings are passed on, so that they are refused."""
-    given = server.resources
-    if not all(isinstance(given.get(name, {}), Mapping) for name in ("requests", "limits")):
-        return dict(given)
+    """Return the resources of the container. Memory that the spec does not set follows from the cache."""
     memory = size_text(-(-(BASE_BYTES + 2 * int(server.cache)) // (1 << 20)) << 20)
-    requests, most = dict(given.get("requests", {})), dict(given.get("limits", {}))
-    most.setdefault("memory", requests.get("memory", memory))
-    requests.setdefault("memory", most["memory"])
-    requests.setdefault("cpu", CPU_DEFAULT)
-    return {**given, "requests": requests, "limits": most}
+    return pod_parts.with_defaults(server.resources, memory, CPU_DEFAULT)
 
 
 # -- network and disruption --------------------------------------------------------------------------------------------

@@ -181,3 +181,17 @@ def http_probe(
         "timeoutSeconds": 3,
         "failureThreshold": failures,
     }
+
+
+def with_defaults(given: Mapping[str, Any], memory: str, cpu: str) -> Object:
+    """Return the resources of a container, with memory and CPU that are not set.
+
+    Values that are no mappings are passed on, so that the API server refuses them with its own message.
+    """
+    if not all(isinstance(given.get(name, {}), Mapping) for name in ("requests", "limits")):
+        return dict(given)
+    requests, most = dict(given.get("requests", {})), dict(given.get("limits", {}))
+    most.setdefault("memory", requests.get("memory", memory))
+    requests.setdefault("memory", most["memory"])
+    requests.setdefault("cpu", cpu)
+    return {**given, "requests": requests, "limits": most}

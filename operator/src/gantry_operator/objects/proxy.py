@@ -27,7 +27,6 @@ Resources that the API server refuses affect only the Deployment: the objects of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -208,20 +207,11 @@ def _affinity(group: BrokerGroup) -> Object:
 
 
 def proxy_resources(spec: Spec) -> Object:
-    """Return the resources of a proxy's container. Memory that the spec does not set follows from its limits.
-
-    Values that are no mappings are passed on, so that the API server refuses them with its own message.
-    """
-    given, limits = spec.proxy.resources, spec.proxy.limits
-    if not all(isinstance(given.get(name, {}), Mapping) for name in ("requests", "limits")):
-        return dict(given)
+    """Return the resources of a proxy's container. Memory that the spec does not set follows from its limits."""
+    limits = spec.proxy.limits
     computed = BASE_BYTES + limits.clients * CLIENT_BYTES + limits.calls * CALL_BYTES
     memory = size_text(-(-computed // (1 << 20)) << 20)
-    requests, most = dict(given.get("requests", {})), dict(given.get("limits", {}))
-    most.setdefault("memory", requests.get("memory", memory))
-    requests.setdefault("memory", most["memory"])
-    requests.setdefault("cpu", CPU_DEFAULT)
-    return {**given, "requests": requests, "limits": most}
+    return pod_parts.with_defaults(spec.proxy.resources, memory, CPU_DEFAULT)
 
 
 # -- network and disruption --------------------------------------------------------------------------------------------
