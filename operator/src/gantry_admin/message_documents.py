@@ -80,6 +80,26 @@ class MessagesDocument(Document):
     left_out: int = Field(description="Requested messages that were left out, because the answer would be too long.")
 
 
+class TopicQueueDocument(Document):
+    """One queue of a topic, which holds `[begin, end)`."""
+
+    queue_id: int
+    begin: int
+    end: int
+
+
+class TopicMessagesDocument(Document):
+    """Messages of all queues of a topic on one broker, the newest first."""
+
+    topic: str
+    broker_name: str
+    queues: list[TopicQueueDocument]
+    queues_left_out: int
+    messages: list[MessageDocument]
+    older: int | None = Field(description="Pass it as `before` for the next page; null if there are no older messages.")
+    unreadable: int = Field(description="Damaged messages of this page, which were left out.")
+
+
 class FoundDocument(Document):
     """The result of a search."""
 

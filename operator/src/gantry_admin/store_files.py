@@ -197,7 +197,7 @@ def queue_messages(
         if kept and total > ANSWER_BYTES_MAX:
             break
         kept += 1
-    read = (_record(files, span, physical, size) for physical, size in wanted[len(wanted) - kept :])
+    read = (record_at(files, span, physical, size) for physical, size in wanted[len(wanted) - kept :])
     return QueueMessages(bounds, [one for one in read if one is not None], len(wanted) - kept)
 
 
@@ -206,10 +206,11 @@ def message_at(files: StoreFiles, span: Span, physical: int) -> StoredMessage | 
     if not span.begin <= physical <= span.end - RECORD_BYTES_MIN:
         return None
     size, *_ = RECORD_HEAD.unpack(files.read(physical, physical + RECORD_HEAD.size))
-    return _record(files, span, physical, size) if RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX else None
+    return record_at(files, span, physical, size) if RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX else None
 
 
-def _record(files: StoreFiles, span: Span, physical: int, size: int) -> StoredMessage | None:
+def record_at(files: StoreFiles, span: Span, physical: int, size: int) -> StoredMessage | None:
+    """Return the message of a unit; None if no readable message of this size begins at its offset."""
     if physical < span.begin or physical + size > span.end:
         return None
     try:

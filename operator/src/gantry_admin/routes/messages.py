@@ -89,7 +89,7 @@ async def peek(
     """Return messages of a queue from an offset on, or its newest."""
     if (relayed := await relay_to_shard(request, sidecar, shard, MessagesDocument)) is not None:
         return relayed
-    found = await _read_queue(sidecar, topic, queue_id, start, count)
+    found = await read_queue(sidecar, topic, queue_id, start, count)
     return MessagesDocument(
         topic=topic, queue_id=queue_id, begin=found.bounds.begin, end=found.bounds.end, left_out=found.left_out,
         messages=[message_document(one, body_bytes) for one in found.messages],
@@ -122,7 +122,7 @@ async def find(
         if id is not None:
             raise Problem(404, "no message of this broker has that id; the sender's message id needs the topic too")
         raise Problem(400, "a key needs the topic too")
-    records = await _look_up_key(sidecar, topic, key or id or "", is_unique_key=key is None)
+    records = await look_up_key(sidecar, topic, key or id or "", is_unique_key=key is None)
     return FoundDocument(messages=[message_document(one, body_bytes) for one in records], source="broker")
 
 
@@ -146,7 +146,7 @@ async def dead_letters(
     ids = await asyncio.to_thread(sidecar.files.queue_ids, topic)
     queues: list[DeadLetterQueueDocument] = []
     for queue_id in ids[:8]:
-        found = await _read_queue(sidecar, topic, queue_id, None, count)
+        found = await read_queue(sidecar, topic, queue_id, None, count)
         queues.append(
             DeadLetterQueueDocument(
                 topic=topic, queue_id=queue_id, begin=found.bounds.begin, end=found.bounds.end,
@@ -204,7 +204,7 @@ def _resent(group: str, result: ResendResult) -> ResentDocument:
     )  # fmt: skip
 
 
-async def _read_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> QueueMessages:
+async def read_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> QueueMessages:
     """Read messages of a queue from its files, within the limits of the log's readers."""
     with sidecar.limits.hold_reader():
         span = log_span(sidecar.broker.reading)
@@ -230,7 +230,7 @@ def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
     return message if message is not None and message.offset_message_id == text.upper() else None
 
 
-async def _look_up_key(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
+async def look_up_key(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
     """Look up a key in the broker's index. Raises ``Problem`` if the broker does not answer."""
     sidecar.broker.check_running("keys can only be looked up by the broker")
     try:
