@@ -1,9 +1,9 @@
 // Authentication: if the sidecar refuses a request because of a missing or unknown token, the user is asked for one, and
 // the request is retried once.
 
-import { Refused, setToken } from "./api.js";
+import { Refused, setToken, token } from "./api.js";
 import { askToken } from "./dialogs.js";
-import { refreshNow } from "./store.js";
+import { changed, refreshNow, state } from "./store.js";
 
 /** Return the result of `work`, after asking for a token if it requires one. Raises what `work` raises. */
 export async function withToken(work, why) {
@@ -17,4 +17,15 @@ export async function withToken(work, why) {
     refreshNow();
     return work();
   }
+}
+
+/** Ask for a token, and use it. Returns whether one was entered, or the present one was removed. */
+export async function enterToken() {
+  const given = await askToken(token() ? "Enter another token, or nothing to remove the current one." : "A token may read messages, or also change roles.");
+  if (given === null) return false;
+  setToken(given);
+  state.notice = null;
+  refreshNow();
+  changed();
+  return true;
 }

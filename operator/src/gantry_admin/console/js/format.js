@@ -66,6 +66,12 @@ export function exactly(wallMs) {
   return `${isoDay(then)} ${then.toLocaleTimeString("en-GB")}.${String(then.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** Format a time in UTC: "2026-11-22 13:03:21.042 UTC". */
+export const utc = (wallMs) => (isKnown(wallMs) && wallMs > 0 ? `${new Date(wallMs).toISOString().replace("T", " ").replace("Z", "")} UTC` : UNKNOWN);
+
+/** Return the name of the reader's time zone, such as "Europe/Berlin". */
+export const zoneName = () => Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local time";
+
 const isoDay = (then) =>
   `${then.getFullYear()}-${String(then.getMonth() + 1).padStart(2, "0")}-${String(then.getDate()).padStart(2, "0")}`;
 
@@ -78,6 +84,9 @@ const UNPRINTABLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\
 /** Return untrusted text with all invisible characters shown as their codes. */
 export const plain = (text) =>
   String(text).replace(UNPRINTABLE, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+
+/** Return the hex of a text in UTF-8. */
+export const hexOf = (text) => Array.from(new TextEncoder().encode(text), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /** Format hex as a dump: "68 65 6c 6c" and the printable characters, 16 bytes per line. */
 export function hexDump(hex) {

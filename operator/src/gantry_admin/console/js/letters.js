@@ -8,7 +8,7 @@ import { get, path, post } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { h } from "./dom.js";
 import { count, plain, plural } from "./format.js";
-import { keyOf, messageItem } from "./messages.js";
+import { keyOf, messageItem, messageLink } from "./messages.js";
 import { badge, button, empty, note } from "./parts.js";
 import { currentView, go } from "./router.js";
 import { changed, state, withShard } from "./store.js";
@@ -60,6 +60,7 @@ function list() {
       : h("ol", { class: "messages" }, messages.toReversed().map(({ message, isSent }) =>
           messageItem(message, open, [
             isSent ? badge("plain", "resent") : null,
+            messageLink({ ...message, shard: shown.document.broker_name }),
             button("Resend", () => sendOne(message), { class: "quiet", disabled: shown.isBusy, "aria-label": `Resend dead letter ${message.queue_offset}` }),
           ]))));
 }

@@ -1,11 +1,14 @@
 // The frame around the views: the top bar, navigation, the banner while the sidecar is unreachable, keyboard shortcuts,
 // and the announcements for screen readers.
 
-import { codeFromAddress, setToken, token, tokenFromAddress } from "./api.js";
-import { askToken, draw as drawDialog, isOpen, show, close } from "./dialogs.js";
+import { enterToken } from "./access.js";
+import { codeFromAddress, token, tokenFromAddress } from "./api.js";
+import { clientsView } from "./clients.js";
+import { draw as drawDialog, isOpen, show, close } from "./dialogs.js";
 import { h, render } from "./dom.js";
-import { duration, moment } from "./format.js";
+import { duration, moment, plain, zoneName } from "./format.js";
 import { lettersView } from "./letters.js";
+import { messageView } from "./message.js";
 import { messagesView } from "./messages.js";
 import { headline, shardsOf } from "./model.js";
 import { overview } from "./overview.js";
@@ -14,7 +17,7 @@ import { go, currentView, VIEWS } from "./router.js";
 import { changed, refreshNow, onChange, state, wantTables, watch } from "./store.js";
 import { groupsView, topicsView } from "./topics.js";
 
-const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView };
+const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView, message: messageView, clients: clientsView };
 const KEYS = [
   ["1 – 5", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
   ["?", "this help"], ["Esc", "close, or leave a chart"], ["← →", "move in a chart that has the focus"],
@@ -27,14 +30,14 @@ function draw() {
   const { group } = state;
   const shards = group === null ? [] : shardsOf(group);
   wantTables(view.name !== "overview");
-  document.title = `${view.title} · ${clusterOf(group) ?? "Gantry console"}`;
+  document.title = `${titleOf(view)} · ${clusterOf(group) ?? "Gantry console"}`;
   render(app,
     bar(group, shards),
     h("nav", { class: "nav", "aria-label": "Views", key: "nav" }, VIEWS.map((one) =>
-      h("a", { key: one.name, href: `#/${one.name}`, "aria-current": one.name === view.name ? "page" : null, "aria-label": nameOf(one) }, one.title, lettersCount(one.name)))),
+      h("a", { key: one.name, href: `#/${one.name}`, "aria-current": one.name === (view.parent ?? view.name) ? "page" : null, "aria-label": nameOf(one) }, one.title, lettersCount(one.name)))),
     banner(),
     h("main", { id: "main", tabindex: -1, key: `main-${view.name}`, class: state.connection === "lost" ? "stale" : "" }, BODIES[view.name]()),
-    h("footer", { class: "foot", key: "foot" }, h("span", null, footWords(group)), h("span", { class: "grow" }), h("span", { class: "faint" }, "press ? for keys")));
+    h("footer", { class: "foot", key: "foot" }, h("span", null, footWords(group)), h("span", { class: "grow" }), h("span", { class: "faint" }, `times in ${zoneName()}`), h("span", { class: "faint" }, "press ? for keys")));
   drawDialog();
 }
 
@@ -45,6 +48,12 @@ const nameOf = (view) => (view.name === "letters" && deadLetters() > 0 ? `${view
 function lettersCount(name) {
   const number = name === "letters" ? deadLetters() : 0;
   return number > 0 ? h("span", { class: "nav-count" }, number > 999 ? "999+" : number) : null;
+}
+
+/** Return the title of a view, with the name of the thing that its address names. */
+function titleOf(view) {
+  const named = ["topic", "group"].map((name) => view.parameters.get(name)).find((name) => name);
+  return named ? `${view.title}: ${plain(named)}` : view.title;
 }
 
 const clusterOf = (group) => group?.members.map((member) => member.status?.reported_role?.cluster).find((name) => name) ?? null;
@@ -86,15 +95,6 @@ function banner() {
     return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "The sidecar requires a token"), h("span", null, state.fault ?? ""), button("Enter a token", enterToken, { class: "primary" }));
   }
   return null;
-}
-
-async function enterToken() {
-  const given = await askToken(token() ? "Enter another token, or nothing to remove the current one." : "A token may read messages, or also change roles.");
-  if (given === null) return;
-  setToken(given);
-  state.notice = null;
-  refreshNow();
-  changed();
 }
 
 function toggleTheme() {

@@ -2,6 +2,8 @@
 // elements.
 
 import { h } from "./dom.js";
+import { exactly, isKnown, moment, UNKNOWN, utc } from "./format.js";
+import { hrefOf } from "./router.js";
 
 const PATHS = {
   moon: "M13.5 9.4A5.8 5.8 0 0 1 6.6 2.5a5.8 5.8 0 1 0 6.9 6.9Z",
@@ -57,15 +59,44 @@ export const button = (text, onclick, props = {}) =>
   h("button", { type: "button", ...props, class: `button ${props.class ?? ""}`, onclick }, props.icon ? icon(props.icon) : null, text);
 
 /** Return a command with a button that copies it; this page does not run commands. */
-export function command(text) {
+export const command = (text) => h("div", { class: "command" }, h("code", null, text), copyButton(null, `Copy: ${text}`, () => text));
+
+/** Return a time in the reader's zone, with UTC in its tooltip; `isExact` shows milliseconds, and UTC beside it. */
+export function time(wallMs, isExact = false) {
+  if (!isKnown(wallMs) || wallMs <= 0) return h("span", null, UNKNOWN);
+  const attributes = { datetime: new Date(wallMs).toISOString(), title: utc(wallMs) };
+  if (!isExact) return h("time", attributes, moment(wallMs));
+  const isUtc = new Date(wallMs).getTimezoneOffset() === 0;
+  return h("span", null, h("time", attributes, exactly(wallMs)), " ", h("span", { class: "faint" }, isUtc ? "UTC" : `(${utc(wallMs)})`));
+}
+
+/** Return a link to a view of this console. */
+export const link = (view, parameters, text, props = {}) => h("a", { ...props, href: hrefOf(view, parameters) }, text);
+
+/** Return a button that copies the text that `copied` returns; the button shows for a moment whether that worked. */
+export function copyButton(text, label, copied) {
   const copy = async (event) => {
     const { currentTarget } = event;
-    await navigator.clipboard?.writeText(text);
-    currentTarget.dataset.done = "";
-    setTimeout(() => delete currentTarget.dataset.done, 1200);
+    currentTarget.dataset[(await copyText(copied())) ? "done" : "failed"] = "";
+    setTimeout(() => { delete currentTarget.dataset.done; delete currentTarget.dataset.failed; }, 1200);
   };
-  return h("div", { class: "command" }, h("code", null, text),
-    h("button", { type: "button", class: "button quiet", onclick: copy, "aria-label": `Copy: ${text}` }, icon("copy")));
+  return h("button", { type: "button", class: "button quiet copy", "aria-label": label, title: label, onclick: copy }, icon("copy"), text);
+}
+
+/** Copy a text, and return whether that worked. Browsers have no clipboard object on pages over plain HTTP. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = document.createElement("textarea");
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const isCopied = document.execCommand("copy");
+    field.remove();
+    return isCopied;
+  }
 }
 
 /** Return a list of names and values. */

@@ -1,17 +1,31 @@
 // The views of topics with their queues, and of consumer groups with their lag.
 
 import { h } from "./dom.js";
-import { count, duration, moment, plural, short } from "./format.js";
-import { badge, button, empty, note, shardChoice, table } from "./parts.js";
+import { count, duration, plural, short } from "./format.js";
+import { badge, button, command, empty, link, note, shardChoice, table, time } from "./parts.js";
 import { changed, selectShard, state } from "./store.js";
-import { go } from "./router.js";
+import { currentView, go, hasView } from "./router.js";
 
 const filter = { topics: "", groups: "", isAll: false };
 const openTopics = new Set();
 const openGroups = new Set();
 
+const addressed = { topic: null, group: null }; // the topic and the group of the last address, whose rows were opened
+
+/** Open the row that the address names, once, and filter the table by it. */
+function openAddressed(name, filterName, openOnes) {
+  const wanted = currentView().parameters.get(name);
+  if (wanted === addressed[name]) return;
+  addressed[name] = wanted;
+  if (wanted === null) return;
+  openOnes.add(wanted);
+  filter[filterName] = wanted;
+  if (name === "topic" && /^%(RETRY|DLQ)%/.test(wanted)) filter.isAll = true;
+}
+
 /** Return the view of topics. */
 export function topicsView() {
+  openAddressed("topic", "topics", openTopics);
   const { topics } = state;
   if (topics === null) return empty("No topics yet", state.tablesFault ?? "Loading…");
   const words = filter.topics.toLowerCase();
@@ -23,7 +37,7 @@ export function topicsView() {
       shardSelector(), search("topics", "Filter topics"),
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: filter.isAll, onchange: (event) => { filter.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
     sourceNote(topics),
-    shown.length === 0 ? empty("No topics", words ? "No topic name contains this text." : "No application has created a topic on this broker.")
+    shown.length === 0 ? words ? empty("No topics", "No topic name contains this text.") : h("div", { class: "empty" }, h("strong", null, "No topics"), h("p", null, "A topic appears here with its first message. To send one:"), command("gantry produce orders 'first message'"))
       : table("Topics table", [
           { title: "Topic" }, { title: "Messages", class: "right" }, { title: "Rate", class: "right" }, { title: "Queues", class: "right" }, { title: "Permission", class: "middle" }, { title: "Last message", class: "right" },
         ], shown.flatMap(topicRows)));
@@ -40,24 +54,33 @@ function topicRows(topic) {
   const isOpen = openTopics.has(topic.name);
   const last = Math.max(0, ...topic.queues.map((queue) => queue.last_stored_ms ?? 0));
   const row = h("tr", { key: topic.name, class: isOpen ? "open" : "", "data-topic": topic.name },
-    h("td", null, opener(openTopics, topic.name), topic.kind === "user" ? null : badge("plain", topic.kind)),
+    h("td", null, opener(openTopics, topic.name), topic.kind === "user" ? null : badge("plain", topic.kind), link("messages", { topic: topic.name }, "Messages", { class: "row-link", "aria-label": `Messages of ${topic.name}` })),
     h("td", { class: "right number" }, count(topic.messages)),
     h("td", { class: "right number" }, topic.rate === undefined ? "–" : `${short(topic.rate)}/s`),
     h("td", { class: "right number" }, topic.read_queues === topic.write_queues ? count(topic.read_queues) : `${topic.read_queues} / ${topic.write_queues}`),
     h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "none" }[topic.permission] ?? topic.permission),
-    h("td", { class: "right number" }, last === 0 ? "–" : moment(last)));
-  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 6 }, queues(topic)))] : [row];
+    h("td", { class: "right number" }, time(last)));
+  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 6 }, topicLinks(topic), queues(topic)))] : [row];
+}
+
+/** Return links from a topic to its messages, to the other views of its messages, and to the groups that consume it. */
+function topicLinks(topic) {
+  const names = (state.groups?.groups ?? []).filter((group) => group.queues.some((queue) => queue.topic === topic.name)).map((group) => group.name);
+  const views = [["messages", "Messages"], ["search", "Search"], ["tail", "Tail"]].filter(([view]) => hasView(view));
+  return h("p", { class: "link-row" }, views.map(([view, title]) => link(view, { topic: topic.name }, title, { key: view })),
+    h("span", { class: "faint" }, names.length === 0 ? "no group consumes it" : "consumed by"), names.map((group) => link("groups", { group }, group, { class: "mono", key: group })));
 }
 
 const queues = (topic) =>
   h("div", { class: "queues" }, topic.queues.map((queue) =>
     h("div", { class: "queue", key: queue.queue_id }, h("b", null, `queue ${queue.queue_id}`),
       h("span", { class: "number" }, `${count(queue.begin)} – ${count(queue.end)}`),
-      h("span", { class: "faint number" }, queue.last_stored_ms ? moment(queue.last_stored_ms) : "empty"),
-      button("Newest", () => go("messages", { how: "newest", topic: topic.name, queue: queue.queue_id }), { class: "quiet", "aria-label": `Newest messages of ${topic.name}, queue ${queue.queue_id}` }))));
+      h("span", { class: "faint number" }, queue.last_stored_ms ? time(queue.last_stored_ms) : "empty"),
+      button("Newest", () => go("messages", { topic: topic.name, queue: queue.queue_id }), { class: "quiet", "aria-label": `Newest messages of ${topic.name}, queue ${queue.queue_id}` }))));
 
 /** Return the view of consumer groups. */
 export function groupsView() {
+  openAddressed("group", "groups", openGroups);
   const { groups } = state;
   if (groups === null) return empty("No groups yet", state.tablesFault ?? "Loading…");
   const words = filter.groups.toLowerCase();
@@ -82,8 +105,13 @@ function groupRows(group) {
     h("td", { class: "right number" }, group.dead_letters === 0 ? "0"
       : button(count(group.dead_letters), () => go("letters", { group: group.name }), { class: "quiet bad", "aria-label": `${group.dead_letters} dead letters of ${group.name}` })),
     h("td", { class: "right number" }, count(topics.size)));
-  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 5 }, lags(group)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 5 }, groupLinks(group, topics), lags(group)))] : [row];
 }
+
+/** Return links from a group to its clients, its dead letters and its topics. */
+const groupLinks = (group, topics) =>
+  h("p", { class: "link-row" }, link("clients", { group: group.name }, "Clients", { key: "clients" }), link("letters", { group: group.name }, "Dead letters", { key: "letters" }),
+    topics.size === 0 ? null : h("span", { class: "faint" }, "consumes"), [...topics].filter((topic) => !topic.startsWith("%RETRY%")).map((topic) => link("messages", { topic }, topic, { class: "mono", key: `topic-${topic}` })));
 
 function lags(group) {
   if (group.queues.length === 0) return h("p", { class: "faint" }, "This group has committed no offset on this broker.");
