@@ -51,15 +51,16 @@ def page_at(
     scheme: Scheme = "dark",
     motion: Motion = "no-preference",
     expects_errors: bool = False,
+    zone: str | None = None,
 ) -> Iterator[Page]:
-    """Open a page without stored state during the context.
+    """Open a page without stored state during the context; ``zone`` is the time zone of its reader.
 
     An error in it, or a violation of its own Content Security Policy, fails the test.
     """
     expect.set_options(timeout=PATIENCE_MS)
     width, height = SIZES[size]
     context = started.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion=motion
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion=motion, timezone_id=zone
     )
     context.set_default_timeout(PATIENCE_MS)
     page, errors = context.new_page(), PageErrors()

@@ -151,7 +151,7 @@ function bodySection() {
       body.fault === null ? null : note("warn", `It is shown as stored, because it cannot be decompressed: ${body.fault}`),
       size === 0 ? h("p", { class: "faint" }, "The body is empty.")
         : text === null ? h("p", { class: "faint" }, shown.form === "json" ? `The body is no JSON object or array${body.is_cut ? ", or only its beginning is shown" : ""}.` : "The body is no readable text. Choose Hex.")
-        : h("pre", { class: "body whole", tabindex: 0, role: "region", "aria-label": "Body" }, shown.form === "hex" ? text : plain(text)),
+        : h("pre", { class: "body whole", tabindex: 0, role: "region", "aria-label": "Content of the body" }, shown.form === "hex" ? text : plain(text)),
       body.is_cut ? h("p", { class: "faint" }, `The first ${bytes(BODY_BYTES)} are shown.`) : null));
 }
 
