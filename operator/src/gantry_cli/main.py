@@ -58,6 +58,9 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
         "status": CommandEntry(
             "gantry_cli.status.commands", "status", "Show name servers, brokers, topics and groups."
         ),
+        "doctor": CommandEntry(
+            "gantry_cli.doctor.commands", "doctor", "Find common set-up faults, and show the remedy of each."
+        ),
         "explain": CommandEntry(
             "gantry_cli.kube.commands", "explain", "Explain what would happen if a master of the group died now."
         ),
