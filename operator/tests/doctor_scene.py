@@ -19,6 +19,8 @@ from click.testing import CliRunner
 
 from gantry_cli.doctor.results import DoctorDocument
 from gantry_cli.main import cli
+from gantry_testing.accounts import write_accounts
+from gantry_testing.certificates import Party
 from gantry_testing.local import local_conf
 from gantry_testing.tree import PYTHON_PATH
 
@@ -32,8 +34,9 @@ ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if not n
 class Server:
     """One server process. `line` is what it prints when its ports are open."""
 
-    def __init__(self, words: Sequence[str], log: Path) -> None:
-        self._log: Final = log
+    def __init__(self, words: Sequence[str], log: Path, address: str = "") -> None:
+        self.address: Final = address
+        """The address that it listens on, if the caller chose it."""
         with log.open("ab") as errors:
             self.process: Final = subprocess.Popen(
                 [sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True, env=ENVIRONMENT
@@ -81,7 +84,7 @@ class Scene:
         """Start a broker; `conf` has keys of its broker.conf, and `program` may be one that runs the broker."""
         settings = local_conf(self.folder / name, **{"namesrvAddr": self.name_server, "brokerIP1": "127.0.0.1", **conf})
         options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-        server = Server([*program, *options], self.folder / f"{name}.log")
+        server = Server([*program, *options], self.folder / f"{name}.log", f"127.0.0.1:{settings['listenPort']}")
         self.servers.append(server)
         return server
 
@@ -124,3 +127,25 @@ def faults(document: DoctorDocument) -> dict[str, list[str]]:
             if finding.outcome == "fault":
                 found.setdefault(one.id, []).append(f"{finding.subject}: {finding.found} -> {finding.remedy}")
     return found
+
+
+def guarded(scene: Scene) -> dict[str, str]:
+    """Start a name server with accounts, and return the same settings for a broker."""
+    accounts, own = write_accounts(scene.folder / "plain_acl.yml"), scene.folder / "own.yml"
+    own.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
+    conf = scene.folder / "namesrv.conf"
+    conf.write_text(f"aclEnable=true\naclFile={accounts}\n")
+    scene.start_name_server("-c", str(conf))
+    return {"aclEnable": "true", "aclFile": str(accounts), "aclCredentialsPath": str(own), "haListenPort": "-1"}
+
+
+def write_account(scene: Scene, name: str, key: str, secret: str) -> tuple[str, str]:
+    """Write a credentials file, and return the option of `gantry`."""
+    file = scene.folder / f"{name}.yml"
+    file.write_text(f"accessKey: {key}\nsecretKey: {secret}\n")
+    return "--credentials", str(file)
+
+
+def tls_words(party: Party) -> tuple[str, ...]:
+    """Return the options of a name server that uses TLS only."""
+    return "--tls", "enforcing", "--tls-cert", str(party.chain), "--tls-key", str(party.key)

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 import trustme
-from doctor_scene import Scene, check, examine, faults
+from doctor_scene import Scene, check, examine, faults, guarded, tls_words, write_account
 from local_group_kit import FREE_PORTS, Group
 
 from gantry_testing.accounts import write_accounts
@@ -189,39 +189,22 @@ def test_version_mismatch_is_found(scene: Scene) -> None:
 # -- accounts and certificates -----------------------------------------------------------------------------------------
 
 
-def guarded(scene: Scene) -> dict[str, str]:
-    """Start a name server with accounts, and return the same settings for a broker."""
-    accounts, own = write_accounts(scene.folder / "plain_acl.yml"), scene.folder / "own.yml"
-    own.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
-    conf = scene.folder / "namesrv.conf"
-    conf.write_text(f"aclEnable=true\naclFile={accounts}\n")
-    scene.start_name_server("-c", str(conf))
-    return {"aclEnable": "true", "aclFile": str(accounts), "aclCredentialsPath": str(own), "haListenPort": "-1"}
-
-
-def account(scene: Scene, name: str, key: str, secret: str) -> tuple[str, str]:
-    """Write a credentials file, and return the option of `gantry`."""
-    file = scene.folder / f"{name}.yml"
-    file.write_text(f"accessKey: {key}\nsecretKey: {secret}\n")
-    return "--credentials", str(file)
-
-
 def test_refused_account_is_found(scene: Scene) -> None:
     """No account, an unknown one, a wrong secret, and one that lacks rights; the administrator's has no fault."""
     scene.start_broker("master", **guarded(scene))
-    scene.wait_for_brokers(1, before=account(scene, "admin", "admin-key", "admin-secret"))
+    scene.wait_for_brokers(1, before=write_account(scene, "admin", "admin-key", "admin-secret"))
     refused = {
         "none was given": (),
-        "does not have this account": account(scene, "unknown", "other-key", "other-secret"),
-        "the secret is another one": account(scene, "wrong", "admin-key", "wrong-secret"),
-        "lacks a permission": account(scene, "orders", "orders-key", "orders-secret"),
+        "does not have this account": write_account(scene, "unknown", "other-key", "other-secret"),
+        "the secret is another one": write_account(scene, "wrong", "admin-key", "wrong-secret"),
+        "lacks a permission": write_account(scene, "orders", "orders-key", "orders-secret"),
     }
 
     for meaning, options in refused.items():
         found = scene.examine(before=options)
         assert set(faults(found)) == {"acl"}, meaning
         assert any(meaning in finding.meaning for finding in check(found, "acl").findings), found
-    assert not faults(scene.examine(before=account(scene, "admin", "admin-key", "admin-secret")))
+    assert not faults(scene.examine(before=write_account(scene, "admin", "admin-key", "admin-secret")))
 
 
 def tls_conf(party: Party) -> dict[str, str]:
@@ -235,10 +218,6 @@ def tls_conf(party: Party) -> dict[str, str]:
         "tlsClientCheckHostName": "false",
         **party.replication(),
     }
-
-
-def tls_words(party: Party) -> tuple[str, ...]:
-    return "--tls", "enforcing", "--tls-cert", str(party.chain), "--tls-key", str(party.key)
 
 
 def test_certificate_for_other_names_is_found(scene: Scene) -> None:
@@ -257,7 +236,7 @@ def test_certificate_for_other_names_is_found(scene: Scene) -> None:
 
 
 def test_other_faults_of_tls_are_found(scene: Scene) -> None:
-    """An expired certificate, an unknown authority, plain text to a TLS port, and TLS to a plain port."""
+    """Expired, of an unknown authority, no client certificate, plain text to a TLS port, and TLS to a plain port."""
     authority = trustme.CA()
     party, stranger = Party(scene.folder / "party", authority), Party(scene.folder / "stranger", trustme.CA())
     scene.start_name_server(*tls_words(party))
@@ -265,6 +244,8 @@ def test_other_faults_of_tls_are_found(scene: Scene) -> None:
         "--tls-ca FILE, or --tls": scene.examine(),
         "name the authority of the servers": scene.examine("--tls-ca", str(stranger.authority)),
     }
+    scene.start_name_server(*tls_words(party), "--tls-ca", str(party.authority))
+    remedies["--tls-cert FILE and --tls-key FILE"] = scene.examine("--tls-ca", str(party.authority))
     scene.start_name_server()
     remedies["leave out the --tls options"] = scene.examine("--tls-ca", str(party.authority))
     past = datetime.now(UTC) - timedelta(days=2)

@@ -50,7 +50,7 @@ def complete_check(_: click.Context, __: click.Parameter, incomplete: str) -> li
     epilog=examples(
         ("gantry doctor", "check the local group of `gantry up`, or 127.0.0.1:9876"),
         ("gantry doctor -n ns.example:9876", "check any cluster, RocketMQ or Gantry"),
-        ("gantry --credentials admin.yml doctor -n ns:9876 --tls-ca ca.pem", "with an account and TLS"),
+        ("gantry --credentials admin.yml doctor -n ns:9876 --tls", "with an account and TLS"),
         ("gantry doctor --only tls --only acl", "run some checks"),
         ("gantry doctor --list", "list the checks"),
         ("gantry doctor bg/orders --namespace shop", "check a group in a Kubernetes cluster"),
@@ -84,7 +84,7 @@ def doctor(
     group: str | None, target: Target, may_exec: bool, name_server: str, data: Path, only: Sequence[str],
     is_listing: bool, timeout_s: float, form: OutputFormat,
 ) -> None:  # fmt: skip
-    """Find common set-up faults of a cluster, and show the remedy of each.
+    """Find common set-up faults, and show the remedy of each.
 
     The command checks name servers, the registered addresses of brokers, certificates, accounts, versions, clocks,
     disks, huge pages, slaves and the subscriptions of consumer groups. It changes nothing. A check that could not be

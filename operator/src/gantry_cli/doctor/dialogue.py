@@ -94,7 +94,7 @@ class Dialogue:
     async def _cause_of_close(self, text: str) -> ConnectionFault:
         """Return why the server has closed the connection at a request."""
         if self._uses_tls:
-            is_certificate = "certificate" in text.lower()
+            is_certificate = "CERTIFICATE" in text.upper()
             return ConnectionFault.CERTIFICATE_REQUIRED if is_certificate else ConnectionFault.CLOSED
         accepts_tls = await _accepts_tls(self._channel.address, self._timeout_ms)
         return ConnectionFault.TLS_REQUIRED if accepts_tls else ConnectionFault.CLOSED

@@ -5,6 +5,7 @@ Brokers are queried concurrently. A broker that does not answer is part of the s
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -160,3 +161,13 @@ async def _view_groups(admin: Admin, limit: asyncio.Semaphore) -> tuple[GroupVie
     except ClientError:
         return ()  # some brokers do not list their groups; the rest of the snapshot is valid
     return tuple(view for views in await asyncio.gather(*(one(name) for name in names)) for view in views)
+
+
+def no_topics_text(brokers: Iterable[BrokerAddress]) -> str:
+    """Return what to show where a cluster has no topics. Only a registered master can create one."""
+    known = list(brokers)
+    if not known:
+        return "No topics: no broker is registered"
+    if not any(broker.is_master for broker in known):
+        return "No topics: no master is registered; a failover may be in progress, see `gantry status`"
+    return "No topics. Create one with: gantry topic create NAME"

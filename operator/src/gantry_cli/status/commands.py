@@ -22,7 +22,7 @@ from gantry_cli.options import data_option, default_name_server, name_server_opt
 from gantry_cli.output import OutputFormat, output_option, show, table
 from gantry_cli.progress import spinner, watch
 from gantry_cli.stack import StackDirectory, StackRecord
-from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, view_cluster
+from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, no_topics_text, view_cluster
 from gantry_cli.status.page import show_page
 from gantry_cli.text import certificate_text, count_text, duration_text, plural, ranges_text, rate_text, time_text
 from gantry_client import Admin
@@ -177,7 +177,7 @@ def render(view: ClusterDocument) -> Iterator[RenderableType]:
     yield _broker_table(view)
     for broker in view.brokers:
         yield from _broker_notes(broker)
-    yield _topic_table(view) if view.topics else "No topics. Create one with: gantry topic create NAME"
+    yield _topic_table(view) if view.topics else no_topics_text(one.address for one in view.brokers)
     if view.topics_total > len(view.topics):
         yield f"{plural(view.topics_total - len(view.topics), 'topic')} not shown; list all with: gantry topic list"
     if view.groups:

@@ -14,7 +14,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, read_pairs, run
 from gantry_cli.output import OutputFormat, output_option, print_document, show, show_names, table
-from gantry_cli.status.cluster_view import GroupView, summarize_topic, view_group
+from gantry_cli.status.cluster_view import GroupView, no_topics_text, summarize_topic, view_group
 from gantry_cli.text import count_text, plural, time_text
 from gantry_cli.topic.documents import (
     QueueDocument,
@@ -135,12 +135,13 @@ def topic() -> None:
 def list_topics(name_server: str, with_internal: bool, form: OutputFormat) -> None:
     """List topics, one name per line."""
 
-    async def query() -> list[str]:
+    async def query() -> tuple[list[str], str]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            return await admin.topics.all(with_internal=with_internal)
+            names = await admin.topics.all(with_internal=with_internal)
+            return names, "" if names else no_topics_text(await admin.brokers.all())
 
-    names = run(query(), name_server, waiting_for="listing topics")
-    show_names(form, names, "No topics. Create one with: gantry topic create NAME")
+    names, hint = run(query(), name_server, waiting_for="listing topics")
+    show_names(form, names, hint)
 
 
 @topic.command(
