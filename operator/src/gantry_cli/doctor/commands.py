@@ -104,7 +104,7 @@ def doctor(
         document = _examine_kube(target, name, only, may_exec=may_exec)
     else:
         document = _examine(name_server, data, only, int(timeout_s * 1000))
-    show(form, document, lambda: render(document))
+    show(form, document, lambda: render(document, is_wide=form.is_wide))
     if document.faults:
         raise click.exceptions.Exit(1)
 
@@ -182,10 +182,16 @@ def _document(target: str, results: tuple[CheckResult, ...]) -> DoctorDocument:
     )
 
 
-def render(document: DoctorDocument) -> Iterator[RenderableType]:
-    """Yield one table of all checks, and a paragraph for each fault and warning."""
-    rows = [(check.id, str(check.outcome), _summary(check)) for check in document.checks]
-    yield table(f"Checks of {document.target}", ("check", "result", "summary"), rows)
+def render(document: DoctorDocument, *, is_wide: bool = False) -> Iterator[RenderableType]:
+    """Yield one table of all checks, or of all findings if it is wide, and a paragraph for each fault and warning."""
+    title = f"Checks of {document.target}"
+    if is_wide:
+        every = [(check.id, one) for check in document.checks for one in check.findings]
+        found = [(name, str(one.outcome), one.subject, one.found) for name, one in every]
+        yield table(title, ("check", "result", "subject", "found"), found)
+    else:
+        rows = [(check.id, str(check.outcome), _summary(check)) for check in document.checks]
+        yield table(title, ("check", "result", "summary"), rows)
     for check in document.checks:
         for finding in check.findings:
             if finding.outcome in (Outcome.FAULT, Outcome.WARNING):
