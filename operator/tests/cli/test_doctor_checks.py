@@ -29,9 +29,12 @@ from gantry_cli.doctor.facts import (
 )
 from gantry_cli.doctor.gathering import clock_offset
 from gantry_cli.doctor.results import Finding, Outcome, fault, ok, result_of, skipped, warning
+from gantry_cli.doctor.server_checks import disk_percent
 from gantry_cli.main import cli
 from gantry_testing.tree import ROOT
 from gantry_wire import Command
+from gantry_wire.commands.documents import read_document
+from gantry_wire.commands.nameserver import KeyValueTable
 
 MASTER: Final = BrokerFacts(
     name="a",
@@ -165,6 +168,25 @@ def test_clock_offset_is_bounded_by_the_round_trip() -> None:
     assert clock_offset(runtime, answer) == ClockOffset(-350, 899)
     assert clock_offset({**runtime, "runtime": "3 minutes"}, answer) is None
     assert clock_offset({"runtime": runtime["runtime"]}, answer) is None
+
+
+def apache_reply(name: str) -> bytes:
+    """Return the body of a reply that Apache RocketMQ 5.5.0 sent, from the golden frames."""
+    frame = (ROOT / f"broker/tests/golden/5.5.0/{name}.reply-0.tools-5.5.0.json.bin").read_bytes()
+    return frame[8 + int.from_bytes(frame[5:8], "big") :]
+
+
+def test_answers_of_apache_are_understood() -> None:
+    """The clock, the disk and the version are read from a real runtime table of RocketMQ."""
+    table = read_document(apache_reply("0028-get-broker-runtime-info"), KeyValueTable).table
+    booted_ms = int(table["bootTimestamp"])
+    offset = clock_offset(table, Answer(Command(code=0), booted_ms + 259_000, 5))
+
+    assert offset == ClockOffset(-5, 999)
+    assert disk_percent(table) == 73
+    broker = replace(MASTER, runtime=table, config={"brokerName": "a"}, clock=offset)
+    facts = replace(HEALTHY, brokers=(broker,), name_servers=(replace(SERVER, gantry_version=None),))
+    assert faulty(facts) == set()
 
 
 def test_unsupported_version_of_rocketmq_is_a_fault() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -68,6 +69,31 @@ def test_guarded_cluster_with_slave_and_tls_has_no_fault(scene: Scene) -> None:
     assert {one.outcome for one in found.checks} == {"ok"}, found
 
 
+def test_local_group_is_examined_with_its_own_account(tmp_path: Path) -> None:
+    """Without -n and --credentials: the name server, account and certificates of `gantry up`, and its sidecars."""
+    secrets = tmp_path / "group" / "secrets"
+    party = Party(tmp_path / "party", trustme.CA())
+    for name in ("accounts", "certificates"):
+        (secrets / name).mkdir(parents=True)
+    write_accounts(secrets / "accounts" / "plain_acl.yml")
+    (secrets / "accounts" / "credentials").write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
+    for file, source in (("tls.crt", party.chain), ("tls.key", party.key), ("ca.crt", party.authority)):
+        shutil.copy(source, secrets / "certificates" / file)
+    access = "{aclSecret: accounts, tlsSecret: certificates}"
+    group = Group(tmp_path / "group", shards="1", slaves="1", access=access)
+    group.up(*FREE_PORTS)
+    try:
+        group.wait_until(group.is_healthy)
+        found = examine("doctor", "--data", str(group.folder), "--json")
+        assert (faults(found), found.warnings) == ({}, 0)
+        assert {one.id for one in found.checks if one.outcome != "ok"} == set(), found
+        os.kill(next(one.pid for one in group.record.members if one.name == "slave-0-1") or 0, signal.SIGSTOP)
+        found = examine("doctor", "--data", str(group.folder), "--json", "--timeout", "0.5")
+        assert set(faults(found)) == {"slave-following"}
+    finally:
+        group.down()
+
+
 # -- the ten faults ----------------------------------------------------------------------------------------------------
 
 
@@ -79,6 +105,18 @@ def test_name_server_unreachable_is_found(scene: Scene) -> None:
 
     assert set(faults(found)) == {"name-server"}
     assert {one.outcome for one in found.checks if one.id != "name-server"} == {"skipped"}
+
+
+def test_suspended_name_server_does_not_hang_the_command(scene: Scene) -> None:
+    """It accepts connections and answers nothing; the command ends after its timeout."""
+    server = scene.start_name_server()
+    server.process.send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+
+    found = scene.examine("--timeout", "0.5")
+
+    assert time.monotonic() - started < 10
+    assert set(faults(found)) == {"name-server"} and "does not answer" in faults(found)["name-server"][0]
 
 
 def test_wrong_advertised_address_is_found(scene: Scene) -> None:
@@ -160,7 +198,7 @@ def test_missing_huge_pages_are_found(tmp_path: Path) -> None:
     group.up(*FREE_PORTS)
     try:
         group.wait_until(group.is_healthy)
-        found = examine("doctor", "--data", str(group.folder), "-n", group.name_server, "--json")
+        found = examine("doctor", "--data", str(group.folder), "--json")
         if check(found, "huge-pages").outcome == "ok":
             pytest.skip("this machine has free huge pages")
         assert set(faults(found)) == {"huge-pages"}

@@ -24,7 +24,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.kube.api_errors import ApiError, cli_error_of
 from gantry_cli.kube.cluster import Target, open_group
-from gantry_cli.kube.group_observer import GroupObserver, document_of
+from gantry_cli.kube.group_observer import GroupObserver, document_of, group_from
 from gantry_cli.kube.options import cluster_options, complete_cluster_group, no_exec, parse_group_argument
 from gantry_cli.kube.sidecars import STATUS, SidecarClient
 from gantry_cli.local.buffers import huge_mounts
@@ -161,9 +161,11 @@ def _examine_kube(target: Target, name: str, only: Sequence[str], *, may_exec: b
         raise cli_error_of(error) from error
     objects = observation.objects
     answered = {pod: answer.documents.get(STATUS) for pod, answer in objects.answers.items()}
+    group = group_from(document)
     facts = KubeFacts(
         version=VERSION,
         status=status,
+        settings={} if group is None else dict(group.spec.broker),
         pods={str(pod["metadata"]["name"]): pod for pod in objects.pods},
         sidecars={pod: found for pod, found in answered.items() if isinstance(found, dict)},
         client_command="gantry doctor -n HOST:PORT, where clients of the group run",

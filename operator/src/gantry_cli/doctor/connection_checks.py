@@ -71,7 +71,7 @@ def _check_name_server(server: NameServerFacts) -> Finding:
 def check_addresses(facts: Facts) -> Iterator[Finding]:
     """Check that each broker is reachable from this machine at the address that it has registered."""
     if not facts.brokers:
-        yield skipped("-", "no broker is known (see name-server)")
+        yield skipped("-", "no broker is known (see name-server, tls, acl)")
     is_remote = any(_has_listed(server) and not server.connection.is_on_this_machine for server in facts.name_servers)
     stopped = _stopped_members(facts)
     for broker in facts.brokers:

@@ -69,6 +69,8 @@ class Dialogue:
             channel = await Channel.connect(address, timeout_ms=timeout_ms, tls=tls, sign=sign)
         except CannotConnect as error:
             cause = classify(error.__cause__, uses_tls=tls is not None)
+            if cause is ConnectionFault.TIMED_OUT:  # only the handshake: it has accepted a connection before
+                cause = ConnectionFault.SILENT
             names = await _certificate_names(address, settings, timeout_ms, cause)
             raise CannotTalk(
                 Connection(fault=cause, detail=_detail(error.__cause__ or error), certificate_names=names)

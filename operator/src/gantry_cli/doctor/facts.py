@@ -180,7 +180,6 @@ class LocalMemberFacts:
     """The state of the broker's process, such as `running`; empty if unknown."""
     role: str = ""
     problem: str = ""
-    broker_version: str | None = None
     sidecar_version: str | None = None
     sidecar_problem: str = ""
     """Why the sidecar did not answer; empty if it did, or if there is none."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from gantry_cli.doctor.checks import CHECKS
 from gantry_cli.doctor.results import CheckResult, Finding, fault, ok, result_of, skipped, warning
-from gantry_cli.doctor.server_checks import FORCED_PERCENT, FULL_PERCENT, USED_PERCENT_MAX, disk_finding
+from gantry_cli.doctor.server_checks import disk_finding, disk_limits
 from gantry_cli.kube.documents import ClusterGroupStatus, ClusterMemberStatus
 from gantry_cli.text import certificate_text
 from gantry_status.text import bytes_text
@@ -35,7 +35,8 @@ class KubeFacts:
     """The brokers' pods by name."""
     sidecars: Mapping[str, Document]
     """The status documents of the sidecars that answered, by pod."""
-    disk_limits: tuple[int, int, int] = (USED_PERCENT_MAX, FORCED_PERCENT, FULL_PERCENT)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The broker settings in the group's spec."""
     client_command: str = ""
     """The command with which a client of the group runs the other checks."""
 
@@ -95,7 +96,7 @@ def _check_disks(facts: KubeFacts) -> Iterator[Finding]:
             yield _unanswered(member)
             continue
         capacity = f"{bytes_text(used)} of {bytes_text(total)}"
-        yield disk_finding(member.pod, -(-used * 100 // total), facts.disk_limits, capacity)
+        yield disk_finding(member.pod, -(-used * 100 // total), disk_limits(facts.settings), capacity)
 
 
 def _check_huge_pages(facts: KubeFacts) -> Iterator[Finding]:

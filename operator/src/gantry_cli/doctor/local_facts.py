@@ -73,7 +73,7 @@ def observe_local_group(group: LocalGroup) -> LocalFacts:
     statuses = {} if status is None else {one.name: one for one in status.members}
     token = GroupState(group.data).token()
     with ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="gantry-doctor") as threads:
-        answers = list(threads.map(lambda one: _versions(one, token), group.record.members))
+        answers = list(threads.map(lambda one: _ask_version(one, token), group.record.members))
     members = tuple(
         _member(group.address(record), record, statuses.get(record.name), answer)
         for record, answer in zip(group.record.members, answers, strict=True)
@@ -81,27 +81,26 @@ def observe_local_group(group: LocalGroup) -> LocalFacts:
     return LocalFacts(folder=str(group.data), members=members, huge_pages=_huge_pages(group))
 
 
-class _Versions(NamedTuple):
-    broker: str | None = None
-    sidecar: str | None = None
+class _SidecarAnswer(NamedTuple):
+    version: str | None = None
     problem: str = ""
 
 
-def _versions(member: MemberRecord, token: str) -> _Versions:
-    """Return the versions that a sidecar reports, of its broker and its own."""
+def _ask_version(member: MemberRecord, token: str) -> _SidecarAnswer:
+    """Return the version of a member's sidecar, or why there is none."""
     if member.sidecar_pid is None:
-        return _Versions()  # the group runs without sidecars
+        return _SidecarAnswer()  # the group runs without sidecars
     try:
         document = json.loads(ask_sidecar(member, "/v1/status?rates=false", token, timeout_s=SIDECAR_TIMEOUT_S))
-        return _Versions(str(document["version"] or "") or None, str(document["sidecar"]["version"]))
+        return _SidecarAnswer(str(document["sidecar"]["version"]))
     except OSError as error:
-        return _Versions(problem=f"its sidecar does not answer: {error}")
+        return _SidecarAnswer(problem=f"its sidecar does not answer: {error}")
     except (ValueError, KeyError, TypeError):
-        return _Versions(problem="its sidecar's answer is not valid")
+        return _SidecarAnswer(problem="its sidecar's answer is not valid")
 
 
 def _member(
-    address: str, record: MemberRecord, status: LocalMemberStatus | None, versions: _Versions
+    address: str, record: MemberRecord, status: LocalMemberStatus | None, answer: _SidecarAnswer
 ) -> LocalMemberFacts:
     return LocalMemberFacts(
         name=record.name,
@@ -109,9 +108,8 @@ def _member(
         process="" if status is None else status.process,
         role="" if status is None else status.role,
         problem="" if status is None else status.problem,
-        broker_version=versions.broker,
-        sidecar_version=versions.sidecar,
-        sidecar_problem=versions.problem,
+        sidecar_version=answer.version,
+        sidecar_problem=answer.problem,
     )
 
 

@@ -54,7 +54,7 @@ def check_clocks(facts: Facts) -> Iterator[Finding]:
                 broker.label, f"its answer was too slow: {clock.low_ms} ms to {clock.high_ms} ms is all that is known"
             )
     if not facts.brokers:
-        yield skipped("-", "no broker is known (see name-server)")
+        yield skipped("-", "no broker is known (see name-server, tls, acl)")
 
 
 def _offset_text(clock: ClockOffset | None) -> str:
@@ -73,17 +73,21 @@ def check_disks(facts: Facts) -> Iterator[Finding]:
         if used is None:
             yield skipped(broker.label, broker.unknown_reason or "it does not report the use of its disk")
             continue
-        config = broker.config or {}
-        limits = (
-            _percent(config, "diskMaxUsedSpaceRatio", USED_PERCENT_MAX),
-            _percent(config, "diskSpaceCleanForciblyRatio", FORCED_PERCENT),
-            _percent(config, "diskSpaceWarningLevelRatio", FULL_PERCENT),
-        )
+        limits = disk_limits(broker.config or {})
         yield disk_finding(
             broker.label, used, limits, broker.runtime.get("commitLogDirCapacity", "") if broker.runtime else ""
         )
     if not facts.brokers:
-        yield skipped("-", "no broker is known (see name-server)")
+        yield skipped("-", "no broker is known (see name-server, tls, acl)")
+
+
+def disk_limits(config: Mapping[str, str]) -> tuple[int, int, int]:
+    """Return the percentages from which expired files are deleted, any files are deleted, and sends are refused."""
+    return (
+        _percent(config, "diskMaxUsedSpaceRatio", USED_PERCENT_MAX),
+        _percent(config, "diskSpaceCleanForciblyRatio", FORCED_PERCENT),
+        _percent(config, "diskSpaceWarningLevelRatio", FULL_PERCENT),
+    )
 
 
 def disk_percent(runtime: Mapping[str, str]) -> int | None:
@@ -132,7 +136,7 @@ def check_huge_pages(facts: Facts) -> Iterator[Finding]:
     for broker in facts.brokers:
         yield _check_buffers(broker, facts.huge_mounts)
     if not facts.brokers:
-        yield skipped("-", "no broker is known (see name-server)")
+        yield skipped("-", "no broker is known (see name-server, tls, acl)")
 
 
 def _check_local_pages(local: LocalFacts) -> Finding:
@@ -195,6 +199,11 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
             gantry[member.sidecar_version].append(f"sidecar of {member.name}")
         elif member.sidecar_problem:
             yield skipped(f"sidecar of {member.name}", member.sidecar_problem)
+    has_both = bool(apache) and any((broker.config or {}).get("gantryVersion") for broker in facts.brokers)
+    if has_both:
+        found = "brokers of Gantry and of RocketMQ are in one cluster"
+        meaning = "this is meant for a migration; features of Gantry's brokers do not exist on the others"
+        yield warning("the cluster", found, meaning, "finish the migration (docs/migration.md)")
     yield from _compare_versions(gantry, apache, facts.version)
 
 
@@ -219,10 +228,6 @@ def _compare_versions(gantry: Mapping[str, list[str]], apache: Mapping[str, list
             yield fault(f"{product} servers", found, meaning, remedy)
         for version in versions if len(versions) == 1 else ():
             yield ok(f"{product} servers", f"all run {version}")
-    if gantry and apache:
-        found = "brokers of Gantry and of RocketMQ are in one cluster"
-        meaning = "this is meant for a migration; features of Gantry's brokers do not exist on the others"
-        yield warning("the cluster", found, meaning, "finish the migration (docs/migration.md)")
     if gantry and own not in gantry:
         found = f"this command is {own}, the servers are {', '.join(sorted(gantry))}"
         yield warning("this command", found, "it may lack options, or show less", "install the version of the servers")
@@ -240,7 +245,7 @@ def check_slaves(facts: Facts) -> Iterator[Finding]:
         yield from _check_shard(name, brokers)
     yield from _check_local_members(facts)
     if not facts.brokers:
-        yield skipped("-", "no broker is known (see name-server)")
+        yield skipped("-", "no broker is known (see name-server, tls, acl)")
 
 
 def _check_shard(name: str, brokers: list[BrokerFacts]) -> Iterator[Finding]:
@@ -346,7 +351,7 @@ def check_subscriptions(facts: Facts) -> Iterator[Finding]:
     if facts.groups_problem:
         yield skipped("-", facts.groups_problem)
     elif not facts.brokers:
-        yield skipped("-", "no broker is known (see name-server)")
+        yield skipped("-", "no broker is known (see name-server, tls, acl)")
     elif not facts.groups:
         yield ok("-", "no consumer group has members")
 
