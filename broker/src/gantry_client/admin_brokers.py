@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from gantry_client.calls import parse_document, require_success
 from gantry_client.documents import ConsumerConnections, ConsumerOffsetTable, GroupTable, QueueOffsets, TopicStats
@@ -21,6 +21,9 @@ from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
 from gantry_wire.commands.nameserver import MASTER_ID, BrokerName, KeyValueTable
 from gantry_wire.names import AUTO_CREATE_TOPIC
 from gantry_wire.properties_text import property_lines, split_property
+
+NO_BROKER: Final = "no broker is registered with the name servers"
+"""The error if name servers answer, and list no broker at all."""
 
 
 @final
@@ -60,7 +63,10 @@ class Brokers:
 
     async def masters(self, cluster: str | None = None) -> list[BrokerAddress]:
         """Return the registered masters (of `cluster`, if given). Raises Unavailable when no master is registered."""
-        masters = [broker for broker in await self.all(cluster) if broker.is_master]
+        brokers = await self.all()
+        masters = [one for one in brokers if one.is_master and cluster in (None, one.cluster)]
+        if not brokers:
+            raise Unavailable(NO_BROKER)
         if not masters:
             where = f"cluster {cluster!r}" if cluster else "any cluster"
             raise Unavailable(f"no master of {where} is registered with the name servers")

@@ -7,7 +7,6 @@ from typing import Final, final
 from gantry_client.admin_brokers import Brokers, attribute_changes
 from gantry_client.clock import Deadline
 from gantry_client.documents import GroupListing, QueueOffsets
-from gantry_client.errors import NoRoute
 from gantry_client.outgoing import check_topic
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.routes import Route
@@ -129,7 +128,7 @@ class Topics:
         self._session.require_open()
         route = await self._session.routes.refresh(topic)
         if route is None:
-            raise NoRoute(topic, "no broker has registered it")
+            raise await self._session.routes.error_for_unknown(topic)
         return route
 
     async def stats(self, topic: str) -> dict[MessageQueue, QueueOffsets]:

@@ -6,6 +6,7 @@ again may lose it, and only the application can choose. `NoReply` has no such at
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, final
 
 from gantry_wire.codes import ResponseCode
@@ -55,12 +56,32 @@ class RetryLater(Exception):
         self.delay_level = delay_level
 
 
-class NoRoute(ClientError):
-    """No broker serves the topic for this operation. The caller should create the topic, or check the brokers."""
+class RouteProblem(Enum):
+    """Why there is no route, as far as the client can know it."""
 
-    def __init__(self, topic: str, reason: str) -> None:
+    UNKNOWN_TOPIC = "unknown topic"
+    """No broker has the topic. The caller should create it."""
+
+    UNDECIDED = "unknown topic or no master"
+    """No broker with a master has registered the topic, and the account may not list brokers: either of both."""
+
+    NO_MASTER = "no master"
+    """The brokers that have the topic, or may have it, have no master now."""
+
+    NO_PERMISSION = "no permission"
+    """The topic exists, and is not readable or not writable on any broker with a master."""
+
+    NOT_REGISTERED = "broker not registered"
+    """The broker of the queue is not registered now."""
+
+
+class NoRoute(ClientError):
+    """No broker serves the topic for this operation. The caller should correct what `problem` names."""
+
+    def __init__(self, topic: str, reason: str, problem: RouteProblem = RouteProblem.UNKNOWN_TOPIC) -> None:
         super().__init__(f"no route to topic {topic!r}: {reason}")
         self.topic = topic
+        self.problem = problem
 
 
 @final
@@ -70,7 +91,8 @@ class NoMaster(NoRoute):
     def __init__(self, topic: str, broker_names: tuple[str, ...]) -> None:
         """Name the brokers without a master; an empty tuple means that no broker is registered."""
         named = ", ".join(repr(name) for name in broker_names)
-        super().__init__(topic, f"no master is registered for {named}" if named else "no broker is registered")
+        reason = f"no master is registered for {named}" if named else "no broker is registered"
+        super().__init__(topic, reason, RouteProblem.NO_MASTER)
         self.broker_names = broker_names
 
 

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import final
 
 from gantry_client.calls import parse_header
-from gantry_client.errors import BadReply, BrokerRefused, DamagedMessage, NoRoute, RequestFailed
+from gantry_client.errors import BadReply, BrokerRefused, DamagedMessage, NoRoute, RequestFailed, RouteProblem
 from gantry_client.messages import ReceivedMessage, to_received_message
 from gantry_client.routes import Route
 from gantry_client.session import Session
@@ -123,7 +123,8 @@ class Fetcher:
         preferred = self._suggested.get(request.queue, MASTER_ID)
         address = route.read_address(request.queue.broker_name, preferred)
         if address is None:
-            raise NoRoute(request.queue.topic, f"broker {request.queue.broker_name!r} is not registered")
+            reason = f"broker {request.queue.broker_name!r} is not registered"
+            raise NoRoute(request.queue.topic, reason, RouteProblem.NOT_REGISTERED)
         try:
             answer = await self._pull(request, route, address)
         except RequestFailed:

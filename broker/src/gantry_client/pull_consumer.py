@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from gantry_client.client import Client
-from gantry_client.errors import InvalidMessage, NoRoute
+from gantry_client.errors import InvalidMessage, NoRoute, RouteProblem
 from gantry_client.fetching import Fetcher, FetchRequest, FetchResult
 from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
@@ -45,7 +45,7 @@ class PullConsumer(Client):
         self._session.require_open()
         route = await self._session.routes.get(topic)
         if not route.read_queues:
-            raise NoRoute(topic, "no broker grants read permission")
+            raise NoRoute(topic, "no broker grants read permission", RouteProblem.NO_PERMISSION)
         return route.read_queues
 
     async def refresh(self, topic: str) -> None:

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import final
 
 from gantry_client.admin_replicas import Replicas
-from gantry_client.errors import BadReply, BrokerRefused, NoRoute
+from gantry_client.errors import BadReply, BrokerRefused, NoRoute, RouteProblem
 from gantry_client.session import Session
 from gantry_wire.codes import ResponseCode
 from gantry_wire.commands.clients import MessageQueue
@@ -57,5 +57,6 @@ class QueueCalls:
             refreshed = await self._session.routes.refresh(queue.topic)
             address = refreshed.read_address(queue.broker_name) if refreshed is not None else None
         if address is None:
-            raise NoRoute(queue.topic, f"broker {queue.broker_name!r} is not registered")
+            reason = f"broker {queue.broker_name!r} is not registered"
+            raise NoRoute(queue.topic, reason, RouteProblem.NOT_REGISTERED)
         return address

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from gantry_client.clock import Deadline
-from gantry_client.errors import NoMaster, NoRoute, RequestFailed, Unavailable
+from gantry_client.errors import NoMaster, NoRoute, RequestFailed, RouteProblem, Unavailable
 from gantry_client.name_servers import NameServers
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.nameserver import (
@@ -133,7 +133,7 @@ class RouteTable:
         if route is None or route.is_guess:
             route = await self.refresh(topic)
         if route is None:
-            raise await self._no_route(topic, "no broker has registered it; create the topic")
+            raise await self.error_for_unknown(topic)
         return route
 
     def find_for_sending(self, topic: str) -> Route | None:
@@ -151,7 +151,8 @@ class RouteTable:
             without = tuple(sorted(name for name in route.brokers if route.master_address(name) is None))
             if without:
                 raise NoMaster(topic, without)
-            raise NoRoute(topic, "no broker with a master grants write permission")
+            reason = "no broker with a master grants write permission"
+            raise NoRoute(topic, reason, RouteProblem.NO_PERMISSION)
         return route
 
     async def for_sending_until(self, topic: str, deadline: Deadline) -> Route:
@@ -216,20 +217,21 @@ class RouteTable:
         self._routes[topic] = build_route(topic, data)
         return self._routes[topic]
 
-    async def _no_route(self, topic: str, reason: str) -> NoRoute:
+    async def error_for_unknown(self, topic: str, reason: str = "no broker has registered it") -> NoRoute:
         """Return the error for an unknown topic. It names brokers without a master, which may have the topic."""
         try:
             brokers = (await self._name_servers.cluster()).broker_addr_table
         except RequestFailed:  # with access control, this request needs an administrator
-            return NoRoute(topic, reason)
+            return NoRoute(topic, reason, RouteProblem.UNDECIDED)
         without = tuple(sorted(name for name, broker in brokers.items() if MASTER_ID not in broker.broker_addrs))
         return NoMaster(topic, without) if without or not brokers else NoRoute(topic, reason)
 
     async def _guess(self, topic: str) -> Route:
         data = await self._name_servers.route(AUTO_CREATE_TOPIC)
         if data is None:
-            reason = "no broker has registered it, and none creates topics on first use; create the topic"
-            raise await self._no_route(topic, reason)
+            raise await self.error_for_unknown(
+                topic, "no broker has registered it, and none creates topics on first use"
+            )
         guess = replace(build_route(topic, _limit_queues(data, self._default_topic_queues)), is_guess=True)
         self._routes[topic] = guess
         return guess

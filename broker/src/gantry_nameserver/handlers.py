@@ -25,6 +25,7 @@ from gantry_wire.commands.admin import DataVersion, TopicListing, TopicName
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.properties_text import read_properties, write_properties
+from gantry_wire.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +294,8 @@ class Handlers:
         return request.reply()
 
     def _show_settings(self, request: Command, _: object) -> Command:
-        return request.reply(body=write_properties(entries_of(self._settings.now)).encode())
+        body = write_properties(entries_of(self._settings.now)).encode()
+        return request.reply(ext={"gantryVersion": VERSION}, body=body)
 
 
 async def _await_answer(request: Command, answer: Awaitable[Command]) -> Command:

@@ -80,7 +80,8 @@ class Channel(asyncio.Protocol):
         except TimeoutError as error:
             raise CannotConnect(f"connecting to {address} timed out after {timeout_ms} ms") from error
         except (OSError, ssl.SSLError) as error:
-            raise CannotConnect(f"cannot connect to {address}: {error}") from error
+            reason = str(error) or "the server closed the connection"
+            raise CannotConnect(f"cannot connect to {address}: {reason}") from error
         return channel
 
     @classmethod
@@ -209,7 +210,8 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writable.set()
-        self._requests.fail(f"the connection to {self.address} was lost")
+        cause = f": {exc.reason}" if isinstance(exc, ssl.SSLError) and exc.reason else ""  # as of a missing certificate
+        self._requests.fail(f"the connection to {self.address} was lost{cause}")
         if not self._closed.done():
             self._closed.set_result(None)
         try:

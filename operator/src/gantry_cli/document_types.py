@@ -12,6 +12,7 @@ from gantry_broker.store.inspect.repair import RepairPlan
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
+from gantry_cli.doctor.results import DoctorDocument
 from gantry_cli.group.documents import (
     CloneDocument,
     DirectConsumeDocument,
@@ -37,6 +38,7 @@ from gantry_status.orders import HaStatus, Promised
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "gantry status": ClusterDocument,
+    "gantry doctor": DoctorDocument,
     "gantry explain": ExplainDocument,
     "gantry explain --capacity": CapacityDocument,
     "gantry promote": OrderDocument,

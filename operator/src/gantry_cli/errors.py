@@ -7,12 +7,15 @@ codes; docs/exit-codes.md lists all of them.
 """
 
 import asyncio
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Final, final
 
 import click
+from click.core import ParameterSource
 
 from gantry_cli.tls_options import is_tls_given
 from gantry_client import (
@@ -24,6 +27,7 @@ from gantry_client import (
     NoRoute,
     RequestTimeout,
     ResendStopped,
+    RouteProblem,
     SendFailed,
     Unavailable,
 )
@@ -81,37 +85,47 @@ def failures_as_exit_codes() -> Iterator[None]:
         sys.exit(EXIT_INTERRUPTED if is_interrupted else EXIT_FAILED)
 
 
+# -- hints -------------------------------------------------------------------------------------------------------------
+# A remedy names a command only where that command can help:
+#
+#     no broker is registered               start one, or set namesrvAddr: creating a topic would fail, too
+#     brokers are registered, no master     wait for the failover
+#     the topic is unknown for certain      create it
+#     the topic is unknown, and the account may not list brokers: either of the last two
+#     the topic exists without permission   change its permission
+#     no name server connects               start one, or another address; only then `gantry up`
+#     the connection was closed             the port is of another server, or TLS is used on one side only
+#     a broker answers at that address      another address
+#     the account is refused                an account, or its secret; never a topic
+
+
 def error_for_client(error: ClientError, name_server: str) -> CliError:
-    """Return the error of a client as an error of the command line, with a remedy."""
+    """Return the error of a client as an error of the command line, with a remedy.
+
+    If the name server was named with -n, the commands in the remedy name it, too: without it they would query another
+    cluster.
+    """
+    found = _error_with_remedy(error, name_server)
+    context = click.get_current_context(silent=True)
+    if context is not None and context.get_parameter_source("name_server") is ParameterSource.COMMANDLINE:
+        return type(found)(QUERIES.sub(rf"\g<0> -n {shlex.quote(name_server)}", found.message))
+    return found
+
+
+QUERIES: Final = re.compile(r"gantry (?:status|doctor|topic list|topic (?:describe|create) [^\s`]+)")
+"""The commands in remedies that query the same cluster as the failed command."""
+
+
+def _error_with_remedy(error: ClientError, name_server: str) -> CliError:
     match error:
-        case NoMaster():
-            return CliError(f"{error}", "a failover may be in progress: check `gantry status`, then try again")
         case NoRoute():
-            return NotFoundError(
-                f"{error}", f"list topics with `gantry topic list`, or create it: gantry topic create {error.topic}"
-            )
-        case Unavailable() if "no name server answers" in str(error) and is_tls_given():
-            return CliError(f"{error}", "check the --tls options and the name server's log")
-        case Unavailable() if "no name server answers" in str(error):
-            remedy = "start one with `gantry up`, or set another address with -n HOST:PORT"
-            return CliError(f"no name server answers at {name_server}", remedy)
-        case Unavailable() if "is registered with the name servers" in str(error):
-            remedy = "start one with `gantry up` or `gantry broker`"
-            return CliError(f"no broker is registered at {name_server}", remedy)
+            return _error_without_route(error)
         case Unavailable():
-            return CliError(f"{error}", "check `gantry status` and the broker's log")
-        case BrokerRefused(code=ResponseCode.TOPIC_NOT_EXIST):
-            return NotFoundError(f"{error}", "create the topic: gantry topic create NAME")
-        case BrokerRefused(code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
-            return NotFoundError(
-                f"{error}", "the group does not exist, and the broker does not create groups automatically"
-            )
-        case BrokerRefused(code=ResponseCode.NO_PERMISSION):
-            return CliError(f"{error}", "use an account with this permission: gantry --credentials FILE ...")
-        case BrokerRefused(code=ResponseCode.SYSTEM_ERROR) if "consumer to filter" in str(error):
-            return CliError(f"{error}", "set enablePropertyFilter=true in its broker.conf (docs/filters.md)")
-        case BrokerRefused() | BadReply():
-            return CliError(f"{error}", "check the broker's log")
+            return _error_of_unavailable(str(error), name_server)
+        case BrokerRefused():
+            return _error_of_refusal(error, name_server)
+        case BadReply():
+            return CliError(f"{error}", "check which server has this address: gantry doctor")
         case RequestTimeout():
             return CliError(f"{error}", "the broker may be busy or stopped: check `gantry status`")
         case InvalidMessage():
@@ -123,3 +137,64 @@ def error_for_client(error: ClientError, name_server: str) -> CliError:
             return CliError(f"{error}", "check `gantry status`, then run the same command again to continue from there")
         case _:
             return CliError(f"{error}")
+
+
+NO_BROKER_REMEDY: Final = "start one (`gantry up`, `gantry broker -n ADDRESS`), or check namesrvAddr of one that runs"
+FAILOVER_REMEDY: Final = "a failover may be in progress: check `gantry status`, then try again"
+
+
+def _error_without_route(error: NoRoute) -> CliError:
+    match error.problem:
+        case RouteProblem.NO_MASTER:
+            has_brokers = not isinstance(error, NoMaster) or error.broker_names
+            return CliError(f"{error}", FAILOVER_REMEDY if has_brokers else NO_BROKER_REMEDY)
+        case RouteProblem.NOT_REGISTERED:
+            return CliError(f"{error}", FAILOVER_REMEDY)
+        case RouteProblem.NO_PERMISSION:
+            return CliError(f"{error}", f"see `gantry topic describe {error.topic}`, and its permission")
+        case RouteProblem.UNDECIDED:
+            remedy = "check its name; if it exists, its brokers may have no master now: try again"
+            return NotFoundError(f"{error}", f"{remedy}; else create it: gantry topic create {error.topic}")
+        case RouteProblem.UNKNOWN_TOPIC:
+            remedy = f"list topics with `gantry topic list`, or create it: gantry topic create {error.topic}"
+            return NotFoundError(f"{error}", remedy)
+
+
+def _error_of_unavailable(text: str, name_server: str) -> CliError:
+    if "no broker is registered" in text:
+        return CliError(f"no broker is registered at {name_server}", NO_BROKER_REMEDY)
+    if "no master of cluster" in text:
+        return CliError(text, "check the name of the cluster with `gantry status`; a failover may be in progress")
+    if "no master of" in text:
+        return CliError(text, FAILOVER_REMEDY)
+    if "no name server answers" not in text:
+        return CliError(text, "check `gantry status` and the broker's log")
+    if is_tls_given():
+        return CliError(text, "check the --tls options and the name server's log; `gantry doctor` names the cause")
+    if any(word in text for word in ("was lost", "closed")):  # it has accepted the connection
+        problem = f"the server at {name_server} closed the connection"
+        return CliError(problem, "it may require TLS (--tls-ca FILE), or be no name server: see `gantry doctor`")
+    remedy = "start one with `gantry up`, or set another address with -n HOST:PORT"
+    return CliError(f"no name server answers at {name_server}", remedy)
+
+
+def _error_of_refusal(error: BrokerRefused, name_server: str) -> CliError:
+    match error.code:
+        case ResponseCode.TOPIC_NOT_EXIST:
+            return NotFoundError(f"{error}", "create the topic: gantry topic create NAME")
+        case ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            remedy = "the group does not exist, and the broker does not create groups automatically"
+            return NotFoundError(f"{error}", remedy)
+        case ResponseCode.NO_PERMISSION if "signature failed" in (error.remark or "").lower():
+            return CliError(f"{error}", "check accessKey and secretKey in the file of --credentials")
+        case ResponseCode.NO_PERMISSION:
+            return CliError(f"{error}", "use an account with this permission: gantry --credentials FILE ...")
+        case ResponseCode.SYSTEM_ERROR if "consumer to filter" in str(error):
+            return CliError(f"{error}", "set enablePropertyFilter=true in its broker.conf (docs/filters.md)")
+        case ResponseCode.REQUEST_CODE_NOT_SUPPORTED if error.address in name_server.split(";"):
+            remedy = "set the address of a name server with -n HOST:PORT; its port is 9876 by default"
+            return CliError(f"the server at {error.address} is no name server ({error})", remedy)
+        case ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return CliError(f"{error}", "this version of the broker does not have this request: see `gantry doctor`")
+        case _:
+            return CliError(f"{error}", "check the broker's log")

@@ -58,6 +58,9 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
         "status": CommandEntry(
             "gantry_cli.status.commands", "status", "Show name servers, brokers, topics and groups."
         ),
+        "doctor": CommandEntry(
+            "gantry_cli.doctor.commands", "doctor", "Find common set-up faults, and show the remedy of each."
+        ),
         "explain": CommandEntry(
             "gantry_cli.kube.commands", "explain", "Explain what would happen if a master of the group died now."
         ),
@@ -178,7 +181,7 @@ def cli(ctx: click.Context, log_level: str, credentials: str | None, signature: 
     server from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876. They take
     their account from --credentials, else from GANTRY_CREDENTIALS.
 
-    Output is formatted for people by default; use --output json or --output yaml in programs.
+    Output is formatted for people by default; -o wide shows more, and -o json or -o yaml is for programs.
 
     Exit codes: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted; see docs/exit-codes.md. A
     failure is reported on standard error, with a remedy if one is known.

@@ -2,21 +2,26 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Container, Coroutine
+import functools
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
+from rich.console import RenderableType
+from rich.text import Text
 
 from gantry_cli.errors import CliError, error_for_client
-from gantry_cli.progress import spinner
+from gantry_cli.output import OutputFormat
+from gantry_cli.progress import INTERVAL_S, spinner, watch
 from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory
 from gantry_cli.tls_options import tls_options
 from gantry_client import ClientError
 from gantry_remoting import split_address
 
 T = TypeVar("T")
+D = TypeVar("D")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
@@ -44,6 +49,56 @@ def data_option(command: F) -> F:
         show_default=True,
         help="Directory of the local group.",
     )(command)
+
+
+# -- watching ----------------------------------------------------------------------------------------------------------
+
+
+INTERVAL_S_MIN: Final = 0.1
+"""The shortest interval of --watch; an observation makes several requests to each broker."""
+INTERVAL_S_MAX: Final = 3600.0
+
+
+def watch_options(command: F) -> F:
+    """Add --watch and --interval to a command, which receives the argument ``interval_s``; None without --watch."""
+
+    @functools.wraps(command)
+    def with_interval(*arguments: Any, is_watching: bool, interval_s: float | None, **others: Any) -> Any:
+        if interval_s is not None and not is_watching:
+            raise click.UsageError("--interval has no effect without --watch: set both or neither")
+        chosen = (INTERVAL_S if interval_s is None else interval_s) if is_watching else None
+        return command(*arguments, interval_s=chosen, **others)
+
+    decorated = click.option(
+        "--interval",
+        "interval_s",
+        type=click.FloatRange(INTERVAL_S_MIN, INTERVAL_S_MAX),
+        metavar="SECONDS",
+        help=f"Time between two refreshes of --watch, in seconds  [default: {INTERVAL_S:g}].",
+    )(with_interval)
+    decorated = click.option("-w", "--watch", "is_watching", is_flag=True, help="Refresh until Ctrl-C.")(decorated)
+    return decorated  # type: ignore[return-value]  # the same command, called with an interval
+
+
+def watch_screens(
+    form: OutputFormat, interval_s: float, observe: Callable[[], D], screen: Callable[[D], Iterable[RenderableType]]
+) -> None:
+    """Observe and show again and again, until Ctrl-C.
+
+    A failure of the first observation ends the command, as without --watch. A later one is shown instead of the
+    screen: a server may only be restarting. Raises click's UsageError for a format of documents.
+    """
+    if form.is_document:
+        raise click.UsageError(f"--watch cannot be combined with --output {form}")
+    first = [observe()]
+
+    def screens() -> Iterator[RenderableType]:
+        try:
+            yield from screen(first.pop() if first else observe())
+        except CliError as error:
+            yield Text(f"not available: {error.message}")
+
+    watch(screens, interval_s)
 
 
 def read_pairs(_: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The output formats of commands: tables for people, documents for programs.
 
     table    tables and sentences for people; may change from release to release
+    wide     the same with further columns, where a command has any
     json     one document, or one document per line where a command prints a stream
     yaml     the same document with the same names
 
@@ -30,21 +31,38 @@ class OutputFormat(StrEnum):
     """The values of the option `--output`."""
 
     TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
 
     @property
     def is_document(self) -> bool:
         """Whether the format is for programs."""
-        return self is not OutputFormat.TABLE
+        return self in (OutputFormat.JSON, OutputFormat.YAML)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether tables have further columns."""
+        return self is OutputFormat.WIDE
 
 
 OUTPUT_FORMATS: Final = tuple(form.value for form in OutputFormat)
 
 
 def output_option(command: F) -> F:
-    """Add the options -O / --output and --json to a command, which receives them as the argument ``form``."""
+    """Add the options -o / --output and --json to a command, which receives them as the argument ``form``.
 
+    -o is that of kubectl; -O is the former short option.
+    """
+    return _add_output_options(command, "-o", "-O", "--output")
+
+
+def long_output_option(command: F) -> F:
+    """Add the same to a command that has another option -o."""
+    return _add_output_options(command, "-O", "--output")
+
+
+def _add_output_options(command: F, *names: str) -> F:
     @functools.wraps(command)
     def with_form(*arguments: Any, output: str | None, is_json: bool, **others: Any) -> Any:
         if is_json and output not in (None, OutputFormat.JSON):
@@ -53,9 +71,9 @@ def output_option(command: F) -> F:
         return command(*arguments, form=form, **others)
 
     decorated = click.option("--json", "is_json", is_flag=True, help="Shorthand for --output json.")(with_form)
-    decorated = click.option(
-        "-O", "--output", type=click.Choice(OUTPUT_FORMATS), help="Output format.  [default: table]"
-    )(decorated)
+    decorated = click.option(*names, type=click.Choice(OUTPUT_FORMATS), help="Output format.  [default: table]")(
+        decorated
+    )
     return decorated  # type: ignore[return-value]  # the same command, called with a format
 
 

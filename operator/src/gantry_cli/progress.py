@@ -93,7 +93,7 @@ INTERVAL_S: Final = 1.0
 
 
 def watch(screen: Callable[[], Iterable[RenderableType]], interval_s: float = INTERVAL_S) -> None:
-    """Show the screen until Ctrl-C: refreshed in place on a terminal, one below the other in a pipe."""
+    """Show the screen until Ctrl-C: refreshed in place on a terminal, one below the other in a pipe or a file."""
     out = console()
     with suppress(KeyboardInterrupt):
         if not sys.stdout.isatty():
@@ -101,6 +101,7 @@ def watch(screen: Callable[[], Iterable[RenderableType]], interval_s: float = IN
                 for part in screen():
                     out.print(part)
                 click.echo()
+                sys.stdout.flush()  # the reader of a pipe gets each screen when it is made
                 time.sleep(interval_s)
         with Live(console=out, screen=True, auto_refresh=False) as live:
             while True:

@@ -60,6 +60,16 @@ def lacks_output_option(command: click.Command) -> bool:
     return not {"--output", "-O", "--json"} <= options
 
 
+def test_short_option_is_that_of_kubectl() -> None:
+    """-o selects the format, as -O does, but where -o sets a key of a broker.conf, as for `gantry broker`."""
+    others = {"gantry migrate"}
+    for words, command in (dict(leaves(cli)) | dict(leaves(plugin, "kubectl gantry"))).items():
+        options = {word: parameter.name for parameter in command.params for word in parameter.opts}
+        if "-O" in options:
+            assert options["-O"] == "output"
+            assert options["-o"] == ("options" if words in others else "output"), words
+
+
 def test_every_command_with_output_supports_all_formats() -> None:
     """A command without `--output` must be in the list of exceptions, with a reason."""
     found = dict(leaves(cli)) | dict(leaves(plugin, "kubectl gantry"))
@@ -101,6 +111,13 @@ NETWORK = [
     ("consume", "orders"),
     ("group", "resend", "billing", "--from-dead-letters", "--dry-run"),
 ]
+WIDE = [
+    (("status",), "not flushed"),
+    (("topic", "list"), "last message"),
+    (("doctor",), "subject"),
+    (("topic", "describe", "orders"), 'Topic "orders"'),
+]
+"""Commands with their first words, and what --output wide shows."""
 
 
 def read(form: str, text: str, words: tuple[str, ...]) -> list[Any]:
@@ -171,7 +188,19 @@ def test_table_is_the_default_format(cluster: FakeCluster) -> None:
     named = gantry("topic", "describe", "orders", "-n", cluster.name_server, "-O", "table")
 
     assert plain.stdout == named.stdout and 'Topic "orders":' in plain.stdout
-    assert OUTPUT_FORMATS == ("table", "json", "yaml") and not OutputFormat.TABLE.is_document
+    assert OUTPUT_FORMATS == ("table", "wide", "json", "yaml")
+    assert [form for form in OutputFormat if not form.is_document] == [OutputFormat.TABLE, OutputFormat.WIDE]
+
+
+@pytest.mark.parametrize(("words", "expected"), WIDE, ids=lambda one: one if isinstance(one, str) else one[0])
+def test_wide_has_further_columns(words: tuple[str, ...], expected: str, cluster: FakeCluster) -> None:
+    """`-o wide` shows more of the same, and `-O wide` the same as `-o wide`; without further columns it is a table."""
+    wide = gantry(*words, "-n", cluster.name_server, "-o", "wide").stdout
+    plain = gantry(*words, "-n", cluster.name_server, "-o", "table").stdout
+
+    assert expected in wide
+    assert (expected in plain) == (words == WIDE[-1][0])
+    assert gantry(*words, "-n", cluster.name_server, "-O", "wide").exit_code in (0, 1)
 
 
 def test_topic_create_prints_whether_the_topic_was_new(cluster: FakeCluster) -> None:

@@ -1,8 +1,9 @@
 """The commands `gantry group list`, `describe`, `members` and `running`, which query groups and their members."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 from rich.console import RenderableType
@@ -21,7 +22,7 @@ from gantry_cli.group.documents import (
     ProcessQueueDocument,
     RunningDocument,
 )
-from gantry_cli.options import name_server_option, run
+from gantry_cli.options import name_server_option, run, watch_options, watch_screens
 from gantry_cli.output import OutputFormat, output_option, show, show_names, table
 from gantry_cli.text import count_text, rate_text, time_text
 from gantry_client import Admin, ClientError, ConsumerConnections, MessageQueue, QueueProgress
@@ -42,16 +43,61 @@ CONCURRENT_QUERIES_MAX = 16
 )
 @name_server_option
 @click.option("--all", "with_internal", is_flag=True, help="Include the groups of the system.")
+@watch_options
 @output_option
-def list_groups(name_server: str, with_internal: bool, form: OutputFormat) -> None:
-    """List the names of consumer groups, one per line."""
+def list_groups(name_server: str, with_internal: bool, interval_s: float | None, form: OutputFormat) -> None:
+    """List the names of consumer groups, one per line.
 
-    async def query() -> list[str]:
+    With --output wide, also shows the members and the lag of the first 200 groups.
+    """
+
+    async def query() -> _GroupListing:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            return [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
+            names = [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
+            if not form.is_wide:
+                return _GroupListing(names)
+            limit = asyncio.Semaphore(CONCURRENT_QUERIES_MAX)
+            rows = await asyncio.gather(*(_list_row(admin, name, limit) for name in names[:GROUPS_WIDE_MAX]))
+            return _GroupListing(names, rows)
 
-    names = run(query(), name_server, waiting_for="listing groups")
-    show_names(form, names, "No consumer groups; the first consumer of a group creates it")
+    if interval_s is not None:
+        watch_screens(form, interval_s, lambda: run(query(), name_server), _listing_screen)
+        return
+    listing = run(query(), name_server, waiting_for="listing groups")
+    if listing.rows:
+        show(form, listing.names, lambda: _listing_screen(listing))
+    else:
+        show_names(form, listing.names, NO_GROUPS)
+
+
+NO_GROUPS = "No consumer groups; the first consumer of a group creates it"
+GROUPS_WIDE_MAX = 200
+"""The number of groups that are queried for --output wide; each needs requests to all masters."""
+
+
+class _GroupListing(NamedTuple):
+    """The consumer groups of a cluster."""
+
+    names: list[str]
+    rows: Sequence[tuple[str, str, str]] = ()
+    """Name, members and lag of the first ones with --output wide; empty for another format."""
+
+
+async def _list_row(admin: Admin, name: str, limit: asyncio.Semaphore) -> tuple[str, str, str]:
+    async with limit:
+        try:
+            return name, count_text(_count(await admin.groups.members(name))), count_text(await admin.groups.lag(name))
+        except ClientError:
+            return name, "-", "-"  # as for a group that has never consumed
+
+
+def _listing_screen(listing: _GroupListing) -> Iterator[RenderableType]:
+    if not listing.rows:
+        yield Text("\n".join(listing.names) or NO_GROUPS)
+        return
+    yield table(None, ("group", "members", "lag"), listing.rows, right=("members", "lag"))
+    if len(listing.names) > len(listing.rows):
+        yield f"{count_text(len(listing.names) - len(listing.rows))} groups not shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +122,9 @@ class _Progress:
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
 @name_server_option
 @click.option("--topic", shell_complete=complete_topic, help="Only this topic.")
+@watch_options
 @output_option
-def describe(name: str, name_server: str, topic: str | None, form: OutputFormat) -> None:
+def describe(name: str, name_server: str, topic: str | None, interval_s: float | None, form: OutputFormat) -> None:
     """Show a consumer group's offsets, lag and messages in flight in every queue.
 
     While a group has members, topics that it does not subscribe to any more are left out.
@@ -90,11 +137,17 @@ def describe(name: str, name_server: str, topic: str | None, form: OutputFormat)
             members = await admin.groups.members(name)
             return _Progress(config, _count(members), stats.consume_tps, dict(stats.offset_table))
 
-    found = run(query(), name_server, waiting_for=f"reading group {name}")
-    if found.config is None and not found.queues:
-        raise NotFoundError(f"group {name} not found", "see `gantry group list`")
-    document = _group_document(name, found)
-    show(form, document, lambda: group_screen(document))
+    def observe(waiting_for: str | None = None) -> GroupDocument:
+        found = run(query(), name_server, waiting_for=waiting_for)
+        if found.config is None and not found.queues:
+            raise NotFoundError(f"group {name} not found", "see `gantry group list`")
+        return _group_document(name, found)
+
+    if interval_s is not None:
+        watch_screens(form, interval_s, observe, lambda one: group_screen(one, is_wide=form.is_wide))
+        return
+    document = observe(f"reading group {name}")
+    show(form, document, lambda: group_screen(document, is_wide=form.is_wide))
 
 
 @click.command(
@@ -276,28 +329,37 @@ def _queue_order(queue: MessageQueue) -> tuple[str, str, int]:
 # The text output of consumer groups: progress, members and their state.
 
 
-def group_screen(document: GroupDocument) -> Iterator[RenderableType]:
-    """Render the progress of a group."""
+def group_screen(document: GroupDocument, *, is_wide: bool = False) -> Iterator[RenderableType]:
+    """Render the progress of a group, with its settings and further columns if the screen is wide."""
     members = f"{document.members} member{'' if document.members == 1 else 's'}"
     yield f"group {document.group}: {members}, lag of {count_text(document.lag)} messages"
+    if is_wide and document.settings is not None:
+        settings = document.settings
+        yield (
+            f"consumption {'enabled' if settings.consume_enable else 'disabled'}, "
+            f"{settings.retry_queue_nums} retry queues, at most {settings.retry_max_times} retries; "
+            f"{rate_text(document.consumed_per_s)} messages/s"
+        )
     if not document.queues:
         yield "No committed offsets"
         return
-    columns = ("topic", "broker", "queue", "consumed", "in flight", "end", "lag", "last consumed")
-    rows = (
-        (
-            queue.topic,
-            queue.broker,
-            str(queue.queue_id),
-            count_text(queue.consumed_offset),
-            count_text(max(0, queue.fetched_offset - queue.consumed_offset)),
-            count_text(queue.end_offset),
-            count_text(queue.lag),
-            time_text(queue.last_consumed_ms) if queue.last_consumed_ms else "never",
-        )
-        for queue in document.queues
+    common = ("topic", "broker", "queue", "consumed", "in flight", "end", "lag", "last consumed")
+    columns = (*common, *(("fetched",) if is_wide else ()))
+    rows = (_queue_row(queue) + ((count_text(queue.fetched_offset),) if is_wide else ()) for queue in document.queues)
+    yield table(None, columns, rows, right=(*columns[2:7], "fetched"))
+
+
+def _queue_row(queue: GroupQueueDocument) -> tuple[str, ...]:
+    return (
+        queue.topic,
+        queue.broker,
+        str(queue.queue_id),
+        count_text(queue.consumed_offset),
+        count_text(max(0, queue.fetched_offset - queue.consumed_offset)),
+        count_text(queue.end_offset),
+        count_text(queue.lag),
+        time_text(queue.last_consumed_ms) if queue.last_consumed_ms else "never",
     )
-    yield table(None, columns, rows, right=columns[2:7])
 
 
 def members_screen(document: MembersOfGroupDocument) -> Iterator[RenderableType]:

@@ -16,6 +16,7 @@ from gantry_cli.ha.group import CannotPromote, Member, MemberSocket, Observation
 from gantry_cli.ha.orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise, promote_at
 from gantry_cli.ha.promote import Promoted, Promotion, PromotionDocument, PromotionOptions, Step
 from gantry_cli.ha.text import group_text, promoted_text, step_text
+from gantry_cli.options import watch_options, watch_screens
 from gantry_cli.output import OutputFormat, output_option, print_document, show
 from gantry_cli.progress import spinner
 from gantry_cli.stack import DEFAULT_DIRECTORY
@@ -71,16 +72,21 @@ def ha() -> None:
     epilog=examples(
         ("gantry ha status", "show the brokers of `gantry up` here"),
         ("gantry ha status --socket A --socket B", "show any group"),
+        ("gantry ha status --watch", "refresh every second"),
         ("gantry ha status --output json | jq '.members[].status.wrote'", "for programs"),
     )
 )
 @sockets_option
+@watch_options
 @output_option
-def status(paths: Sequence[Path], form: OutputFormat) -> None:
+def status(paths: Sequence[Path], interval_s: float | None, form: OutputFormat) -> None:
     """Show the members of a group: roles, epochs, log positions, and what a promotion would need.
 
     Exit codes: 0 every member answers, 1 a member does not answer.
     """
+    if interval_s is not None:
+        watch_screens(form, interval_s, lambda: asyncio.run(_observe(paths)), group_text)
+        return
     with spinner("asking the members"):
         observation = asyncio.run(_observe(paths))
     members: list[Member] = list(observation.members)

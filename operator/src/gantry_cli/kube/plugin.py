@@ -28,6 +28,7 @@ from gantry_cli.kube.commands import (
     restore_command,
 )
 from gantry_cli.kube.screen import show_status
+from gantry_cli.options import watch_options
 from gantry_cli.output import OutputFormat, output_option
 from gantry_remoting.file_access import limit_new_files
 
@@ -64,15 +65,15 @@ def cli() -> None:
 )
 @KUBECTL.group()
 @KUBECTL.exec_option
-@click.option("--watch", "-w", "is_watching", is_flag=True, help="Refresh the status every two seconds, until Ctrl-C.")
+@watch_options
 @output_option
-def status(group: ClusterGroup, may_exec: bool, is_watching: bool, form: OutputFormat) -> None:
+def status(group: ClusterGroup, may_exec: bool, interval_s: float | None, form: OutputFormat) -> None:
     """Show shards, brokers, the data at risk, and actions in progress.
 
     Combines the group's status, its pods, and the present answers of all sidecars. The exit code is 1 when a shard does
     not acknowledge sends, also if it is fenced or hibernated, and when there is no status yet.
     """
-    show_status(group.target, group.name, form, is_watching=is_watching, may_exec=may_exec)
+    show_status(group.target, group.name, form, interval_s=interval_s, may_exec=may_exec)
 
 
 for build in (explain_command, promote_command, fence_command, restore_command, backup_command, bundle_command):

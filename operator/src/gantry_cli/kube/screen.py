@@ -159,15 +159,19 @@ def age_text(at: str) -> str:
 REQUEST_INTERVAL_S: Final = 5.0
 """The interval between requests to sidecars with --watch: each request starts a program in a pod."""
 WATCH_INTERVAL_S: Final = 2.0
+"""The shortest interval of --watch: each refresh makes several requests to the API server."""
 
 
-def show_status(target: Target, name: str | None, form: OutputFormat, *, is_watching: bool, may_exec: bool) -> None:
+def show_status(
+    target: Target, name: str | None, form: OutputFormat, *, interval_s: float | None, may_exec: bool
+) -> None:
     """Show `gantry status bg/GROUP`. Exits with 1 when the group is not available. Raises CliError."""
-    if is_watching and form.is_document:
+    if interval_s is not None and form.is_document:
         raise click.UsageError("--watch shows text only: leave out --output, or call the command repeatedly")
     cluster, document = open_group(target, name)
-    interval_s = REQUEST_INTERVAL_S if is_watching else 0.0
-    observer = GroupObserver(cluster, SidecarClient(cluster, is_wanted=may_exec), request_interval_s=interval_s)
+    request_interval_s = 0.0 if interval_s is None else max(REQUEST_INTERVAL_S, interval_s)
+    client = SidecarClient(cluster, is_wanted=may_exec)
+    observer = GroupObserver(cluster, client, request_interval_s=request_interval_s)
 
     def render_newest() -> Iterator[RenderableType]:
         try:
@@ -176,8 +180,8 @@ def show_status(target: Target, name: str | None, form: OutputFormat, *, is_watc
         except ApiError as error:  # keep watching: the API server may only be restarting
             yield f"status unavailable: {error.short}"
 
-    if is_watching:
-        watch(render_newest, WATCH_INTERVAL_S)
+    if interval_s is not None:
+        watch(render_newest, max(WATCH_INTERVAL_S, interval_s))
         return
     try:
         with spinner("reading the status"):

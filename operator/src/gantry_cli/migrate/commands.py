@@ -18,7 +18,7 @@ from gantry_cli.migrate.migrator import MigrationOptions, MigrationResult, Migra
 from gantry_cli.migrate.record import MigrationDirectory
 from gantry_cli.migrate.source import MigrationError
 from gantry_cli.options import name_server_option, read_settings, refuse_ignored
-from gantry_cli.output import OutputFormat, output_option, print_document
+from gantry_cli.output import OutputFormat, long_output_option, print_document
 from gantry_status.broker_ports import BROKER_PORT
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -76,7 +76,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     show_default=True,
     help="Seconds after the switch during which offset commits at the old broker are copied to the new one.",
 )
-@output_option
+@long_output_option
 def migrate(
     name_server: str, data: Path, options: dict[str, str], abort: bool, form: OutputFormat, **typed: Any
 ) -> None:

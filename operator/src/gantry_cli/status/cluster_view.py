@@ -5,6 +5,7 @@ Brokers are queried concurrently. A broker that does not answer is part of the s
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,11 +82,19 @@ async def view_cluster(admin: Admin, name_server: str, *, with_internal: bool = 
     addresses = await admin.brokers.all()
     brokers = await asyncio.gather(*(_view_broker(admin, address) for address in addresses))
     names = await admin.topics.all(with_internal=with_internal)
-    topics = await asyncio.gather(*(view_topic(admin, name, limit) for name in names[:TOPICS_MAX]))
+    topics = await view_topics(admin, names, limit)
     groups = await _view_groups(admin, limit) if any(broker.facts for broker in brokers) else ()
     return ClusterView(
-        name_server=name_server, brokers=tuple(brokers), topics=tuple(topics), topics_total=len(names), groups=groups
+        name_server=name_server, brokers=tuple(brokers), topics=topics, topics_total=len(names), groups=groups
     )
+
+
+async def view_topics(
+    admin: Admin, names: Sequence[str], limit: asyncio.Semaphore | None = None
+) -> tuple[TopicView, ...]:
+    """Return the views of the first ``TOPICS_MAX`` topics. ``limit`` bounds concurrent requests."""
+    shared = asyncio.Semaphore(CONCURRENT_REQUESTS_MAX) if limit is None else limit
+    return tuple(await asyncio.gather(*(view_topic(admin, name, shared) for name in names[:TOPICS_MAX])))
 
 
 async def view_topic(admin: Admin, name: str, limit: asyncio.Semaphore) -> TopicView:
@@ -160,3 +169,13 @@ async def _view_groups(admin: Admin, limit: asyncio.Semaphore) -> tuple[GroupVie
     except ClientError:
         return ()  # some brokers do not list their groups; the rest of the snapshot is valid
     return tuple(view for views in await asyncio.gather(*(one(name) for name in names)) for view in views)
+
+
+def no_topics_text(brokers: Iterable[BrokerAddress]) -> str:
+    """Return what to show where a cluster has no topics. Only a registered master can create one."""
+    known = list(brokers)
+    if not known:
+        return "No topics: no broker is registered"
+    if not any(broker.is_master for broker in known):
+        return "No topics: no master is registered; a failover may be in progress, see `gantry status`"
+    return "No topics. Create one with: gantry topic create NAME"

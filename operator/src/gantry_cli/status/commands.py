@@ -1,7 +1,7 @@
 """The command `gantry status`: a cluster as tables, or as one document."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -18,11 +18,19 @@ from gantry_cli.kube.options import cluster_options, complete_cluster_group, no_
 from gantry_cli.kube.screen import show_status
 from gantry_cli.local.group_status import LocalGroupStatus, read_running_status
 from gantry_cli.local.group_status import status_screen as local_group_screen
-from gantry_cli.options import data_option, default_name_server, name_server_option, refuse_ignored, run
+from gantry_cli.options import (
+    data_option,
+    default_name_server,
+    name_server_option,
+    refuse_ignored,
+    run,
+    watch_options,
+    watch_screens,
+)
 from gantry_cli.output import OutputFormat, output_option, show, table
-from gantry_cli.progress import spinner, watch
+from gantry_cli.progress import spinner
 from gantry_cli.stack import StackDirectory, StackRecord
-from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, view_cluster
+from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, no_topics_text, view_cluster
 from gantry_cli.status.page import show_page
 from gantry_cli.text import certificate_text, count_text, duration_text, plural, ranges_text, rate_text, time_text
 from gantry_client import Admin
@@ -52,6 +60,7 @@ class ClusterDocument:
     epilog=examples(
         ("gantry status", "show the local cluster of `gantry up`"),
         ("gantry status --watch", "refresh every second"),
+        ("gantry status -o wide", "show more of each broker"),
         ("gantry status -n ns.example:9876", "show any cluster"),
         ("gantry status --all", "include retry, dead-letter and system topics"),
         ("gantry status --output json | jq .brokers", "print JSON"),
@@ -69,13 +78,13 @@ class ClusterDocument:
     metavar="FILE",
     help="Read the status page of a broker (statusPagePath) instead of querying servers.",
 )
-@click.option("--watch", "is_watching", is_flag=True, help="Refresh every second (bg/GROUP: two), until Ctrl-C.")
+@watch_options
 @cluster_options
 @no_exec("Do not query the sidecars of bg/GROUP: a query runs a program in its pods.")
 @output_option
 def status(
     group: str | None, target: Target, may_exec: bool,
-    name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: OutputFormat,
+    name_server: str, data: Path, with_internal: bool, page: Path | None, interval_s: float | None, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Show name servers, brokers, topics and groups.
 
@@ -93,22 +102,20 @@ def status(
     """
     name = parse_group_argument(group, target)
     if name is not None:
-        show_status(target, name, form, is_watching=is_watching, may_exec=may_exec)
+        show_status(target, name, form, interval_s=interval_s, may_exec=may_exec)
         return
     if page is not None:
         refuse_ignored("with --page", used={"page", "output", "is_json"})
         raise click.exceptions.Exit(show_page(page, form))
     if click.get_current_context().get_parameter_source("name_server") is ParameterSource.DEFAULT:
         name_server = default_name_server(data)
-    if is_watching and form.is_document:
-        raise click.UsageError(f"--watch cannot be combined with --output {form}")
     observer = ClusterObserver(name_server, data, with_internal=with_internal)
-    if is_watching:
-        watch(lambda: render(observer.observe()))
+    if interval_s is not None:
+        watch_screens(form, interval_s, observer.observe, lambda view: render(view, is_wide=form.is_wide))
         return
     with spinner("querying the cluster"):
         document = observer.observe()
-    show(form, document, lambda: render(document))
+    show(form, document, lambda: render(document, is_wide=form.is_wide))
     if observer.failure is not None:
         raise observer.failure
     if any(broker.failure for broker in document.brokers):
@@ -158,8 +165,8 @@ def _document(view: ClusterView, local: StackRecord | None, group: LocalGroupSta
     )
 
 
-def render(view: ClusterDocument) -> Iterator[RenderableType]:
-    """Yield the tables and sentences of the screen."""
+def render(view: ClusterDocument, *, is_wide: bool = False) -> Iterator[RenderableType]:
+    """Yield the tables and sentences of the screen, with further columns if it is wide."""
     if view.local_group is not None:
         yield from local_group_screen(view.local_group, with_events=True)
     local = view.local_stack
@@ -174,19 +181,40 @@ def render(view: ClusterDocument) -> Iterator[RenderableType]:
     if not view.brokers:
         yield "No brokers registered"
         return
-    yield _broker_table(view)
+    yield _broker_table(view, is_wide=is_wide)
     for broker in view.brokers:
         yield from _broker_notes(broker)
-    yield _topic_table(view) if view.topics else "No topics. Create one with: gantry topic create NAME"
+    yield topic_table(view.topics) if view.topics else no_topics_text(one.address for one in view.brokers)
     if view.topics_total > len(view.topics):
         yield f"{plural(view.topics_total - len(view.topics), 'topic')} not shown; list all with: gantry topic list"
     if view.groups:
         yield _group_table(view)
 
 
-def _broker_table(view: ClusterDocument) -> RenderableType:
-    columns = ("broker", "role", "address", "cluster", "version", "in/s", "out/s", "in", "out", "log", "disk")
-    return table("Brokers", columns, map(_broker_row, view.brokers), right=columns[5:])
+BROKER_COLUMNS: Final = ("broker", "role", "address", "cluster", "version", "in/s", "out/s", "in", "out", "log", "disk")
+WIDE_COLUMNS: Final = ("up", "connections", "producers", "consumers", "not flushed", "log begin", "log end")
+"""Further columns of brokers."""
+
+
+def _broker_table(view: ClusterDocument, *, is_wide: bool) -> RenderableType:
+    columns = BROKER_COLUMNS + (WIDE_COLUMNS if is_wide else ())
+    rows = (_broker_row(one) + (_wide_cells(one) if is_wide else ()) for one in view.brokers)
+    return table("Brokers", columns, rows, right=columns[5:])
+
+
+def _wide_cells(broker: BrokerView) -> tuple[str, ...]:
+    facts = broker.facts
+    if facts is None:
+        return ("-",) * len(WIDE_COLUMNS)
+    up_s = None if facts.started_at_ms is None else time.time() - facts.started_at_ms / 1000
+    counts = (facts.connections, facts.producer_groups, facts.consumer_groups)
+    return (
+        "-" if up_s is None else duration_text(up_s),
+        *("-" if number is None else count_text(number) for number in counts),
+        bytes_text(facts.flush_behind_bytes),
+        count_text(facts.log_begin),
+        count_text(facts.log_end),
+    )
 
 
 def _broker_row(broker: BrokerView) -> tuple[str, ...]:
@@ -233,7 +261,8 @@ def _broker_notes(broker: BrokerView) -> Iterator[str]:
         yield f"{name} ({broker.address.address}) certificate {until}"
 
 
-def _topic_table(view: ClusterDocument) -> RenderableType:
+def topic_table(topics: Iterable[TopicView]) -> RenderableType:
+    """Return the table of topics, with their queues and messages."""
     columns = ("topic", "brokers", "last message", "queues", "messages", "end offsets")
     rows = (
         (
@@ -244,7 +273,7 @@ def _topic_table(view: ClusterDocument) -> RenderableType:
             count_text(topic.messages),
             count_text(topic.end_offset_total),
         )
-        for topic in view.topics
+        for topic in topics
     )
     return table("Topics", columns, rows, right=columns[3:])
 

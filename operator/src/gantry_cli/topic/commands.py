@@ -2,19 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import click
 from rich.console import RenderableType
+from rich.text import Text
 
 from gantry_cli.account import client_settings
 from gantry_cli.completers import complete_topic
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.options import name_server_option, read_pairs, run
+from gantry_cli.options import name_server_option, read_pairs, run, watch_options, watch_screens
 from gantry_cli.output import OutputFormat, output_option, print_document, show, show_names, table
-from gantry_cli.status.cluster_view import GroupView, summarize_topic, view_group
+from gantry_cli.status.cluster_view import (
+    GroupView,
+    TopicView,
+    no_topics_text,
+    summarize_topic,
+    view_group,
+    view_topics,
+)
+from gantry_cli.status.commands import topic_table
 from gantry_cli.text import count_text, plural, time_text
 from gantry_cli.topic.documents import (
     QueueDocument,
@@ -126,21 +135,54 @@ def topic() -> None:
     epilog=examples(
         ("gantry topic list", "list topics of applications"),
         ("gantry topic list --all", "include retry, dead-letter and system topics"),
-        ("gantry topic list --output yaml", "print YAML, or JSON with --output json"),
+        ("gantry topic list -o wide", "show their brokers, queues and messages"),
+        ("gantry topic list -o yaml", "print YAML, or JSON with -o json"),
+        ("gantry topic list -o wide --watch --interval 5", "refresh every five seconds"),
     ),
 )
 @name_server_option
 @click.option("--all", "with_internal", is_flag=True, help="Include retry, dead-letter and system topics.")
+@watch_options
 @output_option
-def list_topics(name_server: str, with_internal: bool, form: OutputFormat) -> None:
-    """List topics, one name per line."""
+def list_topics(name_server: str, with_internal: bool, interval_s: float | None, form: OutputFormat) -> None:
+    """List topics, one name per line.
 
-    async def query() -> list[str]:
+    With --output wide, also shows the brokers, queues and messages of the first 200 topics.
+    """
+
+    async def query() -> _Listing:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            return await admin.topics.all(with_internal=with_internal)
+            names = await admin.topics.all(with_internal=with_internal)
+            hint = "" if names else no_topics_text(await admin.brokers.all())
+            return _Listing(names, await view_topics(admin, names) if form.is_wide else (), hint)
 
-    names = run(query(), name_server, waiting_for="listing topics")
-    show_names(form, names, "No topics. Create one with: gantry topic create NAME")
+    if interval_s is not None:
+        watch_screens(form, interval_s, lambda: run(query(), name_server), _listing_screen)
+        return
+    listing = run(query(), name_server, waiting_for="listing topics")
+    if listing.views:
+        show(form, listing.names, lambda: _listing_screen(listing))
+    else:
+        show_names(form, listing.names, listing.hint)
+
+
+class _Listing(NamedTuple):
+    """The topics of a cluster."""
+
+    names: list[str]
+    views: Sequence[TopicView]
+    """What is shown of the first ones with --output wide; empty for another format."""
+    hint: str
+    """What to show if there are no topics."""
+
+
+def _listing_screen(listing: _Listing) -> Iterator[RenderableType]:
+    if not listing.views:
+        yield Text("\n".join(listing.names) or listing.hint)
+        return
+    yield topic_table(listing.views)
+    if len(listing.names) > len(listing.views):
+        yield f"{plural(len(listing.names) - len(listing.views), 'topic')} not shown"
 
 
 @topic.command(
@@ -257,8 +299,9 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Ou
 )
 @click.argument("name", shell_complete=complete_topic)
 @name_server_option
+@watch_options
 @output_option
-def describe(name: str, name_server: str, form: OutputFormat) -> None:
+def describe(name: str, name_server: str, interval_s: float | None, form: OutputFormat) -> None:
     """Show the queues, settings and consumer groups of topic NAME."""
 
     async def query() -> TopicDocument:
@@ -267,6 +310,9 @@ def describe(name: str, name_server: str, form: OutputFormat) -> None:
             settings = await admin.topics.settings(name)
             return _document(name, stats, settings, await _groups_of(admin, name))
 
+    if interval_s is not None:
+        watch_screens(form, interval_s, lambda: run(query(), name_server), _render)
+        return
     document = run(query(), name_server, waiting_for=f"querying topic {name}")
     show(form, document, lambda: _render(document))
 

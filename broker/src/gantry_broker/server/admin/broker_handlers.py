@@ -26,6 +26,7 @@ from gantry_wire.commands.admin import StatisticsKey
 from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
 from gantry_wire.message import record_store_timestamp
+from gantry_wire.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,14 @@ class BrokerHandlers:
 
     @handles(RequestCode.GET_BROKER_CONFIG)
     def get_config(self, command: Command, connection: Connection) -> Command:
-        """Answer with the present settings in the format of broker.conf, and with the keys changed at run time."""
+        """Answer with the present settings as in broker.conf, with the keys changed at run time, and with the
+        version of Gantry, which the runtime table cannot have: tools take its version for that of RocketMQ.
+        """
         live = self._core.live
         listed = {**effective_settings(live.current), **_resolve_settings(live.current)}
         lines = [f"{name}={value}" for name, value in sorted(listed.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
+        ext["gantryVersion"] = VERSION
         return command.reply(ext=ext, body="\n".join(lines).encode())
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG)
