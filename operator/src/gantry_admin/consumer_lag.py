@@ -9,11 +9,12 @@ Everything here is a pure function of values, so that the answers, the metrics a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from gantry_admin.inventory import Inventory, QueueLag
+from gantry_client.documents import longest_wait
 from gantry_wire.names import retry_topic
 
 BEHIND_S_MIN: Final = 300.0
@@ -42,13 +43,6 @@ class TopicLag(NamedTuple):
 
     wait_s: float | None
     """The age of the oldest of them in seconds; 0 without any, None if it is unknown."""
-
-
-def longest_wait(waits: Iterable[float | None]) -> float | None:
-    """Return the longest known wait; None if there are waits and none of them is known."""
-    found = list(waits)
-    known = [wait for wait in found if wait is not None]
-    return max(known) if known else None if found else 0.0
 
 
 def lag_by_topic(inventory: Inventory, group: str, waits: Waits) -> dict[str, TopicLag]:

@@ -15,6 +15,7 @@ from gantry_cli.examples import examples
 from gantry_cli.group.documents import (
     ConsumeRateDocument,
     GroupDocument,
+    GroupLagDocument,
     GroupQueueDocument,
     MemberDocument,
     MembersOfGroupDocument,
@@ -23,8 +24,9 @@ from gantry_cli.group.documents import (
 )
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import OutputFormat, output_option, show, show_names, table
-from gantry_cli.text import count_text, rate_text, time_text
+from gantry_cli.text import count_text, rate_text, time_text, wait_text
 from gantry_client import Admin, ClientError, ConsumerConnections, MessageQueue, QueueProgress
+from gantry_client.documents import longest_wait
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.consumers import ConsumerRunningInfo
 from gantry_wire.names import is_system_group
@@ -38,20 +40,56 @@ CONCURRENT_QUERIES_MAX = 16
     epilog=examples(
         ("gantry group list", "list the groups of applications"),
         ("gantry group list --all", "include the groups of the system"),
+        ("gantry group list --lag", "show how far each group is behind, the longest wait first"),
     ),
 )
 @name_server_option
 @click.option("--all", "with_internal", is_flag=True, help="Include the groups of the system.")
+@click.option("--lag", "has_lag", is_flag=True, help="Show the lag of each group in messages and in seconds.")
 @output_option
-def list_groups(name_server: str, with_internal: bool, form: OutputFormat) -> None:
-    """List the names of consumer groups, one per line."""
+def list_groups(name_server: str, with_internal: bool, has_lag: bool, form: OutputFormat) -> None:
+    """List the names of consumer groups, one per line.
 
-    async def query() -> list[str]:
+    With --lag it shows a table, the longest wait first. `waiting` is the age of the oldest message that the group has
+    not consumed, as the brokers report it.
+    """
+
+    async def names_of(admin: Admin) -> list[str]:
+        return [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
+
+    async def query() -> tuple[list[str], list[GroupLagDocument]]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            return [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
+            names = await names_of(admin)
+            return names, await _lags(admin, names) if has_lag else []
 
-    names = run(query(), name_server, waiting_for="listing groups")
-    show_names(form, names, "No consumer groups; the first consumer of a group creates it")
+    names, lags = run(query(), name_server, waiting_for="listing groups")
+    hint = "No consumer groups; the first consumer of a group creates it"
+    if has_lag and (lags or form.is_document):
+        show(form, lags, lambda: [lags_table(lags)])
+    else:
+        show_names(form, names, hint)
+
+
+async def _lags(admin: Admin, names: list[str]) -> list[GroupLagDocument]:
+    """Return the lag of these groups, the longest wait first."""
+    limit = asyncio.Semaphore(CONCURRENT_QUERIES_MAX)
+
+    async def one(name: str) -> GroupLagDocument:
+        async with limit:
+            try:
+                progress = await admin.groups.progress(name)
+                waits = await admin.groups.lag_seconds(name, progress)
+            except ClientError:  # a group that has never consumed has no progress
+                return GroupLagDocument(group=name, topics=0, lag=None, lag_s=None)
+        return GroupLagDocument(
+            group=name,
+            topics=len({queue.topic for queue in progress}),
+            lag=sum(queue.lag for queue in progress.values()),
+            lag_s=longest_wait(waits[queue] for queue, found in progress.items() if found.lag > 0),
+        )
+
+    found = await asyncio.gather(*(one(name) for name in names))
+    return sorted(found, key=lambda row: (-(row.lag_s or 0.0), -(row.lag or 0), row.group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +102,8 @@ class _Progress:
     """The number of messages that the group consumes in a second."""
 
     queues: dict[MessageQueue, QueueProgress]
+    waits: dict[MessageQueue, float | None]
+    """The lag in seconds of each queue."""
 
 
 @click.command(
@@ -80,7 +120,9 @@ class _Progress:
 def describe(name: str, name_server: str, topic: str | None, form: OutputFormat) -> None:
     """Show a consumer group's offsets, lag and messages in flight in every queue.
 
-    While a group has members, topics that it does not subscribe to any more are left out.
+    `waiting` is the lag in seconds: the age of the oldest message that the group has not consumed, as the brokers
+    report it. A broker that does not report it gives an upper limit, the time since the last consumed message was
+    stored. While a group has members, topics that it does not subscribe to any more are left out.
     """
 
     async def query() -> _Progress:
@@ -88,7 +130,9 @@ def describe(name: str, name_server: str, topic: str | None, form: OutputFormat)
             config = (await admin.groups.all()).get(name)
             stats = await admin.groups.stats(name, topic)
             members = await admin.groups.members(name)
-            return _Progress(config, _count(members), stats.consume_tps, dict(stats.offset_table))
+            queues = dict(stats.offset_table)
+            waits = await admin.groups.lag_seconds(name, queues)
+            return _Progress(config, _count(members), stats.consume_tps, queues, waits)
 
     found = run(query(), name_server, waiting_for=f"reading group {name}")
     if found.config is None and not found.queues:
@@ -236,6 +280,7 @@ def _group_document(name: str, found: _Progress) -> GroupDocument:
             fetched_offset=progress.pull_offset,
             end_offset=progress.broker_offset,
             lag=progress.lag,
+            lag_s=found.waits[queue],
             last_consumed_ms=progress.last_timestamp or None,
         )
         for queue, progress in sorted(found.queues.items(), key=lambda item: _queue_order(item[0]))
@@ -245,6 +290,7 @@ def _group_document(name: str, found: _Progress) -> GroupDocument:
         settings=found.config,
         members=found.members,
         lag=sum(queue.lag for queue in queues),
+        lag_s=longest_wait(queue.lag_s for queue in queues if queue.lag > 0),
         consumed_per_s=found.per_s,
         queues=queues,
     )
@@ -279,11 +325,12 @@ def _queue_order(queue: MessageQueue) -> tuple[str, str, int]:
 def group_screen(document: GroupDocument) -> Iterator[RenderableType]:
     """Render the progress of a group."""
     members = f"{document.members} member{'' if document.members == 1 else 's'}"
-    yield f"group {document.group}: {members}, lag of {count_text(document.lag)} messages"
+    wait = f", the oldest waiting for {wait_text(document.lag_s)}" if document.lag > 0 else ""
+    yield f"group {document.group}: {members}, lag of {count_text(document.lag)} messages{wait}"
     if not document.queues:
         yield "No committed offsets"
         return
-    columns = ("topic", "broker", "queue", "consumed", "in flight", "end", "lag", "last consumed")
+    columns = ("topic", "broker", "queue", "consumed", "in flight", "end", "lag", "waiting", "last consumed")
     rows = (
         (
             queue.topic,
@@ -293,11 +340,23 @@ def group_screen(document: GroupDocument) -> Iterator[RenderableType]:
             count_text(max(0, queue.fetched_offset - queue.consumed_offset)),
             count_text(queue.end_offset),
             count_text(queue.lag),
+            wait_text(queue.lag_s),
             time_text(queue.last_consumed_ms) if queue.last_consumed_ms else "never",
         )
         for queue in document.queues
     )
-    yield table(None, columns, rows, right=columns[2:7])
+    yield table(None, columns, rows, right=columns[2:8])
+
+
+def lags_table(lags: list[GroupLagDocument]) -> RenderableType:
+    """Render the lag of groups."""
+    rows = (
+        (one.group, str(one.topics), "none" if one.lag is None else count_text(one.lag),
+         "none" if one.lag is None else wait_text(one.lag_s))
+        for one in lags
+    )  # fmt: skip
+    columns = ("group", "topics", "lag", "waiting")
+    return table(None, columns, rows, right=columns[1:])
 
 
 def members_screen(document: MembersOfGroupDocument) -> Iterator[RenderableType]:
