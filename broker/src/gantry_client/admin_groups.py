@@ -1,7 +1,9 @@
 """Consumer groups: their configuration, consumers, progress, and resetting their offsets."""
 
 import asyncio
-from typing import final
+import time
+from collections.abc import Mapping
+from typing import Final, final
 
 from gantry_client.admin_brokers import Brokers
 from gantry_client.documents import (
@@ -11,7 +13,7 @@ from gantry_client.documents import (
     QueueProgress,
     QueueTimeSpan,
 )
-from gantry_client.errors import BadReply, BrokerRefused, InvalidMessage
+from gantry_client.errors import BadReply, BrokerRefused, ClientError, InvalidMessage
 from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
@@ -29,6 +31,9 @@ from gantry_wire.names import is_retry_or_dead_letter, retry_topic
 
 _RESET_UNSUPPORTED_CODES = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.CONSUMER_NOT_ONLINE)
 """Response codes of a broker that cannot reset a group itself: offsets are committed instead."""
+
+DELAY_MS_MAX: Final = 10 * 365 * 86_400_000
+"""A longer delay is no delay: Apache's brokers compute it from the store time -1 if the message is deleted."""
 
 
 @final
@@ -218,6 +223,28 @@ class Groups:
             spans |= {span.message_queue: span for span in found.consume_time_span_set}
         return dict(sorted(spans.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
 
+    async def lag_seconds(
+        self, group: str, progress: Mapping[MessageQueue, QueueProgress]
+    ) -> dict[MessageQueue, float | None]:
+        """Return the age of the oldest message that `group` has not consumed, for every queue of its `progress`.
+
+        It is 0 without lag. Gantry's and Apache's brokers report for how long the message at the offset has waited.
+        Where they do not, as for a topic without a route, it is the time since the last consumed message was stored
+        (`lastTimestamp`): the oldest message has waited at most as long. None if the broker does not know that either.
+        """
+        self._session.require_open()
+        topics = sorted({queue.topic for queue, one in progress.items() if one.lag > 0})
+        found = await asyncio.gather(*(self.time_spans(group, topic) for topic in topics), return_exceptions=True)
+        delays: dict[MessageQueue, int] = {}
+        for spans in found:
+            if isinstance(spans, ClientError):
+                continue
+            if isinstance(spans, BaseException):
+                raise spans
+            delays |= {queue: span.delay_time for queue, span in spans.items() if 0 < span.delay_time < DELAY_MS_MAX}
+        now_ms = time.time_ns() // 1_000_000
+        return {queue: _lag_seconds(one, delays.get(queue), now_ms) for queue, one in progress.items()}
+
     async def retry_lag(self, group: str) -> int:
         """Return how many failed messages of the group can be redelivered now; others wait for their delay."""
         progress = await self.progress(group, retry_topic(group))
@@ -238,3 +265,12 @@ class Groups:
         if timestamp_ms < 0:
             return await self._queue_calls.max_offset(queue)
         return await self._queue_calls.offset_at(queue, timestamp_ms)
+
+
+def _lag_seconds(progress: QueueProgress, delay_ms: int | None, now_ms: int) -> float | None:
+    """Return the lag in seconds of one queue; `delay_ms` is None if the broker does not report it."""
+    if progress.lag == 0:
+        return 0.0
+    if delay_ms is not None:
+        return delay_ms / 1000
+    return max(now_ms - progress.last_timestamp, 0) / 1000 if progress.last_timestamp > 0 else None

@@ -1,5 +1,7 @@
 """Replies to administrative requests, in their encoding on the wire."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from gantry_wire.commands.admin import SubscriptionGroupConfig
@@ -28,6 +30,16 @@ def count_lag(begin: int, end: int, consumed: int) -> int:
     Messages that expired before they were consumed do not count, since no consumer can read them.
     """
     return max(0, end - max(begin, consumed))
+
+
+def longest_wait(waits: Iterable[float | None]) -> float | None:
+    """Return the lag in seconds of several queues from those of each that has lag: the longest known wait.
+
+    It is 0 without any, and None if none is known.
+    """
+    found = list(waits)
+    known = [wait for wait in found if wait is not None]
+    return max(known) if known else None if found else 0.0
 
 
 class QueueProgress(Document):

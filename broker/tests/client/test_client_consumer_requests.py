@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,7 +28,9 @@ from gantry_client import (
     StartFrom,
     Unavailable,
 )
+from gantry_client.admin_groups import Groups
 from gantry_client.consume_rates import ConsumeRates, RateWindow
+from gantry_client.documents import QueueProgress, QueueTimeSpan
 from gantry_testing.client import wait_until
 from gantry_wire.codes import ResponseCode
 from gantry_wire.names import retry_topic
@@ -366,3 +369,50 @@ def test_failures_are_counted_separately() -> None:
     clock.now += 600
     assert rates.status("t").consume_failed_msgs == 1
     assert rates.status("other").consume_failed_msgs == 0
+
+
+# ------- lag in seconds
+
+
+async def test_lag_in_seconds_is_the_wait_of_the_message_at_the_offset(address: str) -> None:
+    """Not the time since the last consumed message was stored; without lag it is 0."""
+    await send(address, *numbers(2))
+    async with Admin(address) as admin, PullConsumer(address, GROUP) as reader:
+        await reader.commit(QUEUE, 1)
+        progress = await admin.groups.progress(GROUP, TOPIC)
+        [wait_s] = (await admin.groups.lag_seconds(GROUP, progress)).values()
+        spans = await admin.groups.time_spans(GROUP, TOPIC)
+        assert wait_s is not None and 0 < wait_s <= spans[QUEUE].delay_time / 1000
+        await reader.commit(QUEUE, 2)
+        progress = await admin.groups.progress(GROUP, TOPIC)
+        assert await admin.groups.lag_seconds(GROUP, progress) == {QUEUE: 0.0}
+
+
+async def test_lag_in_seconds_is_limited_by_the_last_consumed_message(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that does not report the wait reports when the last consumed message was stored."""
+
+    async def refuse(self: Groups, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
+        raise Unavailable("not supported")
+
+    monkeypatch.setattr(Groups, "time_spans", refuse)
+    now_ms = time.time_ns() // 1_000_000
+    behind = QueueProgress(broker_offset=9, consumer_offset=4, last_timestamp=now_ms - 60_000)
+    unknown, without_lag = QueueProgress(broker_offset=9), QueueProgress(broker_offset=9, consumer_offset=9)
+    queues = [MessageQueue(topic=TOPIC, broker_name="a", queue_id=number) for number in range(3)]
+    async with Admin(address) as admin:
+        waits = await admin.groups.lag_seconds(GROUP, dict(zip(queues, (behind, unknown, without_lag), strict=True)))
+
+    assert [waits[queue] for queue in queues] == [pytest.approx(60, abs=30), None, 0.0]
+
+
+async def test_impossible_wait_is_not_believed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache's brokers compute the wait of a deleted message from the store time -1: fifty years."""
+
+    async def report(self: Groups, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
+        return {QUEUE: QueueTimeSpan(message_queue=QUEUE, delay_time=time.time_ns() // 1_000_000 + 1)}
+
+    monkeypatch.setattr(Groups, "time_spans", report)
+    async with Admin(address) as admin:
+        assert await admin.groups.lag_seconds(GROUP, {QUEUE: QueueProgress(broker_offset=9)}) == {QUEUE: None}

@@ -68,6 +68,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--topics-file", type=Path, metavar="FILE", help="topics and groups to create on a master, as JSON"
     )
+    made.add_argument(
+        "--state", type=Path, metavar="DIR", help="the sidecar's own directory, for the history of consumer lag"
+    )
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     made.add_argument("--ignore-unknown", action="store_true", help="ignore options of newer versions, with a warning")
@@ -221,6 +224,7 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
             proxies=tuple(options.proxy),
             lease=_lease_of(options),
             topics_file=options.topics_file,
+            state=options.state,
             openapi=options.openapi,
         )
     )  # fmt: skip

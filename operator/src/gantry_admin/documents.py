@@ -198,6 +198,14 @@ class RatesDocument(Document):
     ack_wait: AckWaitDocument | None
 
 
+class LagHistoryDocument(Document):
+    """Where the sidecar keeps the history of consumer lag."""
+
+    kept_in: Literal["file", "memory"] = Field(description="`memory`: a restart of the sidecar loses it.")
+    reason: str | None = Field(description="Why it is not kept in a file; null if it is.")
+    series_left_out: int = Field(description="Pairs of group and topic that are not recorded, because of the limit.")
+
+
 class StatusDocument(Document):
     """One broker at this moment."""
 
@@ -260,6 +268,7 @@ class StatusDocument(Document):
         description="The missing ranges: all of them if the broker has reported them, else the first four. Null if"
         " nothing is missing.",
     )
+    lag_history: LagHistoryDocument | None = Field(default=None, description="Null from a sidecar of an older version.")
     log_accepted_loss_bytes: int | None = Field(
         default=None, description="Bytes of the log whose loss an administrator has accepted; null for none."
     )
@@ -345,6 +354,9 @@ class TopicsDocument(TableDocument):
     )
 
 
+LAG_S = "Age in seconds of the oldest message that is not consumed; 0 without one, null if its store time is unknown."
+
+
 class QueueLagDocument(Document):
     """The consume offset and the lag of a group in one queue."""
 
@@ -353,6 +365,7 @@ class QueueLagDocument(Document):
     consumed: int
     end: int
     lag: int
+    lag_s: float | None = Field(default=None, description=LAG_S)
 
 
 class GroupDocument(Document):
@@ -360,6 +373,13 @@ class GroupDocument(Document):
 
     name: str
     lag: int
+    lag_s: float | None = Field(default=None, description=f"{LAG_S} The largest of all queues but those of retries.")
+    trend: Literal["grows", "shrinks", "steady"] | None = Field(
+        default=None, description="The trend of `lag_s` over the last minutes in the topic where it is the largest."
+    )
+    is_behind: bool = Field(
+        default=False, description="Whether `lag_s` exceeds five minutes and grows: the rule of the alert."
+    )
     retry_lag: int
     dead_letters: int
     queues: list[QueueLagDocument]

@@ -4,8 +4,8 @@ Metrics that the RocketMQ exporter has too use its names, so that dashboards kee
 few names that promtool refuses are left out (`docs/sidecar.md` lists them). All others are named `gantry_*`.
 
 The invariant is a bounded cardinality: of topics and groups, which have labels, only a maximum is included, and the
-number of those left out is a metric itself. All other labels have few values. No client address, message key or queue
-is a label.
+number of those left out is a metric itself, and so it is of the queues of the lag. All other labels have few values. No
+client address or message key is a label.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gantry_admin.lease_renewal import LeaseRenewal
+from gantry_admin.metrics_lag import lag_metrics
 from gantry_admin.metrics_rocketmq import rocketmq_metrics
 from gantry_admin.sidecar import Sidecar
 from gantry_remoting.http_admission import HttpAdmission
@@ -79,6 +80,8 @@ class BrokerCollector(Collector):
             if snapshot is not None:
                 yield from memory_metrics(snapshot.inventory.runtime)
                 yield from pop_metrics(snapshot.inventory.runtime)
+                if reading.status.role is Role.MASTER:
+                    yield from lag_metrics(snapshot.inventory, sidecar.lag)
             yield from rocketmq_metrics(sidecar, snapshot)
         if sidecar.lease is not None:
             yield from lease_metrics(sidecar.lease, sidecar.broker.watch.now_ns())

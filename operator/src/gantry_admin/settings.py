@@ -260,6 +260,10 @@ class SidecarSettings:
     """--topics-file: topics and consumer groups that the broker is to have while it is the master, as JSON; by default
     none are created. The file may change."""
 
+    state: Path | None = None
+    """--state: a directory of the sidecar's own, for the history of consumer lag; never one of the broker's. By default
+    the history is kept in memory, and a restart loses it."""
+
     openapi: bool = False
     """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, because production needs neither."""
 

@@ -32,12 +32,15 @@ from gantry_admin.guard import Guard
 from gantry_admin.health import Following, Hysteresis, Verdict, ready
 from gantry_admin.inventory_cache import InventoryCache
 from gantry_admin.kubernetes_lease import KubernetesLeaseClient
+from gantry_admin.lag_monitor import LagMonitor
+from gantry_admin.lag_times import StoreTimes
 from gantry_admin.lease_client import LeaseClient
 from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
 from gantry_admin.limits import ConcurrencyLimit, LogLimits
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.peers import PeerRoles, Peers
 from gantry_admin.proxies import Proxies
+from gantry_admin.ranges import log_span
 from gantry_admin.rates import POLL_AFTER_REQUEST_S, Rates
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
@@ -87,6 +90,8 @@ class Sidecar:
         """The admission of connections to the listener for ranges of the log; owned by its thread."""
         self.client: Final = BrokerClient(settings.broker, self.broker.link)
         self.inventory: Final = InventoryCache(self.broker, self.client, self.files)
+        times = StoreTimes(self.files, lambda: log_span(self.broker.reading), clock=clock)
+        self.lag: Final = LagMonitor(self.inventory, times, settings.state, clock=clock)
         self.rates: Final = Rates(self.broker, self.client.connect)
         self.resender: Final = DeadLetterResender(self.broker, self.client)
         lease_client = None if settings.lease is None else KubernetesLeaseClient(settings.lease)
@@ -119,6 +124,7 @@ class Sidecar:
         self._start_task(self.peers.run(), "peers")
         self._start_task(self.proxies.run(), "proxies")
         self._start_task(self.rates.run(), "rates")
+        self._start_task(self.lag.run(), "consumer lag")
         self._start_task(self._update_ledgers(), "ledgers")
         if self.lease is not None:
             self._start_task(self.lease.run(), "lease")
@@ -133,6 +139,7 @@ class Sidecar:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.lag.close()
         await self.inventory.close()
         await self.client.close()
         await asyncio.to_thread(self.broker.watch.close)
@@ -232,6 +239,7 @@ class Sidecar:
             reported_role=None if role_report.status is None else role_document(role_report.status),
             reported_role_fresh=ReportFreshness(age_ms=role_report.age_ms(now_ns), fault=role_report.fault or None),
             rates=self.rates.document(),
+            lag_history=self.lag.document(),
             sidecar={"version": VERSION},
         )
 

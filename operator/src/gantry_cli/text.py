@@ -39,6 +39,11 @@ def duration_text(seconds: float) -> str:
     return " ".join(f"{number}{unit}" for number, unit in parts[:2])
 
 
+def wait_text(seconds: float | None) -> str:
+    """Return for how long the oldest message waits: `0s` without one, `unknown` if the brokers do not know."""
+    return "unknown" if seconds is None else "< 1s" if 0 < seconds < 1 else duration_text(seconds)
+
+
 def ranges_text(size: int, known: Sequence[LogRange]) -> str:
     """Return the size of some ranges of the log and those of the ranges that are known: `4.0 KiB: [0, 4096)`."""
     text = bytes_text(size)

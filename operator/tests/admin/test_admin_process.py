@@ -24,8 +24,8 @@ TRIES = 15
 TRIES_MAX = 150
 """The most tries, if none is fast. If an answer waits for the broker, none of them is."""
 PATHS = (
-    "/livez", "/readyz", "/startupz", "/v1/status", "/v1/group", "/v1/role", "/v1/topics", "/v1/groups", "/v1/log",
-    "/v1/queues/TopicTest/0/messages", "/v1/dead-letters/unknown",
+    "/livez", "/readyz", "/startupz", "/v1/status", "/v1/group", "/v1/role", "/v1/topics", "/v1/groups", "/v1/lag",
+    "/v1/log", "/v1/queues/TopicTest/0/messages", "/v1/dead-letters/unknown",
     "/metrics", "/v1/durability/wait?offset=0", "/v1/events?limit=1",
 )  # fmt: skip
 

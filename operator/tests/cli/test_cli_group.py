@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -127,6 +128,20 @@ def test_list_shows_groups_without_system_groups(servers: ThreadedNamedCluster, 
     assert "TOOLS_CONSUMER" in json_document(servers, "list", "--all")
 
 
+def test_list_shows_the_lag_of_each_group(servers: ThreadedNamedCluster, group: str) -> None:
+    """In messages and in seconds, the longest wait first; a group that consumed nothing has no lag to show."""
+    servers.run(commit_offset(servers.address, f"{group}-done", 5))
+    plain = json.loads(run(servers, "list", "--lag", "-O", "json"))
+    rows = {row.group: row for row in msgspec.convert(plain, DOCUMENTS["gantry group list --lag"], strict=True)}
+
+    assert (rows[group].lag, rows[group].topics) == (2, 1)
+    assert rows[group].lag_s > 0
+    assert (rows[f"{group}-done"].lag, rows[f"{group}-done"].lag_s) == (0, 0)
+    assert [row["lag_s"] or 0 for row in plain] == sorted((row["lag_s"] or 0 for row in plain), reverse=True)
+    table = run(servers, "list", "--lag")
+    assert "waiting" in table and group in table
+
+
 @pytest.mark.parametrize("word", ["describe", "stats"])
 def test_describe_shows_every_queue(servers: ThreadedNamedCluster, group: str, word: str) -> None:
     """It shows consumed, in-flight and remaining messages, by both names of the command."""
@@ -136,8 +151,13 @@ def test_describe_shows_every_queue(servers: ThreadedNamedCluster, group: str, w
     (queue,) = document["queues"]
     assert (queue["consumed_offset"], queue["fetched_offset"], queue["end_offset"]) == (3, 5, 5)
     text = run(servers, word, group, "--topic", TOPIC)
-    assert f"group {group}: 0 members, lag of 2 messages" in text
-    assert yaml.safe_load(run(servers, word, group, "-O", "yaml")) == document
+    assert f"group {group}: 0 members, lag of 2 messages, the oldest waiting for " in text
+    assert 0 < queue["lag_s"] == document["lag_s"] < time.time() - queue["last_consumed_ms"] / 1000 + 1
+    again = yaml.safe_load(run(servers, word, group, "-O", "yaml"))
+    assert again["lag_s"] > document["lag_s"], "it grows"
+    assert again | {"lag_s": 0, "queues": [again["queues"][0] | {"lag_s": 0}]} == document | {
+        "lag_s": 0, "queues": [queue | {"lag_s": 0}],
+    }  # fmt: skip
 
 
 def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:

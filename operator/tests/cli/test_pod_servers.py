@@ -115,9 +115,11 @@ def test_sidecar_follows_the_members_without_a_new_pod(containers: Containers, t
         *("--listen", f"127.0.0.1:{port}", "--log-listen", f"127.0.0.1:{log_port}"),
         POD_NAME="g-0-master-0",
         POD_NAMESPACE="shop",
+        TMPDIR=str(tmp_path),
     )
 
     wait_for(lambda: answers(port))
+    assert option_of(process, "--state") == [f"{tmp_path}/gantry-sidecar"]
     assert peers_of(process) == [first]
     assert option_of(process, "--proxy") == ["http://g-proxy-pods.shop.svc:9081"]
     peers.write_text(f"{own}\n{first}\n{second}\n")

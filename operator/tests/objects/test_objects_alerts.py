@@ -73,6 +73,8 @@ WELL = [
     series("gantry_disk_bytes", "orders-0-master-0", f"100+0{LONG}", state="total"),
     series("gantry_write_buffers", "orders-0-master-0", f"1+0{LONG}", state="free"),
     series("gantry_write_buffers", "orders-0-master-0", f"3+0{LONG}", state="total"),
+    series("gantry_consumer_lag_seconds", "orders-0-master-0", f"4000+0{LONG}", group="billing", topic="t", queue="0"),
+    series("gantry_consumer_group_behind", "orders-0-master-0", f"0+0{LONG}", group="billing", topic="t"),
     series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{10**9}+0{LONG}"),
 ]
 """A healthy group; the clock of a test starts at 0."""
@@ -99,6 +101,9 @@ CHANGES: dict[str, list[dict[str, str]]] = {
     "GantryMessagesDamaged": [series("gantry_damaged_messages", "orders-0-slave-0", f"2+0{LONG}")],
     "GantryDiskFillsUp": [series("gantry_disk_bytes", "orders-0-master-0", f"81+0{LONG}", state="used")],
     "GantryBufferExhausted": [series("gantry_write_buffers", "orders-0-master-0", f"0+0{LONG}", state="free")],
+    "GantryConsumerGroupBehind": [
+        series("gantry_consumer_group_behind", "orders-0-master-0", f"1+0{LONG}", group="billing", topic="t")
+    ],
     "GantryCertificateEnds": [
         series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{6 * 86400}+0x300")
     ],

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 
+from gantry_admin.consumer_lag import Waits, group_wait, is_behind, lag_by_topic
 from gantry_admin.documents import (
     GroupDocument,
     GroupsDocument,
@@ -16,12 +17,15 @@ from gantry_admin.documents import (
 )
 from gantry_admin.guard import Scope
 from gantry_admin.inventory import Inventory, count_messages
+from gantry_admin.lag_history import LagHistory
 from gantry_admin.relay import Shard, relay_to_shard
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_wire.names import DEAD_LETTER_PREFIX, INTERNAL_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
 ROWS_MAX = 1_000
 """The most rows of one answer."""
+TIMES_WAIT_S = 0.02
+"""How long an answer waits for store times: with the wait for the broker it stays under a tenth of a second."""
 
 router = APIRouter(
     tags=["topics and groups"], dependencies=[needs(Scope.VIEW)], responses=refusals(401, 403, 404, 422, 502, 503, 504)
@@ -54,7 +58,9 @@ async def groups(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX,
     if (relayed := await relay_to_shard(request, sidecar, shard, GroupsDocument)) is not None:
         return relayed
     snapshot = await sidecar.inventory.get()
-    rows = [group_row(snapshot.inventory, name) for name in snapshot.inventory.groups]
+    await sidecar.lag.times.refresh(snapshot.inventory, TIMES_WAIT_S if snapshot.source == "broker" else 0.0)
+    waits = sidecar.lag.times.waits(snapshot.inventory)
+    rows = [group_row(snapshot.inventory, name, waits, sidecar.lag.history) for name in snapshot.inventory.groups]
     return GroupsDocument(
         groups=rows[:limit],
         left_out=max(len(rows) - limit, 0),
@@ -95,14 +101,21 @@ def messages_of(inventory: Inventory, topic: str) -> int:
     return count_messages(inventory.queues.get(topic, {}))
 
 
-def group_row(inventory: Inventory, name: str) -> GroupDocument:
+def group_row(inventory: Inventory, name: str, waits: Waits, history: LagHistory) -> GroupDocument:
     """Return the document of one consumer group."""
-    queues = [QueueLagDocument(**one._asdict()) for one in inventory.lags(name)]
-    retry = retry_topic(name)
+    retry, topics = retry_topic(name), lag_by_topic(inventory, name, waits)
+    wait_s = group_wait(topics, name)
+    worst = next((topic for topic, one in topics.items() if topic != retry and one.wait_s == wait_s), "")
     return GroupDocument(
         name=name,
-        lag=sum(queue.lag for queue in queues if queue.topic != retry),
-        retry_lag=sum(queue.lag for queue in queues if queue.topic == retry),
+        lag=sum(one.lag for topic, one in topics.items() if topic != retry),
+        lag_s=wait_s,
+        trend=history.trend(name, worst),
+        is_behind=any(is_behind(one.wait_s, history.trend(name, topic)) for topic, one in topics.items()),
+        retry_lag=topics[retry].lag if retry in topics else 0,
         dead_letters=messages_of(inventory, dead_letter_topic(name)),
-        queues=queues,
+        queues=[
+            QueueLagDocument(**one._asdict(), lag_s=waits.get((name, one.topic, one.queue_id)))
+            for one in inventory.lags(name)
+        ],
     )

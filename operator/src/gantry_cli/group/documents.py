@@ -22,8 +22,26 @@ class GroupQueueDocument:
     """The offset after the last message of the queue."""
     lag: int
     """The number of messages that are not consumed yet."""
+    lag_s: float | None
+    """The age of the oldest of them in seconds; null if it is unknown. It is an upper limit, the time since the last
+    consumed message was stored, if the broker does not report for how long the message at the offset waits."""
     last_consumed_ms: int | None
     """The store time of the last consumed message; null if none was consumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLagDocument:
+    """`gantry group list --lag`: the members and the lag of one group."""
+
+    group: str
+    members: int | None
+    """The number of members that are online; null if no broker has offsets of the group."""
+    topics: int
+    """The number of topics in which it has committed offsets."""
+    lag: int | None
+    """The sum over all queues; null if no broker has offsets of the group."""
+    lag_s: float | None
+    """The age of its oldest message that is not consumed, in seconds; null if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +57,9 @@ class GroupDocument:
 
     lag: int
     """The sum over all queues."""
+
+    lag_s: float | None
+    """The longest of all queues; null if there is lag and none is known."""
 
     consumed_per_s: float
     """The number of messages that all members consume in a second."""

@@ -16,6 +16,7 @@ from gantry_cli.examples import examples
 from gantry_cli.group.documents import (
     ConsumeRateDocument,
     GroupDocument,
+    GroupLagDocument,
     GroupQueueDocument,
     MemberDocument,
     MembersOfGroupDocument,
@@ -24,8 +25,9 @@ from gantry_cli.group.documents import (
 )
 from gantry_cli.options import name_server_option, run, watch_options, watch_screens
 from gantry_cli.output import OutputFormat, output_option, show, show_names, table
-from gantry_cli.text import count_text, rate_text, time_text
+from gantry_cli.text import count_text, rate_text, time_text, wait_text
 from gantry_client import Admin, ClientError, ConsumerConnections, MessageQueue, QueueProgress
+from gantry_client.documents import longest_wait
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.consumers import ConsumerRunningInfo
 from gantry_wire.names import is_system_group
@@ -39,65 +41,79 @@ CONCURRENT_QUERIES_MAX = 16
     epilog=examples(
         ("gantry group list", "list the groups of applications"),
         ("gantry group list --all", "include the groups of the system"),
+        ("gantry group list --lag", "show how far each group is behind, the longest wait first"),
     ),
 )
 @name_server_option
 @click.option("--all", "with_internal", is_flag=True, help="Include the groups of the system.")
+@click.option("--lag", "has_lag", is_flag=True, help="Show the lag of each group in messages and in seconds.")
 @watch_options
 @output_option
-def list_groups(name_server: str, with_internal: bool, interval_s: float | None, form: OutputFormat) -> None:
+def list_groups(
+    name_server: str, with_internal: bool, has_lag: bool, interval_s: float | None, form: OutputFormat
+) -> None:
     """List the names of consumer groups, one per line.
 
-    With --output wide, also shows the members and the lag of the first 200 groups.
+    With --lag or --output wide it shows a table with members and lag, the longest wait first. `waiting` is the age of
+    the oldest message that the group has not consumed, as the brokers report it.
     """
+    with_lag = has_lag or form.is_wide
 
     async def query() -> _GroupListing:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             names = [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
-            if not form.is_wide:
-                return _GroupListing(names)
-            limit = asyncio.Semaphore(CONCURRENT_QUERIES_MAX)
-            rows = await asyncio.gather(*(_list_row(admin, name, limit) for name in names[:GROUPS_WIDE_MAX]))
-            return _GroupListing(names, rows)
+            return _GroupListing(names, await _lags(admin, names) if with_lag else [])
 
     if interval_s is not None:
         watch_screens(form, interval_s, lambda: run(query(), name_server), _listing_screen)
         return
     listing = run(query(), name_server, waiting_for="listing groups")
-    if listing.rows:
-        show(form, listing.names, lambda: _listing_screen(listing))
+    if with_lag and (listing.lags or form.is_document):
+        show(form, listing.lags, lambda: _listing_screen(listing))
     else:
         show_names(form, listing.names, NO_GROUPS)
 
 
 NO_GROUPS = "No consumer groups; the first consumer of a group creates it"
-GROUPS_WIDE_MAX = 200
-"""The number of groups that are queried for --output wide; each needs requests to all masters."""
 
 
 class _GroupListing(NamedTuple):
     """The consumer groups of a cluster."""
 
     names: list[str]
-    rows: Sequence[tuple[str, str, str]] = ()
-    """Name, members and lag of the first ones with --output wide; empty for another format."""
-
-
-async def _list_row(admin: Admin, name: str, limit: asyncio.Semaphore) -> tuple[str, str, str]:
-    async with limit:
-        try:
-            return name, count_text(_count(await admin.groups.members(name))), count_text(await admin.groups.lag(name))
-        except ClientError:
-            return name, "-", "-"  # as for a group that has never consumed
+    lags: list[GroupLagDocument]
+    """Members and lag of each group; empty if they are not wanted."""
 
 
 def _listing_screen(listing: _GroupListing) -> Iterator[RenderableType]:
-    if not listing.rows:
+    if listing.lags:
+        yield lags_table(listing.lags)
+    else:
         yield Text("\n".join(listing.names) or NO_GROUPS)
-        return
-    yield table(None, ("group", "members", "lag"), listing.rows, right=("members", "lag"))
-    if len(listing.names) > len(listing.rows):
-        yield f"{count_text(len(listing.names) - len(listing.rows))} groups not shown"
+
+
+async def _lags(admin: Admin, names: list[str]) -> list[GroupLagDocument]:
+    """Return the lag of these groups, the longest wait first."""
+    limit = asyncio.Semaphore(CONCURRENT_QUERIES_MAX)
+
+    async def one(name: str) -> GroupLagDocument:
+        async with limit:
+            try:
+                members = _count(await admin.groups.members(name))
+                progress = await admin.groups.progress(name)
+                waits = await admin.groups.lag_seconds(name, progress)
+            except ClientError:  # a group that has never consumed has no progress
+                return GroupLagDocument(group=name, members=None, topics=0, lag=None, lag_s=None)
+        return GroupLagDocument(
+            group=name,
+            members=members,
+            topics=len({queue.topic for queue in progress}),
+            lag=sum(queue.lag for queue in progress.values()),
+            lag_s=longest_wait(waits[queue] for queue, found in progress.items() if found.lag > 0),
+        )
+
+    found = await asyncio.gather(*(one(name) for name in names))
+    return sorted(found, key=lambda row: (-(row.lag_s or 0.0), -(row.lag or 0), row.group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +126,8 @@ class _Progress:
     """The number of messages that the group consumes in a second."""
 
     queues: dict[MessageQueue, QueueProgress]
+    waits: dict[MessageQueue, float | None]
+    """The lag in seconds of each queue."""
 
 
 @click.command(
@@ -127,7 +145,9 @@ class _Progress:
 def describe(name: str, name_server: str, topic: str | None, interval_s: float | None, form: OutputFormat) -> None:
     """Show a consumer group's offsets, lag and messages in flight in every queue.
 
-    While a group has members, topics that it does not subscribe to any more are left out.
+    `waiting` is the lag in seconds: the age of the oldest message that the group has not consumed, as the brokers
+    report it. A broker that does not report it gives an upper limit, the time since the last consumed message was
+    stored. While a group has members, topics that it does not subscribe to any more are left out.
     """
 
     async def query() -> _Progress:
@@ -135,7 +155,9 @@ def describe(name: str, name_server: str, topic: str | None, interval_s: float |
             config = (await admin.groups.all()).get(name)
             stats = await admin.groups.stats(name, topic)
             members = await admin.groups.members(name)
-            return _Progress(config, _count(members), stats.consume_tps, dict(stats.offset_table))
+            queues = dict(stats.offset_table)
+            waits = await admin.groups.lag_seconds(name, queues)
+            return _Progress(config, _count(members), stats.consume_tps, queues, waits)
 
     def observe(waiting_for: str | None = None) -> GroupDocument:
         found = run(query(), name_server, waiting_for=waiting_for)
@@ -289,6 +311,7 @@ def _group_document(name: str, found: _Progress) -> GroupDocument:
             fetched_offset=progress.pull_offset,
             end_offset=progress.broker_offset,
             lag=progress.lag,
+            lag_s=found.waits[queue],
             last_consumed_ms=progress.last_timestamp or None,
         )
         for queue, progress in sorted(found.queues.items(), key=lambda item: _queue_order(item[0]))
@@ -298,6 +321,7 @@ def _group_document(name: str, found: _Progress) -> GroupDocument:
         settings=found.config,
         members=found.members,
         lag=sum(queue.lag for queue in queues),
+        lag_s=longest_wait(queue.lag_s for queue in queues if queue.lag > 0),
         consumed_per_s=found.per_s,
         queues=queues,
     )
@@ -332,7 +356,8 @@ def _queue_order(queue: MessageQueue) -> tuple[str, str, int]:
 def group_screen(document: GroupDocument, *, is_wide: bool = False) -> Iterator[RenderableType]:
     """Render the progress of a group, with its settings and further columns if the screen is wide."""
     members = f"{document.members} member{'' if document.members == 1 else 's'}"
-    yield f"group {document.group}: {members}, lag of {count_text(document.lag)} messages"
+    wait = f", the oldest waiting for {wait_text(document.lag_s)}" if document.lag > 0 else ""
+    yield f"group {document.group}: {members}, lag of {count_text(document.lag)} messages{wait}"
     if is_wide and document.settings is not None:
         settings = document.settings
         yield (
@@ -343,10 +368,10 @@ def group_screen(document: GroupDocument, *, is_wide: bool = False) -> Iterator[
     if not document.queues:
         yield "No committed offsets"
         return
-    common = ("topic", "broker", "queue", "consumed", "in flight", "end", "lag", "last consumed")
+    common = ("topic", "broker", "queue", "consumed", "in flight", "end", "lag", "waiting", "last consumed")
     columns = (*common, *(("fetched",) if is_wide else ()))
     rows = (_queue_row(queue) + ((count_text(queue.fetched_offset),) if is_wide else ()) for queue in document.queues)
-    yield table(None, columns, rows, right=(*columns[2:7], "fetched"))
+    yield table(None, columns, rows, right=(*columns[2:8], "fetched"))
 
 
 def _queue_row(queue: GroupQueueDocument) -> tuple[str, ...]:
@@ -358,8 +383,20 @@ def _queue_row(queue: GroupQueueDocument) -> tuple[str, ...]:
         count_text(max(0, queue.fetched_offset - queue.consumed_offset)),
         count_text(queue.end_offset),
         count_text(queue.lag),
+        wait_text(queue.lag_s),
         time_text(queue.last_consumed_ms) if queue.last_consumed_ms else "never",
     )
+
+
+def lags_table(lags: list[GroupLagDocument]) -> RenderableType:
+    """Render the members and the lag of groups."""
+    rows = (
+        (one.group, "none" if one.members is None else count_text(one.members), str(one.topics),
+         "none" if one.lag is None else count_text(one.lag), "none" if one.lag is None else wait_text(one.lag_s))
+        for one in lags
+    )  # fmt: skip
+    columns = ("group", "members", "topics", "lag", "waiting")
+    return table(None, columns, rows, right=columns[1:])
 
 
 def members_screen(document: MembersOfGroupDocument) -> Iterator[RenderableType]:

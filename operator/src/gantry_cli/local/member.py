@@ -172,6 +172,7 @@ class LocalMember:
         arguments = ["--page", str(store / "status"), "--control", self.control, "--store", str(store)]
         arguments += ["--broker-log", record.log, "--listen", listen, "--log-listen", ranges]
         arguments += ["--token-file", str(self._state.token_file), "--openapi"]
+        arguments += ["--state", str(self._state.sidecar(record.name))]
         arguments += self._settings().access.sidecar_arguments
         return [*arguments, *self._sidecar_urls]
 

@@ -87,6 +87,10 @@ class GroupState:
         """Return the store folder of a member."""
         return self.path / "stores" / member_name(shard, number)
 
+    def sidecar(self, name: str) -> Path:
+        """Return the folder in which the sidecar of a member keeps its own files."""
+        return self.path / "sidecars" / name
+
     def log(self, name: str) -> Path:
         """Return the log file of a process."""
         return self.path / "logs" / f"{name}.log"

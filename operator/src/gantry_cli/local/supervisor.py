@@ -143,6 +143,7 @@ class Supervisor:
         self.members.pop((member.record.shard, member.record.number), None)
         self.record.members.remove(member.record)
         member.free_buffers()
+        await asyncio.to_thread(shutil.rmtree, self.state.sidecar(member.record.name), ignore_errors=True)
         if self.spec.storage.retain is Retain.NEVER:
             await asyncio.to_thread(shutil.rmtree, member.record.store, ignore_errors=True)
             shard = member.record.shard

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +29,9 @@ ALIVE_PORT: Final = 10913
 """The port of the liveness probe, on which this process accepts connections."""
 PEERS: Final = "peers"
 """The file in the group's ConfigMap with the URLs of sidecars."""
+SIDECAR_STATE: Final = Path(tempfile.gettempdir()) / "gantry-sidecar"
+"""The directory for the files of the pod's sidecar, in the volume for temporary files: they survive a restart of the
+container. It is chosen here and not in the pod's template, a change of which would replace the pods of all groups."""
 PASSTHROUGH: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """The settings of click for a command that passes its options on."""
 TOLERANT: Final = {"ignore_unknown_options": True}
@@ -198,7 +202,8 @@ def sidecar(configuration: Path, arguments: tuple[str, ...], **certificate: Any)
         started_with[0] = _text(path)
         own = f"//{os.environ.get('POD_NAME', '')}."
         peers = [word for url in started_with[0].split() if own not in url for word in ("--peer", url)]
-        return ["gantry_admin", "--ignore-unknown", *arguments, *peers, *_proxy_options(os.environ)]
+        ours = ["gantry_admin", "--ignore-unknown", "--state", str(SIDECAR_STATE)]
+        return [*ours, *arguments, *peers, *_proxy_options(os.environ)]
 
     def is_changed() -> bool:
         return _text(path) != started_with[0]

@@ -11,6 +11,7 @@ from typing import Final
 
 from gantry_cli.rates import BrokerRuntimeInfo, parse_runtime_info
 from gantry_client import Admin, BrokerAddress, ClientError, MessageQueue, QueueOffsets
+from gantry_client.documents import longest_wait
 
 TOPICS_MAX: Final = 200
 """The number of topics whose queues are queried; a cluster may have a hundred thousand."""
@@ -61,6 +62,9 @@ class GroupView:
 
     lag: int
     """The number of messages that are not consumed yet."""
+
+    lag_s: float | None
+    """The age of the oldest of them in seconds; null if the brokers do not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,20 +135,21 @@ def summarize_topic(name: str, stats: dict[MessageQueue, QueueOffsets]) -> Topic
 async def view_group(admin: Admin, name: str, topic: str | None = None) -> list[GroupView]:
     """Return the progress of a group, one entry for each topic that it has consumed."""
     members = await admin.groups.members(name)
-    by_topic: dict[str, list[int]] = {}
-    for queue, progress in (await admin.groups.progress(name, topic)).items():
-        sums = by_topic.setdefault(queue.topic, [0, 0])
-        sums[0] += max(0, progress.consumer_offset)
-        sums[1] += progress.lag
+    progress = await admin.groups.progress(name, topic)
+    waits = await admin.groups.lag_seconds(name, progress)
+    by_topic: dict[str, list[MessageQueue]] = {}
+    for queue in progress:
+        by_topic.setdefault(queue.topic, []).append(queue)
     return [
         GroupView(
             name=name,
             topic=consumed,
             members=0 if members is None else len(members.connection_set),
-            consumed_offset_total=sums[0],
-            lag=sums[1],
+            consumed_offset_total=sum(max(0, progress[queue].consumer_offset) for queue in queues),
+            lag=sum(progress[queue].lag for queue in queues),
+            lag_s=longest_wait(waits[queue] for queue in queues if progress[queue].lag > 0),
         )
-        for consumed, sums in sorted(by_topic.items())
+        for consumed, queues in sorted(by_topic.items())
     ]
 
 

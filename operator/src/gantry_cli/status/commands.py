@@ -32,7 +32,16 @@ from gantry_cli.progress import spinner
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, no_topics_text, view_cluster
 from gantry_cli.status.page import show_page
-from gantry_cli.text import certificate_text, count_text, duration_text, plural, ranges_text, rate_text, time_text
+from gantry_cli.text import (
+    certificate_text,
+    count_text,
+    duration_text,
+    plural,
+    ranges_text,
+    rate_text,
+    time_text,
+    wait_text,
+)
 from gantry_client import Admin
 from gantry_status.text import bytes_text
 
@@ -279,8 +288,9 @@ def topic_table(topics: Iterable[TopicView]) -> RenderableType:
 
 
 def _group_table(view: ClusterDocument) -> RenderableType:
-    columns = ("group", "topic", "members", "consumed", "lag")
+    columns = ("group", "topic", "members", "consumed", "lag", "waiting")
     rows = (
-        (g.name, g.topic, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag)) for g in view.groups
+        (g.name, g.topic, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag), wait_text(g.lag_s))
+        for g in view.groups
     )
     return table("Groups", columns, rows, right=columns[2:])

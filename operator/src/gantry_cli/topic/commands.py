@@ -24,7 +24,7 @@ from gantry_cli.status.cluster_view import (
     view_topics,
 )
 from gantry_cli.status.commands import topic_table
-from gantry_cli.text import count_text, plural, time_text
+from gantry_cli.text import count_text, plural, time_text, wait_text
 from gantry_cli.topic.documents import (
     QueueDocument,
     TopicCreatedDocument,
@@ -379,9 +379,10 @@ def _render(document: TopicDocument) -> Iterator[RenderableType]:
     )
     yield table("Settings", settings_columns, settings_rows, right=settings_columns[1:3])
     if document.groups:
-        group_columns = ("group", "members", "consumed", "lag")
+        group_columns = ("group", "members", "consumed", "lag", "waiting")
         group_rows = (
-            (g.name, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag)) for g in document.groups
+            (g.name, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag), wait_text(g.lag_s))
+            for g in document.groups
         )
         yield table("Groups", group_columns, group_rows, right=group_columns[1:])
 

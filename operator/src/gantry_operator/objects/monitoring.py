@@ -163,6 +163,16 @@ ALERTS: Final = (
         "The disk is slower than the incoming messages; producers are asked to retry.",
     ),
     Alert(
+        "GantryConsumerGroupBehind",
+        "max by (namespace, gantry_dev_group, gantry_dev_shard, group, topic) ("
+        "gantry_consumer_group_behind{{{s}}}) == 1",
+        "2m",
+        "warning",
+        "Consumer group {{ $labels.group }} falls behind in topic {{ $labels.topic }}",
+        "Its oldest message has waited for more than five minutes, and the wait grows: its consumers are stopped, fail,"
+        " or are slower than the producers.",
+    ),
+    Alert(
         "GantryCertificateEnds",
         "gantry_certificate_ends_timestamp_seconds{{{s}}} - time() < 7 * 86400",
         "1h",
