@@ -115,14 +115,14 @@ async def find(
         raise Problem(400, "set either id or key, not both")
     if id is not None:
         with sidecar.limits.hold_reader():
-            at = await asyncio.to_thread(_by_offset_id, sidecar, id)
+            at = await asyncio.to_thread(by_offset_id, sidecar, id)
         if at is not None:
             return FoundDocument(messages=[message_document(at, body_bytes)], source="disk")
     if topic is None:
         if id is not None:
             raise Problem(404, "no message of this broker has that id; the sender's message id needs the topic too")
         raise Problem(400, "a key needs the topic too")
-    records = await _look_up_key(sidecar, topic, key or id or "", is_unique_key=key is None)
+    records = await look_up_key(sidecar, topic, key or id or "", is_unique_key=key is None)
     return FoundDocument(messages=[message_document(one, body_bytes) for one in records], source="broker")
 
 
@@ -213,7 +213,7 @@ async def _read_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | 
         return found
 
 
-def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
+def by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
     """Return the message with a broker's id; None if the id is of another broker, whose host differs, or unknown."""
     try:
         _, _, physical = parse_offset_message_id(text)
@@ -230,7 +230,7 @@ def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
     return message if message is not None and message.offset_message_id == text.upper() else None
 
 
-async def _look_up_key(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
+async def look_up_key(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
     """Look up a key in the broker's index. Raises ``Problem`` if the broker does not answer."""
     sidecar.broker.check_running("keys can only be looked up by the broker")
     try:
