@@ -51,6 +51,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry topic stats": TopicDocument,
     "gantry produce": ReceiptDocument,
     "gantry consume": MessageDocument,
+    "gantry search": MessageDocument,
     "gantry group list": list[str],
     "gantry group describe": GroupDocument,
     "gantry group stats": GroupDocument,
