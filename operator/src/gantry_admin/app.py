@@ -32,6 +32,7 @@ from gantry_admin.routes import (
     observe,
     probes,
     role,
+    search,
     status,
     tables,
     topic_messages,
@@ -80,7 +81,7 @@ def make_app(
         subjects={} if subjects is None else subjects,
         recent=recent or RecentLines(logging.Formatter()),
     )
-    for module in (probes, status, tables, lag, clients, messages, topic_messages, role, log, observe, console):
+    for module in (probes, status, tables, lag, clients, messages, topic_messages, search, role, log, observe, console):
         app.include_router(module.router)
     if sidecar.settings.openapi:
         _serve_openapi(app)

@@ -15,7 +15,8 @@ import asyncio
 import math
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import SplitResult, urlsplit
@@ -25,7 +26,7 @@ from pydantic import ValidationError
 
 from gantry_admin.documents import StatusDocument
 from gantry_admin.errors import SettingsError
-from gantry_admin.http_request import BadAnswer, http_request
+from gantry_admin.http_request import BadAnswer, OpenAnswer, http_request, open_answer
 from gantry_admin.settings import PeerSettings
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_spec.observed import Report
@@ -134,6 +135,22 @@ class Peers:
         context = await self._certificates.load_current()
         return await self._fetch(urlsplit(url), path, context, bytes_max)
 
+    @asynccontextmanager
+    async def open_stream(self, url: str, path: str, headers: Mapping[str, str]) -> AsyncGenerator[OpenAnswer, None]:
+        """Send a request to a peer whose answer is read as it arrives. Raises OSError or ``BadAnswer``.
+
+        The caller limits the time until the first byte, and validates the answer.
+        """
+        assert url in self.reports, "only configured peers are asked"
+        context, split = await self._certificates.load_current(), urlsplit(url)
+        target = f"{split.path.rstrip('/')}{path}"
+        async with open_answer(split, "GET", target, {**headers, **self._authorization()}, b"", context) as answer:
+            yield answer
+
+    def _authorization(self) -> dict[str, str]:
+        token = self._token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
     async def _get(self, url: SplitResult, path: str, context: ssl.SSLContext) -> bytes:
         """Return the body of an answer 200. Raises OSError or ValueError for any other."""
         status, body = await self._fetch(url, path, context, ANSWER_BYTES_MAX)
@@ -142,12 +159,9 @@ class Peers:
         return body
 
     async def _fetch(self, url: SplitResult, path: str, context: ssl.SSLContext, bytes_max: int) -> tuple[int, bytes]:
-        token = self._token()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        target = f"{url.path.rstrip('/')}{path}"
         try:
-            return await http_request(
-                url, "GET", f"{url.path.rstrip('/')}{path}", headers, b"", context, bytes_max=bytes_max
-            )
+            return await http_request(url, "GET", target, self._authorization(), b"", context, bytes_max=bytes_max)
         except BadAnswer as error:
             raise ValueError(str(error)) from error
 

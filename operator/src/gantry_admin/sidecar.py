@@ -43,6 +43,7 @@ from gantry_admin.proxies import Proxies
 from gantry_admin.ranges import log_span
 from gantry_admin.rates import POLL_AFTER_REQUEST_S, Rates
 from gantry_admin.role_recovery import RoleRecovery
+from gantry_admin.search.runner import Searches
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.topics_file import TopicsFileReconciler
@@ -66,6 +67,9 @@ WAITERS_MAX: Final = 64
 STREAMS_MAX: Final = 32
 """The most event streams at a time."""
 
+TAILS_MAX: Final = 8
+"""The most live tails at a time: each may decode some thousand messages per second."""
+
 
 @final
 class Sidecar:
@@ -88,6 +92,7 @@ class Sidecar:
         """The admission of connections to the main listener."""
         self.log_admission: Final = HttpAdmission("log", settings.log_http, clock=time.monotonic)
         """The admission of connections to the listener for ranges of the log; owned by its thread."""
+        self.searches: Final = Searches(self.limits)
         self.client: Final = BrokerClient(settings.broker, self.broker.link)
         self.inventory: Final = InventoryCache(self.broker, self.client, self.files)
         times = StoreTimes(self.files, lambda: log_span(self.broker.reading), clock=clock)
@@ -106,6 +111,8 @@ class Sidecar:
         """The limit of callers that wait for an offset."""
         self.streams: Final = ConcurrencyLimit(STREAMS_MAX, "streams are open already", retry_after_s=5)
         """The limit of open event streams."""
+        self.tails: Final = ConcurrencyLimit(TAILS_MAX, "tails are open already", retry_after_s=5)
+        """The limit of open tails."""
         self._health: Final = Hysteresis(settings.health)
         self._newest_verdict = self._health.current
         self._tasks: Final[list[asyncio.Task[None]]] = []

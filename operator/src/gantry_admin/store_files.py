@@ -123,6 +123,11 @@ class StoreFiles:
             raise Problem(404, "queue not found")
         return queue.bounds(begin, end)
 
+    def first_unit(self, topic: str, queue_id: int) -> int | None:
+        """Return the first unit that the files of a queue have; None without a file."""
+        queue = self._queue(topic, queue_id)
+        return queue.first if queue.segments else None
+
     def units(self, topic: str, queue_id: int, start: int, end: int) -> bytes:
         """Return the units ``[start, end)``, which the caller has bounded. Raises ``Problem`` 410 if they are gone."""
         data = self._queue(topic, queue_id).read(start, end)

@@ -54,6 +54,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry topic stats": TopicDocument,
     "gantry produce": ReceiptDocument,
     "gantry consume": MessageDocument,
+    "gantry search": MessageDocument,
     "gantry group list": list[str],
     "gantry group list --lag": list[GroupLagDocument],
     "gantry group describe": GroupDocument,

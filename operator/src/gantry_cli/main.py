@@ -76,6 +76,7 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
     "Messages": {
         "produce": CommandEntry("gantry_cli.messages.produce", "produce", "Send messages."),
         "consume": CommandEntry("gantry_cli.messages.consume", "consume", "Read messages."),
+        "search": CommandEntry("gantry_cli.messages.search", "search", "Search the messages of a topic."),
         "group": CommandEntry(
             "gantry_cli.group.commands", "group", "Show consumer groups, reset their offsets, and resend dead letters."
         ),

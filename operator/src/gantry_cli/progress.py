@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, Self, final
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -33,6 +33,7 @@ from rich.progress import (
 )
 
 from gantry_cli.output import console
+from gantry_cli.text import count_text, rate_text
 
 ReportProgress = Callable[[int, int | None], None]
 """Called with the work that is done and the total, which is None if it is not known."""
@@ -83,6 +84,44 @@ def _progress_display(what: str, columns: tuple[ProgressColumn, ...]) -> Iterato
         starter.cancel()
         starter.join()  # if the timer has started the display, it is stopped here
         progress.stop()
+
+
+@final
+class SearchLine:
+    """The progress of a search in one line of the terminal, which is cleared before a hit is printed.
+
+    Hits and progress may share the terminal, so this is no bar of ``rich``, which redraws lines above the cursor.
+    """
+
+    interval_s: Final = 0.2
+    """The time between two updates, in seconds."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+        self._is_terminal: Final = sys.stderr.isatty()
+        self._began_s: Final = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, scanned: int, total: int, hits: int) -> None:
+        """Show the share of the messages that was scanned, the rate, and the number of hits."""
+        elapsed_s = time.monotonic() - self._began_s
+        if not self._is_terminal or elapsed_s < DISPLAY_DELAY_S:
+            return
+        share = scanned / total if total else 1.0
+        text = f"{share:6.1%} of {count_text(total)} messages, {rate_text(scanned / elapsed_s)}/s, {hits} found"
+        click.echo(f"\r\x1b[2K{text}", nl=False, err=True)
+        self._is_shown = True
+
+    def clear(self) -> None:
+        """Clear the line, so that something else can be printed there."""
+        if self._is_shown:
+            click.echo("\r\x1b[2K", nl=False, err=True)
+            self._is_shown = False
 
 
 # -- refreshing output (`--watch`) -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Final, final
 from gantry_wire.properties import PropertyMark, property_marks, select_properties
 from gantry_wire.sql92.errors import EvaluationFault, ExpressionFault
 from gantry_wire.sql92.parser import Parser
-from gantry_wire.sql92.tokens import read_tokens
+from gantry_wire.sql92.tokens import TokenKind, read_tokens, unquote_text
 
 CACHED_CHARACTERS_MAX: Final = 262_144
 """Limit of the characters of all cached expressions."""
@@ -59,6 +59,25 @@ class SqlFilter:
     def accepts_encoded(self, properties: str) -> bool:
         """Return `accepts` for properties as a record holds them. Empty values count as absent, as in Java."""
         return self.accepts(select_properties(properties, self._marks))
+
+
+def required_texts(condition: SqlFilter) -> list[tuple[str, str]]:
+    """Return names and texts of properties that every accepted message has, as far as the expression shows them.
+
+    Only a conjunction of simple conditions shows them: without brackets, OR and NOT, each `name = 'text'` must hold.
+    """
+    tokens = read_tokens(condition.expression)
+    if any(token.kind in ("OR", "NOT", "(") for token in tokens):
+        return []
+    kinds = ["AND", *(token.kind for token in tokens)]
+    found = []
+    for at, (left, sign, right) in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
+        if sign.kind != "=" or kinds[at] != "AND" or kinds[at + 4 :][:1] not in (["AND"], [TokenKind.END]):
+            continue
+        name, text = (left, right) if left.kind == TokenKind.NAME else (right, left)
+        if name.kind == TokenKind.NAME and text.kind == TokenKind.TEXT and len(text.text) > 2:
+            found.append((name.text, unquote_text(text.text)))
+    return found
 
 
 def parse_sql_filter(expression: str) -> SqlFilter:

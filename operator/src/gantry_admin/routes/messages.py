@@ -115,7 +115,7 @@ async def find(
         raise Problem(400, "set either id or key, not both")
     if id is not None:
         with sidecar.limits.hold_reader():
-            at = await asyncio.to_thread(_by_offset_id, sidecar, id)
+            at = await asyncio.to_thread(by_offset_id, sidecar, id)
         if at is not None:
             return FoundDocument(messages=[message_document(at, body_bytes)], source="disk")
     if topic is None:
@@ -213,7 +213,7 @@ async def read_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | N
         return found
 
 
-def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
+def by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
     """Return the message with a broker's id; None if the id is of another broker, whose host differs, or unknown."""
     try:
         _, _, physical = parse_offset_message_id(text)

@@ -1,1 +1,1 @@
-"""The commands `gantry produce` and `gantry consume`."""
+"""The commands `gantry produce`, `gantry consume` and `gantry search`."""

@@ -1,13 +1,9 @@
 """The command `gantry consume`: read a topic, without a group or as a member of one."""
 
-import asyncio
-import base64
 import contextlib
-import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
@@ -15,60 +11,22 @@ from gantry_cli.account import client_settings
 from gantry_cli.completers import complete_group, complete_topic
 from gantry_cli.errors import InvalidInput
 from gantry_cli.examples import examples
-from gantry_cli.messages.documents import MessageDocument
-from gantry_cli.messages.reading import Delivery, GroupSubscription, TopicReader, consume_as_member
-from gantry_cli.options import name_server_option, refuse_ignored, run
-from gantry_cli.output import OutputFormat, output_option, record_text
+from gantry_cli.messages.content import accepts, content_options, make_matcher
+from gantry_cli.messages.formatting import MessageFormatter, choose_formatter, format_option
+from gantry_cli.messages.reading import (
+    Delivery,
+    GroupSubscription,
+    TopicReader,
+    consume_as_member,
+    run_until_interrupted,
+)
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import OutputFormat, output_option
 from gantry_cli.round_trip import READER_GROUP
-from gantry_cli.text import START_POSITION_HELP, StartPosition, parse_start_position, time_text
-from gantry_client import InvalidMessage, PullConsumer, ReceivedMessage, Sql, UnreadableBody
+from gantry_cli.text import START_POSITION_HELP, StartPosition, parse_start_position
+from gantry_client import InvalidMessage, PullConsumer, Sql
 from gantry_client.subscriptions import make_filter
-
-MessageFormatter = Callable[[ReceivedMessage], str]
-
-
-def body_text(message: ReceivedMessage) -> str:
-    """Return the body as text. Bytes that are not UTF-8 are escaped, so that they cannot disturb the terminal."""
-    try:
-        return message.body.decode("utf-8", "backslashreplace")
-    except UnreadableBody as error:
-        return f"<{error}>"
-
-
-def line_text(message: ReceivedMessage) -> str:
-    """Return a message as one line: store time, queue and offset, tag, keys, retries and body."""
-    queue = message.queue
-    marks = [f"tag={message.tags}"] if message.tags else []
-    marks += [f"keys={','.join(message.keys)}"] if message.keys else []
-    marks += [f"retries={message.reconsume_times}"] if message.reconsume_times else []
-    place = f"{queue.topic}/{queue.broker_name}/{queue.queue_id}@{message.queue_offset}"
-    return "  ".join([time_text(message.store_timestamp_ms), place, *marks, body_text(message)])
-
-
-def message_document(message: ReceivedMessage) -> MessageDocument:
-    """Return all fields of a message as a document."""
-    document = MessageDocument(
-        topic=message.topic,
-        broker=message.queue.broker_name,
-        queue_id=message.queue.queue_id,
-        queue_offset=message.queue_offset,
-        message_id=message.message_id,
-        offset_message_id=message.offset_message_id,
-        store_timestamp_ms=message.store_timestamp_ms,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=message.born_host,
-        tags=message.tags,
-        keys=list(message.keys),
-        reconsume_times=message.reconsume_times,
-        properties=dict(message.properties),
-    )
-    try:
-        document.body = message.body.decode()
-    except UnicodeDecodeError:
-        document.body_base64 = base64.b64encode(message.body).decode()
-    except UnreadableBody as error:
-        document.body_fault = str(error)
-    return document
+from gantry_wire.search import MessageMatcher, SearchCriteria
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +45,9 @@ class ConsumeRequest:
     follow: bool
     """Whether to continue with new messages at the end."""
 
+    matcher: MessageMatcher
+    """The conditions on the content of messages, which are tested here."""
+
     format_message: MessageFormatter
 
 
@@ -97,6 +58,10 @@ class ConsumeRequest:
         (
             "gantry consume orders --from 10m --tag 'paid || sent' --output json",
             "read the last ten minutes, filtered by tag, as JSON",
+        ),
+        (
+            "gantry consume orders --follow --json-path '$.state = \"paid\"' --format '{time} {json.order.id}'",
+            "print parts of new messages whose JSON body matches",
         ),
         (
             "gantry consume orders --sql \"region = 'eu' AND price > 100\"",
@@ -127,13 +92,16 @@ class ConsumeRequest:
     metavar="FILTER",
     help="Only messages whose properties match this filter (docs/filters.md); requires enablePropertyFilter.",
 )
+@content_options
 @click.option("--count", type=click.IntRange(1), help="Stop after this number of messages.")
 @click.option("--follow", is_flag=True, help="Wait for new messages, until Ctrl-C.")
 @click.option("-v", "--verbose", is_flag=True, help="Print time, queue, offset, tag and keys before each body.")
+@format_option
 @output_option
 def consume(
     topic: str, name_server: str, group: str | None, begin: str, tags: str | None, sql: str | None, count: int | None,
-    follow: bool, verbose: bool, form: OutputFormat,
+    text: str | None, ignore_case: bool, json_paths: tuple[str, ...], follow: bool, verbose: bool,
+    template: str | None, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Read messages.
 
@@ -151,20 +119,23 @@ def consume(
         start = parse_start_position(begin, time.time_ns() // 1_000_000)
     except (ValueError, InvalidMessage) as error:
         raise InvalidInput(str(error)) from error
-    format_message: MessageFormatter = line_text if verbose else body_text
-    if form.is_document:
-        refuse_ignored(f"with --output {form}, which prints all fields", ignored={"verbose"})
-        format_message = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three
+    matcher = make_matcher(SearchCriteria(text=text, ignores_case=ignore_case, json_paths=json_paths))
+    if group is not None and matcher.needs_body:
+        raise InvalidInput("--text and --json-path cannot be used with --group, which would commit what they leave out")
     request = ConsumeRequest(
-        topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, format_message=format_message
-    )
-    run(_run_until_interrupted(_consume(name_server, request)), name_server)
+        topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, matcher=matcher,
+        format_message=choose_formatter(form, template, is_verbose=verbose),
+    )  # fmt: skip
+    run(run_until_interrupted(_consume(name_server, request)), name_server)
 
 
 async def _consume(name_server: str, request: ConsumeRequest) -> None:
     printed = 0
     async with contextlib.aclosing(_open_deliveries(name_server, request)) as deliveries:
         async for delivery in deliveries:
+            if not accepts(request.matcher, delivery.message):
+                delivery.acknowledge()
+                continue
             click.echo(request.format_message(delivery.message))
             delivery.acknowledge()
             printed += 1
@@ -189,13 +160,3 @@ async def _read_without_group(name_server: str, request: ConsumeRequest) -> Asyn
             async with contextlib.aclosing(reader.read_new(cursors)) as read_new:
                 async for delivery in read_new:
                     yield delivery
-
-
-async def _run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Run until ``work`` ends, or until Ctrl-C or SIGTERM, which are normal ends of reading."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task

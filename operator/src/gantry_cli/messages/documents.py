@@ -29,7 +29,7 @@ class ReceiptDocument:
 
 
 class MessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`gantry consume`: one message. Exactly one of the last three fields is present."""
+    """`gantry consume` and `gantry search`: one message. Exactly one of the last three fields is present."""
 
     topic: str
     broker: str

@@ -2,9 +2,11 @@
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Callable, Sequence
+import contextlib
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Any, Final, final
 
 from gantry_cli.account import client_settings
 from gantry_cli.text import StartPosition
@@ -268,3 +270,16 @@ async def _is_consumed(watcher: PullConsumer, ends: dict[MessageQueue, int]) -> 
         if committed is None or committed < end:
             return False
     return True
+
+
+# -- interruption ------------------------------------------------------------------------------------------------------
+
+
+async def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Run until ``work`` ends, or until Ctrl-C or SIGTERM, which are normal ends of reading."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
