@@ -14,7 +14,6 @@ from typing import Any, Final, final
 
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.certificates import listener_certificates
-from gantry_admin.dead_letter_resender import DeadLetterResender
 from gantry_admin.describe import (
     HOT_PATHS,
     buffer_document,
@@ -39,6 +38,7 @@ from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.peers import PeerRoles, Peers
 from gantry_admin.proxies import Proxies
 from gantry_admin.rates import POLL_AFTER_REQUEST_S, Rates
+from gantry_admin.resender import MessageResender
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
@@ -88,7 +88,7 @@ class Sidecar:
         self.client: Final = BrokerClient(settings.broker, self.broker.link)
         self.inventory: Final = InventoryCache(self.broker, self.client, self.files)
         self.rates: Final = Rates(self.broker, self.client.connect)
-        self.resender: Final = DeadLetterResender(self.broker, self.client)
+        self.resender: Final = MessageResender(self.broker, self.client)
         lease_client = None if settings.lease is None else KubernetesLeaseClient(settings.lease)
         self.lease: Final = self._lease_renewal(lease_client)
         """The renewal of the shard's Lease; None without --lease."""
@@ -133,6 +133,7 @@ class Sidecar:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.resender.close()
         await self.inventory.close()
         await self.client.close()
         await asyncio.to_thread(self.broker.watch.close)

@@ -18,6 +18,7 @@ from gantry_cli.group.documents import (
     GroupDocument,
     MembersOfGroupDocument,
     ResendDocument,
+    ResendOutcomeDocument,
     ResetDocument,
     RunningDocument,
 )
@@ -61,6 +62,8 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry group clone": CloneDocument,
     "gantry group consume": DirectConsumeDocument,
     "gantry group resend": ResendDocument,
+    "gantry group resend --outcomes": ResendOutcomeDocument,
+    "gantry topic resend": ResendDocument,
     "gantry store inspect": StoreSummary,
     "gantry store verify": VerifyDocument,
     "gantry store dump": RecordDocument,

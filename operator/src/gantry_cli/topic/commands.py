@@ -24,6 +24,7 @@ from gantry_cli.topic.documents import (
     TopicOrderDocument,
     TopicSettingsDocument,
 )
+from gantry_cli.topic.resend import resend
 from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
 from gantry_wire.commands.admin import TopicConfig
 
@@ -273,6 +274,7 @@ def describe(name: str, name_server: str, form: OutputFormat) -> None:
 
 topic.add_command(describe, "stats")
 topic.add_command(order)
+topic.add_command(resend)
 
 
 async def _groups_of(admin: Admin, name: str) -> list[GroupView]:
