@@ -154,6 +154,16 @@ class Producer(ProducerClient, ReplyingClient):
         deadline = deadline_after(timeout_ms, self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, None, deadline), deadline)
 
+    def resend_bytes(self, received: ReceivedMessage, *, topic: str) -> int:
+        """Return the size of the body as `send_again` sends it. Raises UnreadableBody and InvalidMessage as it does."""
+        return len(prepare_message(rebuild_message(received, topic), received.message_id, self.settings).body)
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """Return the queues of an existing topic that accept messages now. Raises NoRoute and NoMaster."""
+        self._session.require_open()
+        await self._session.routes.get(topic)
+        return (await self._session.routes.for_sending(topic)).write_queues
+
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
         """Send one message without waiting for the reply of the broker: it may be lost without an error.
 

@@ -31,6 +31,7 @@ from gantry_admin.routes import (
     messages,
     observe,
     probes,
+    resends,
     role,
     search,
     status,
@@ -81,7 +82,9 @@ def make_app(
         subjects={} if subjects is None else subjects,
         recent=recent or RecentLines(logging.Formatter()),
     )
-    for module in (probes, status, tables, lag, clients, messages, topic_messages, search, role, log, observe, console):
+    for module in (
+        probes, status, tables, lag, clients, messages, topic_messages, search, resends, role, log, observe, console,
+    ):  # fmt: skip
         app.include_router(module.router)
     if sidecar.settings.openapi:
         _serve_openapi(app)

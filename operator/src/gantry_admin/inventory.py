@@ -21,8 +21,8 @@ from gantry_admin.errors import Problem
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
 from gantry_client import Admin
-from gantry_client.dead_letters import READER_PREFIX
 from gantry_client.documents import ConsumerOffsetTable, GroupTable, count_lag
+from gantry_client.resend_plan import READER_PREFIX
 from gantry_store_files import PlainDisk, StoreDisk, read_identity, read_small
 from gantry_store_files.table_copies import TableCopy, edition_store, parse_table, reason_for_backup
 from gantry_wire.commands.admin import TopicConfig, TopicConfigTable

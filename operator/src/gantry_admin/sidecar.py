@@ -14,7 +14,6 @@ from typing import Any, Final, final
 
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.certificates import listener_certificates
-from gantry_admin.dead_letter_resender import DeadLetterResender
 from gantry_admin.describe import (
     HOT_PATHS,
     buffer_document,
@@ -42,6 +41,7 @@ from gantry_admin.peers import PeerRoles, Peers
 from gantry_admin.proxies import Proxies
 from gantry_admin.ranges import log_span
 from gantry_admin.rates import POLL_AFTER_REQUEST_S, Rates
+from gantry_admin.resender import MessageResender
 from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.search.runner import Searches
 from gantry_admin.settings import SidecarSettings
@@ -98,7 +98,7 @@ class Sidecar:
         times = StoreTimes(self.files, lambda: log_span(self.broker.reading), clock=clock)
         self.lag: Final = LagMonitor(self.inventory, times, settings.state, clock=clock)
         self.rates: Final = Rates(self.broker, self.client.connect)
-        self.resender: Final = DeadLetterResender(self.broker, self.client)
+        self.resender: Final = MessageResender(self.broker, self.client)
         lease_client = None if settings.lease is None else KubernetesLeaseClient(settings.lease)
         self.lease: Final = self._lease_renewal(lease_client)
         """The renewal of the shard's Lease; None without --lease."""
@@ -147,6 +147,7 @@ class Sidecar:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.lag.close()
+        await self.resender.close()
         await self.inventory.close()
         await self.client.close()
         await asyncio.to_thread(self.broker.watch.close)

@@ -20,6 +20,7 @@ from gantry_cli.group.documents import (
     GroupLagDocument,
     MembersOfGroupDocument,
     ResendDocument,
+    ResendOutcomeDocument,
     ResetDocument,
     RunningDocument,
 )
@@ -66,6 +67,8 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry group clone": CloneDocument,
     "gantry group consume": DirectConsumeDocument,
     "gantry group resend": ResendDocument,
+    "gantry group resend --outcomes": ResendOutcomeDocument,
+    "gantry topic resend": ResendDocument,
     "gantry store inspect": StoreSummary,
     "gantry store verify": VerifyDocument,
     "gantry store dump": RecordDocument,

@@ -3,8 +3,10 @@
 import asyncio
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,9 +22,10 @@ from gantry_client import (
     ReceivedMessage,
     RetryLater,
     StartFrom,
-    dead_letters,
+    resend_run,
 )
-from gantry_client.dead_letters import COMMIT_EVERY, READER_PREFIX
+from gantry_client.resend_plan import READER_PREFIX
+from gantry_client.resend_run import COMMIT_EVERY
 from gantry_remoting.server import Connection
 from gantry_testing.client import FakeCluster, ThreadedCluster, wait_until
 from gantry_testing.client.sending import send as fake_send
@@ -67,6 +70,11 @@ def store_dead_letter(
             properties_bytes=encode_properties(pairs),
         )
     )
+
+
+def iso_time(second: int) -> str:
+    """Return a time in seconds as text."""
+    return datetime.datetime.fromtimestamp(second, datetime.UTC).isoformat()
 
 
 def resend(cluster: FakeCluster, *options: str) -> Result:
@@ -129,11 +137,9 @@ def test_dry_run_sends_nothing(cluster: FakeCluster) -> None:
     store_dead_letter(cluster, b"1")
     before = dict(cluster.broker().state.offsets)
 
-    assert (
-        resend_successfully(cluster, "--dry-run")
-        == resend_successfully(cluster, "--dry-run")
-        == "would be sent to orders: 1\n"
-    )
+    first, second = resend_successfully(cluster, "--dry-run"), resend_successfully(cluster, "--dry-run")
+    assert first == second
+    assert re.fullmatch(r"would be sent to orders: 1\ndigest: [0-9a-f]{64}\n", first)
 
     assert (bodies(cluster), cluster.broker().state.offsets) == ([], before)
 
@@ -151,11 +157,6 @@ def test_since_and_until_limit_resent_messages(cluster: FakeCluster) -> None:
     assert resend_successfully(cluster) == "sent to orders: 2\n"
     assert bodies(cluster) == [b"2", b"3", b"4", b"5"]
     assert resend_successfully(cluster, "--until", iso_time(2_000_000), "--from-start") == "sent to orders: 2\n"
-
-
-def iso_time(second: int) -> str:
-    """Return a time in seconds as text."""
-    return datetime.datetime.fromtimestamp(second, datetime.UTC).isoformat()
 
 
 def test_failed_resend_continues_with_next_call(cluster: FakeCluster) -> None:
@@ -181,15 +182,15 @@ def test_killed_resend_repeats_few_and_omits_none(cluster: FakeCluster, monkeypa
         store_dead_letter(cluster, b"%d" % number)
     fail_after(cluster, COMMIT_EVERY + 3)
     commits: list[int] = []
-    commit = dead_letters.ResendRun._commit
+    commit = resend_run.ResendRun._commit
 
-    async def dying(letters: dead_letters.ResendRun, queue: object, offset: int) -> None:
+    async def dying(letters: resend_run.ResendRun, queue: object, offset: int) -> None:
         commits.append(offset)
         if len(commits) == 1:
             await commit(letters, queue, offset)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(dead_letters.ResendRun, "_commit", dying)
+        patch.setattr(resend_run.ResendRun, "_commit", dying)
         assert resend(cluster).exit_code == 1
     cluster.broker().heal()
     resend_successfully(cluster)
@@ -287,6 +288,157 @@ def test_resend_progress_is_separate_from_group_offsets(cluster: FakeCluster) ->
     store_dead_letter(cluster, b"1")
     resend_successfully(cluster)
     assert {key[0] for key in cluster.broker().state.offsets} == {READER_PREFIX + GROUP}
+
+
+# ------- selections, digests and outcomes
+
+
+def dry_run(cluster: FakeCluster, *options: str) -> dict[str, Any]:
+    """Return the document of a dry run."""
+    found: dict[str, Any] = json.loads(resend_successfully(cluster, "--dry-run", "--json", *options))
+    return found
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of outcomes."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--tags", "red || blue"], [b"0", b"2"]),
+        (["--sql", "region = 'eu' AND size > 1"], [b"2"]),
+        (["--key", "k-1"], [b"1"]),
+        (["--tags", "red", "--since", iso_time(1_000_000)], []),
+    ],
+    ids=["tags", "sql", "key", "tags and time"],
+)
+def test_selected_dead_letters_are_resent(cluster: FakeCluster, options: list[str], expected: list[bytes]) -> None:
+    """Only what the filter accepts is sent, and no progress is kept, which would pass the others."""
+    for number, (tag, region) in enumerate([("red", "us"), ("green", "eu"), ("blue", "eu")]):
+        store_dead_letter(
+            cluster, b"%d" % number, at_ms=number, TAGS=tag, region=region, size=str(number), KEYS=f"k-{number}"
+        )  # fmt: skip
+
+    assert dry_run(cluster, *options)["sent"] == ({"orders": len(expected)} if expected else {})
+    resend_successfully(cluster, *options)
+
+    assert bodies(cluster) == expected
+    assert cluster.broker().state.offsets == {}
+
+
+def test_dead_letters_go_to_another_topic_once(cluster: FakeCluster) -> None:
+    """The copy has the same id; a second call skips what the target has, except with --from-start."""
+    store_dead_letter(cluster, b"1", topic=None)
+    first = json.loads(resend_successfully(cluster, "--to-topic", "bills", "--json"))
+    second = json.loads(resend_successfully(cluster, "--to-topic", "bills", "--json"))
+    third = json.loads(resend_successfully(cluster, "--to-topic", "bills", "--json", "--from-start"))
+
+    assert [first["sent"], second["sent"], third["sent"]] == [{"bills": 1}, {}, {"bills": 1}]
+    assert second["resent_before"] == [f"{0:032d}"]
+    assert (bodies(cluster, "bills"), bodies(cluster)) == ([b"1", b"1"], [])
+
+
+def test_missing_target_topic_is_not_created(cluster: FakeCluster) -> None:
+    """A mistyped target is a failure that names it, in the dry run, too."""
+    store_dead_letter(cluster, b"1")
+    planned = dry_run(cluster, "--to-topic", "ordres")
+    failed = resend(cluster, "--to-topic", "ordres")
+
+    assert (planned["sent"], planned["failed"]) == ({}, [f"{0:032d}"])
+    assert (failed.exit_code, "'ordres'" in failed.stderr) == (1, True)
+    assert cluster.broker().messages("ordres") == []
+
+
+def test_execution_is_what_the_dry_run_listed(cluster: FakeCluster, tmp_path: Path) -> None:
+    """With the digest of a dry run, the same messages have an outcome, with the ids of their copies."""
+    for number in range(3):
+        store_dead_letter(cluster, b"%d" % number, topic=None if number == 1 else "orders")
+    planned, done = tmp_path / "planned", tmp_path / "done"
+    digest = dry_run(cluster, "--outcomes", str(planned))["digest"]
+    resend_successfully(cluster, "--digest", digest, "--outcomes", str(done))
+
+    before, after = lines_of(planned), lines_of(done)
+    places = ("broker", "queue_id", "offset", "message_id", "target", "bytes")
+    assert [[line[name] for name in places] for line in before] == [[line[name] for name in places] for line in after]
+    assert [line["outcome"] for line in before] == ["send", "no original topic", "send"]
+    assert [line["outcome"] for line in after] == ["sent", "skipped", "sent"]
+    assert [line["new_offset_message_id"] for line in after if line["outcome"] == "sent"] == [
+        message.offset_message_id for message in cluster.broker().messages("orders")
+    ]
+
+
+def test_changed_set_is_refused(cluster: FakeCluster) -> None:
+    """After another dead letter has arrived, the digest is another one, and nothing is sent."""
+    store_dead_letter(cluster, b"1")
+    digest = dry_run(cluster)["digest"]
+    store_dead_letter(cluster, b"2")
+    refused = resend(cluster, "--digest", digest)
+
+    assert (refused.exit_code, bodies(cluster)) == (1, [])
+    assert "changed since the dry run" in refused.stderr
+    assert resend_successfully(cluster, "--digest", dry_run(cluster)["digest"]) == "sent to orders: 2\n"
+
+
+def test_failure_in_the_middle_is_the_outcome_of_its_message(cluster: FakeCluster, tmp_path: Path) -> None:
+    """Of a selection, the messages after one failure are sent; each has its own outcome."""
+    for number in range(3):
+        store_dead_letter(cluster, b"%d" % number)
+    state = cluster.broker().state
+    answers = iter([fake_send, None, fake_send])
+
+    def send_or_refuse(command: Command, connection: Connection) -> Command:
+        send = next(answers)
+        return command.reply(13, "no such message") if send is None else send(state, command, connection)
+
+    cluster.broker().fault(RequestCode.SEND_MESSAGE_V2, send_or_refuse, times=3)
+    failed = resend(cluster, "--tags", "t", "--outcomes", str(tmp_path / "done"))
+
+    assert (failed.exit_code, bodies(cluster)) == (1, [b"0", b"2"])
+    lines = lines_of(tmp_path / "done")
+    assert [line["outcome"] for line in lines] == ["sent", "failed", "sent"]
+    assert "no such message" in lines[1]["reason"]
+
+
+@pytest.mark.parametrize("outcome", ["unknown", "sent"], ids=["no answer", "twin: answered"])
+def test_send_without_an_answer_is_unknown(cluster: FakeCluster, tmp_path: Path, outcome: str) -> None:
+    """A broker that stores the message and does not answer: its outcome is unknown, never sent."""
+    store_dead_letter(cluster, b"1")
+    state = cluster.broker().state
+
+    def answer_or_not(command: Command, connection: Connection) -> Command | None:
+        answer = fake_send(state, command, connection)
+        return None if outcome == "unknown" else answer
+
+    cluster.broker().fault(RequestCode.SEND_MESSAGE_V2, answer_or_not, times=100)
+    result = resend(cluster, "--tags", "t", "--outcomes", str(tmp_path / "done"))
+
+    assert [line["outcome"] for line in lines_of(tmp_path / "done")] == [outcome]
+    assert result.exit_code == (1 if outcome == "unknown" else 0)
+
+
+def test_message_of_a_topic_is_sent_again(cluster: FakeCluster) -> None:
+    """It is chosen by its position, and sent to another topic, or to its own where it then has a copy."""
+    store_dead_letter(cluster, b"1")
+    resend_successfully(cluster)
+    words = ["topic", "resend", "orders", "--message", "broker-a:0:0", "-n", cluster.name_server]
+    to_bills = CliRunner().invoke(cli, [*words, "--to-topic", "bills"])
+    to_orders = CliRunner().invoke(cli, words)
+    again = CliRunner().invoke(cli, words)
+    included = CliRunner().invoke(cli, [*words, "--include-resent"])
+
+    assert [to_bills.output, to_orders.output] == ["sent to bills: 1\n", "sent to orders: 1\n"]
+    assert again.output == f"No messages of orders to send\nskipped, resent before: {0:032d}\n"
+    assert (included.output, bodies(cluster), bodies(cluster, "bills")) == (to_orders.output, [b"1"] * 3, [b"1"])
+
+
+def test_invalid_position_is_refused(cluster: FakeCluster) -> None:
+    """A position that is not BROKER:QUEUE:OFFSET is invalid usage."""
+    words = ["topic", "resend", "orders", "--message", "broker-a:0", "-n", cluster.name_server]
+    result = CliRunner().invoke(cli, words)
+
+    assert (result.exit_code, "expected BROKER:QUEUE:OFFSET" in result.stderr) == (2, True)
 
 
 # ------- with a real broker

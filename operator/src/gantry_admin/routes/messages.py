@@ -9,13 +9,13 @@ token that may change, and is audited.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request
 
 from gantry_access import AccessFileError
 from gantry_admin.audit import audited
-from gantry_admin.dead_letter_resender import DeadLetterPosition
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
 from gantry_admin.message_documents import (
@@ -31,11 +31,12 @@ from gantry_admin.message_documents import (
 )
 from gantry_admin.ranges import OFFSET_MAX, log_span
 from gantry_admin.relay import SHARD_PATTERN, Shard, relay_to_shard
+from gantry_admin.resender import DeadLetterPosition
 from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX, QueueMessages, message_at, queue_messages
-from gantry_client.dead_letters import ResendRequest, ResendResult
 from gantry_client.errors import ClientError
+from gantry_client.resend_plan import OutcomeKind, ResendOutcome, ResendRequest, Verdict
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, parse_offset_message_id
 from gantry_wire.names import dead_letter_topic, group_fault, topic_fault
@@ -165,8 +166,7 @@ async def resend(
     group: Group, body: ResendBody, request: Request, sidecar: TheSidecar, caller: Orderer
 ) -> ResentDocument:
     """Resend the next dead letters of a group to their original topics; those that were resent already are left out."""
-    order = ResendRequest(group=group, messages_max=body.messages_max)
-    return await _resend(request, sidecar, caller, order, None)
+    return await _resend(request, sidecar, caller, ResendRequest(group=group), body.messages_max)
 
 
 @router.post("/v1/dead-letters/{group}/{queue_id}/{offset}/resend", responses=RESEND_REFUSALS)
@@ -180,28 +180,34 @@ async def resend_one(
     shard: ShardOfLetter = None,
 ) -> ResentDocument:
     """Resend one dead letter, even if it was resent before; of this broker, or of the shard that is named."""
-    return await _resend(
-        request, sidecar, caller, ResendRequest(group=group), DeadLetterPosition(queue_id, offset, shard)
-    )
+    position = DeadLetterPosition(queue_id, offset, shard)
+    return await _resend(request, sidecar, caller, ResendRequest(group=group), 1, position)
 
 
 async def _resend(
-    request: Request, sidecar: Sidecar, caller: Caller, order: ResendRequest, one: DeadLetterPosition | None
-) -> ResentDocument:
-    """Execute a resend order, and write its audit line."""
+    request: Request, sidecar: Sidecar, caller: Caller, order: ResendRequest, messages_max: int,
+    one: DeadLetterPosition | None = None,
+) -> ResentDocument:  # fmt: skip
+    """Execute a resend order, and write its audit line. Raises ``Problem`` 502 if not all messages were sent."""
     on: dict[str, object] = {"group": order.group, **({} if one is None else one._asdict())}
     with audited(request, caller, "resend", on):
-        result = await sidecar.resender.run(order, one)
-        on["sent"] = result.sent.total()
-        return _resent(order.group, result)
-
-
-def _resent(group: str, result: ResendResult) -> ResentDocument:
-    passed_over = result.unreadable + result.without_origin
+        plan, outcomes = await sidecar.resender.run(order, messages_max, one)
+        sent = Counter(done.message.target or "" for done in outcomes if done.kind is OutcomeKind.SENT)
+        on["sent"] = sent.total()
+        if (fault := _first_fault(outcomes)) is not None:
+            raise Problem(502, f"{fault.kind.value}: {fault.reason}; {sent.total()} were sent before"[:500])
+    passed_over = [
+        done.message.message_id for done in outcomes if done.message.verdict in (Verdict.NO_ORIGIN, Verdict.UNSENDABLE)
+    ]
     return ResentDocument(
-        group=group, sent=dict(sorted(result.sent.items())), passed_over=passed_over[:PASSED_OVER_SHOWN],
-        passed_over_count=len(passed_over), left=result.remaining,
+        group=order.group or "", sent=dict(sorted(sent.items())), passed_over=passed_over[:PASSED_OVER_SHOWN],
+        passed_over_count=len(passed_over), left=plan.remaining,
     )  # fmt: skip
+
+
+def _first_fault(outcomes: list[ResendOutcome]) -> ResendOutcome | None:
+    """Return the first outcome of a message that should have been sent, and was not acknowledged."""
+    return next((one for one in outcomes if one.kind in (OutcomeKind.FAILED, OutcomeKind.UNKNOWN)), None)
 
 
 async def read_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> QueueMessages:

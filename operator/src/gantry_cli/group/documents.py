@@ -207,15 +207,55 @@ class DirectConsumeDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResendDocument:
-    """`gantry group resend`: the number of resent dead letters by topic, and the skipped ones."""
+    """`gantry group resend` and `gantry topic resend`: what became of the messages, or what would be sent."""
 
-    group: str
+    group: str | None
+    """The group whose dead letters were sent; null for messages of a topic."""
+    topic: str | None
+    """The topic whose messages were sent; null for dead letters."""
     is_dry_run: bool
+    digest: str | None
+    """The digest of a dry run, for --digest; null for an execution."""
     sent: dict[str, int]
-    """The number of resent messages by original topic."""
-
+    """The number of acknowledged messages by target topic; in a dry run, of those that would be sent."""
+    sent_bytes: int
+    """The sum of the sizes of their bodies."""
     without_origin: list[str]
     """The ids of skipped messages that name no original topic."""
-
     unreadable: list[str]
     """The ids of skipped messages that cannot be decompressed or sent unchanged."""
+    resent_before: list[str]
+    """The ids of skipped messages of which the target topic has a copy."""
+    failed: list[str]
+    """The ids of messages that were not stored; in a dry run, of those whose target topic accepts no messages."""
+    unknown: list[str]
+    """The ids of messages that may be stored: the broker did not acknowledge them."""
+    not_attempted: list[str]
+    """The ids of messages after the failure at which the command stopped."""
+    remaining: int
+    """Messages that a dry run has not examined, because it lists a limited number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResendOutcomeDocument:
+    """A line of the file of --outcomes: what became of one message, or in a dry run what would be sent."""
+
+    broker: str
+    """The broker of the source, on which the message was read."""
+    queue_id: int
+    offset: int
+    message_id: str
+    target: str | None
+    """The topic to which it is sent; null if unknown."""
+    bytes: int
+    """The size of the body that is sent."""
+    outcome: str
+    """`sent`, `failed`, `unknown` or `skipped`; in a dry run `send`, or why it would not be sent."""
+    reason: str
+    resent_ms: int | None
+    """When the newest copy in the target was stored; null if there is none, or none was searched."""
+    new_offset_message_id: str | None = None
+    """The id that the broker has assigned to the copy."""
+    new_broker: str | None = None
+    new_queue_id: int | None = None
+    new_offset: int | None = None

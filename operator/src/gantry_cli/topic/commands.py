@@ -33,6 +33,7 @@ from gantry_cli.topic.documents import (
     TopicOrderDocument,
     TopicSettingsDocument,
 )
+from gantry_cli.topic.resend import resend
 from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
 from gantry_wire.commands.admin import TopicConfig
 
@@ -319,6 +320,7 @@ def describe(name: str, name_server: str, interval_s: float | None, form: Output
 
 topic.add_command(describe, "stats")
 topic.add_command(order)
+topic.add_command(resend)
 
 
 async def _groups_of(admin: Admin, name: str) -> list[GroupView]:
