@@ -241,7 +241,7 @@ def build_core(
         wait_until_published=lambda: host.registration.wait_until_published(),
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
         is_sure_master=lambda: host.replication.master.can_acknowledge,
-        oldest_popped=lambda: host.pops.journal.state.oldest_open(),
+        oldest_unacked=lambda: host.pops.oldest_unacked(),
         archive=archive,
     )
 

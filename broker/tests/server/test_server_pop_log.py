@@ -175,7 +175,7 @@ async def test_start_reads_from_the_last_state(tmp_path: Path) -> None:
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as peer:
         await wait_until(lambda: broker.pops.journal.is_ready)
         number = revive_queue_of(TOPIC, GROUP, 0)
-        found = broker.pops.journal._find_state()
+        found = broker.pops.journal._reader._find_state()
         assert found is not None and found.starts[number] == 40
         assert (await pop(peer, queueId=0, maxMsgNums=1)).bodies == [b"21"]
 

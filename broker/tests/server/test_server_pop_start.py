@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.server.pop import journal, open_records, records
+from gantry_broker.server.pop import log_reader, open_records, records
 from gantry_broker.server.pop.journal import STATE_INTERVAL_MS, PopJournal
+from gantry_broker.server.pop.log_reader import PopLogReader
 from gantry_broker.server.pop.records import STATE_QUEUE, revive_queue_of
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
@@ -40,13 +41,13 @@ async def test_old_open_checkpoint_lets_a_start_read_no_more(
         committed = (REVIVE_GROUP, broker.pops.journal.topic, revive_queue_of(TOPIC, GROUP, 0))
         assert (broker.core.offsets.find(*committed) or 0) <= 0, "RocketMQ would start behind the open checkpoint"
     applied: list[int] = []
-    apply = PopJournal._apply
+    apply = PopLogReader._apply
 
-    def count(self: PopJournal, message: StoredMessage, number: int) -> None:
+    def count(self: PopLogReader, message: StoredMessage, number: int) -> None:
         applied.append(number)
         apply(self, message, number)
 
-    monkeypatch.setattr(PopJournal, "_apply", count)
+    monkeypatch.setattr(PopLogReader, "_apply", count)
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as peer:
         await wait_until(lambda: broker.pops.journal.is_ready)
         assert len(applied) <= 202 if is_guarded else len(applied) > 400
@@ -65,10 +66,10 @@ async def test_requests_do_not_read_while_the_task_reads(tmp_path: Path, monkeyp
                 await pop(peer, queueId=number, maxMsgNums=1)
         state = [broker.pops.journal.draft(STATE_QUEUE, records.STATE_TAG, b"damaged") for _ in range(64)]
         broker.store.append(state)
-    monkeypatch.setattr(journal, "SLICE_MESSAGES_MAX", 4)
+    monkeypatch.setattr(log_reader, "SLICE_MESSAGES_MAX", 4)
     readers: list[str] = []
     read_next, applied = PopJournal.read_next, list[int]()
-    apply = PopJournal._apply
+    apply = PopLogReader._apply
 
     def note(self: PopJournal) -> bool:
         task = asyncio.current_task()
@@ -79,11 +80,11 @@ async def test_requests_do_not_read_while_the_task_reads(tmp_path: Path, monkeyp
             readers.append("" if task is None else task.get_name())
         return is_read
 
-    def count(self: PopJournal, message: StoredMessage, number: int) -> None:
+    def count(self: PopLogReader, message: StoredMessage, number: int) -> None:
         applied.append(number)
         apply(self, message, number)
 
-    monkeypatch.setattr(PopJournal, "_apply", count)
+    monkeypatch.setattr(PopLogReader, "_apply", count)
     monkeypatch.setattr(PopJournal, "read_next", note)
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         replies = await asyncio.gather(*(peer.ask(RequestCode.POP_MESSAGE, pop_ext(maxMsgNums=1)) for _ in range(8)))

@@ -41,6 +41,10 @@ QUEUES = (("orders", 0), ("orders", 1), ("bills", 0), (f"{RETRY_PREFIX}g1", 0), 
 GROUPS = ("g1", "g2")
 
 
+async def no_popped_messages() -> dict[tuple[str, str, int], int]:
+    return {}
+
+
 @dataclass
 class History:
     """A store, its consumers, and what the oracle remembers."""
@@ -60,7 +64,7 @@ class History:
             clients=ClientRegistry(self.world.clock),
             topics=TopicTable(self.world.clock, lambda topic: None),
             groups=GroupTable(self.world.clock, lambda group: None, auto_create=True),
-            oldest_popped=dict,
+            oldest_unacked=no_popped_messages,
         )
         self.core = cast("BrokerCore", parts)
         self.settings = RetentionSettings(

@@ -26,6 +26,8 @@ QUEUES_PER_TURN: Final = 256
 
 DELAY_SERVICE: Final = "(delayed delivery)"
 """Named instead of a group if a message waits for its delay."""
+UNREAD_POPS: Final = "(pop consumption, whose records are not read yet)"
+"""Named instead of a group while it is unknown which messages are popped and not acked."""
 NO_GROUP: Final = "(no consumer group)"
 """Named instead of a group if the topic has no consumers."""
 
@@ -42,10 +44,14 @@ class Unconsumed(NamedTuple):
 async def find_oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> Unconsumed | None:
     """Return the oldest unconsumed message of all topics, or None.
 
+    While it is unknown which messages are popped and not acked, it may be any message, so the start of the log counts.
     ``delivered`` holds the durably delivered offset of each delay level.
     """
     oldest: Unconsumed | None = None
-    committed, popped = core.offsets.groups_by_topic(), core.oldest_popped()
+    popped = await core.oldest_unacked()
+    if popped is None:
+        return Unconsumed(core.store.log.min_physical, names.revive_topic(core.settings.cluster_name), 0, UNREAD_POPS)
+    committed = core.offsets.groups_by_topic()
     count = 0
     for topic, queue_ids in core.store.queues.topics().items():
         groups = list_consumers(core, topic, committed.get(topic, ()))

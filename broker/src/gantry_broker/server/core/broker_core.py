@@ -76,8 +76,9 @@ class BrokerCore:
     """Whether this broker is a slave: its master may have data that it lacks."""
     is_sure_master: Callable[[], bool]
     """Whether this broker is the master and knows that no other member is."""
-    oldest_popped: Callable[[], Mapping[tuple[str, str, int], int]] = dict
-    """The offset of the oldest message that is popped and not acked, by topic, group and queue."""
+    oldest_unacked: Callable[[], Awaitable[Mapping[tuple[str, str, int], int] | None]]
+    """Returns the offset of the oldest message that is popped and not acked, by topic, group and queue; None if it is
+    unknown."""
     archive: Archive | None = None
     """The archive with messages that the log does not have any more; None without one."""
     progress_listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -22,7 +22,8 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.pop import records
 from gantry_broker.server.pop.checkpoints import Checkpoint, PopQueue
-from gantry_broker.server.pop.journal import SLICE_BYTES_MAX, SLICE_MESSAGES_MAX, PopJournal
+from gantry_broker.server.pop.journal import PopJournal
+from gantry_broker.server.pop.log_reader import SLICE_BYTES_MAX, SLICE_MESSAGES_MAX
 from gantry_broker.server.pop.records import REVIVE_QUEUES, AckRecord, CheckpointRecord, PopRecord, PositionRecord
 from gantry_wire.message import StoredMessage, decode_record
 

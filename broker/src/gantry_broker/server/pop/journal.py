@@ -1,12 +1,8 @@
-"""Reads the state of pop consumption from the log, and appends its changes to it.
+"""The state of pop consumption at the master: read from the log once, and kept with its own records.
 
-The log decides. After a start or a promotion the state is read from the log: from the last record of kind ``state``,
-and from the records of the revive queues that it does not cover. Nothing is popped, acked or delivered again before all
-records from before the promotion are read: a message that seems open may have been acked at another master.
-
-    state queue    ... state }            with the old open checkpoints
-    revive queue   [ ... old, or done ... | ck ... ack ... ck ...... end )
-                                          `- the start in the state
+The log decides. After a start or a promotion the state is read from the log (`log_reader`). Nothing is popped, acked or
+delivered again before all records from before the promotion are read: a message that seems open may have been acked at
+another master.
 
 While this broker is the master, its own appends are applied at once and are not read again. Records that something else
 has stored there, such as a RocketMQ broker's timers, are read in between.
@@ -27,23 +23,13 @@ from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_broker.server.pop import records
 from gantry_broker.server.pop.checkpoints import SEPARATOR, PopQueue, PopState
-from gantry_broker.server.pop.records import REVIVE_QUEUES, STATE_QUEUE, StateRecord
+from gantry_broker.server.pop.log_reader import PopLogReader
+from gantry_broker.server.pop.records import REVIVE_QUEUES, STATE_QUEUE
 from gantry_broker.server.pop.times import PopTimes
 from gantry_broker.store.draft import Draft
 from gantry_wire import names
-from gantry_wire import properties as keys
-from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.message import StoredMessage, decode_record
 
 log = logging.getLogger(__name__)
-
-SLICE_MESSAGES_MAX: Final = 256
-"""Limit of the records that are read before other requests are served, of all revive queues: about 8 ms."""
-SLICE_BYTES_MAX: Final = 1 << 20
-"""Limit of the bytes of these records in one revive queue."""
-
-STATES_EXAMINED_MAX: Final = 64
-"""How many records of kind ``state`` are examined, from the last one on, until one is readable."""
 
 STATE_INTERVAL_MS: Final = 10_000
 """The interval of records of kind ``state``: a start reads the records since the last but one, for which open
@@ -69,10 +55,10 @@ class PopJournal:
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
         self.times: Final = PopTimes(core.clock)
-        self.topic: Final = names.revive_topic(core.settings.cluster_name)
+        self._reader = PopLogReader(core, self.times)
+        self.topic: Final = self._reader.topic
         """The topic of the records."""
 
-        self.state = PopState()
         self._epoch = -1
         """The epoch for which ``state`` was read."""
 
@@ -82,14 +68,8 @@ class PopJournal:
         self._is_caught_up = False
         """Whether the queues were read up to ``_promotion_end``."""
 
-        self._is_state_read = False
-        """Whether the last record of kind ``state`` was searched for."""
-
-        self.is_waiting = False
-        """Whether reading waits, for a replica to heal the next record, or for slaves to confirm all records."""
-
-        self._own: Final[list[deque[tuple[int, int]]]] = [deque() for _ in range(REVIVE_QUEUES)]
-        """Ranges of own records beyond a record that has to be read first."""
+        self._lacks_records = False
+        """Whether reading waits for slaves to confirm all records from before the promotion."""
 
         self._unsettled: Final[deque[Progress]] = deque()
         self._unsettled_starts: Final[deque[tuple[int, list[int]]]] = deque()
@@ -106,6 +86,16 @@ class PopJournal:
         return f"<PopJournal {self.state!r} epoch={self._epoch} {'ready' if self._is_caught_up else 'reading'}>"
 
     @property
+    def state(self) -> PopState:
+        """The state of pop consumption. It is only kept up to date while this broker is the master."""
+        return self._reader.state
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether reading waits, for a replica to heal the next record, or for slaves to confirm all records."""
+        return self._lacks_records or self._reader.is_waiting
+
+    @property
     def is_master(self) -> bool:
         """Whether this broker is the master and may append to the log, which no other thread is changing."""
         return self._core.gate.may_append
@@ -118,7 +108,7 @@ class PopJournal:
     @property
     def is_reading(self) -> bool:
         """Whether a part of the records from before the promotion is read: the task reads the others."""
-        return self._is_state_read and not self._is_caught_up and self._core.store.identity.epoch == self._epoch
+        return self._reader.is_begun and not self._is_caught_up and self._core.store.identity.epoch == self._epoch
 
     @property
     def is_used(self) -> bool:
@@ -135,17 +125,15 @@ class PopJournal:
     def read_next(self) -> bool:
         """Read a slice of the revive queues. True if the state is complete. Callers are the master."""
         self._follow_epoch()
+        reader = self._reader
         # Checked before reading, since the dispatched position grows meanwhile.
-        is_all_dispatched = self._core.store.dispatcher.dispatched >= self._promotion_end
-        if not self._is_state_read:
-            self.is_waiting = not is_all_dispatched
-            if self.is_waiting or not self._begin_state():
+        self._lacks_records = self._core.store.dispatcher.dispatched < self._promotion_end
+        if not reader.is_begun:
+            if self._lacks_records or not reader.begin():
                 return False
-        self.is_waiting = False
-        left = SLICE_MESSAGES_MAX
-        for number in range(REVIVE_QUEUES):
-            left -= self._read_slice(number, left)
-        if not all(self._is_read(number) for number in range(REVIVE_QUEUES)):
+            self._is_changed = not reader.has_found_state and self.is_used
+        self._lacks_records = False
+        if not reader.read_slice():
             return False
         if not self._is_caught_up:
             self._is_caught_up = True
@@ -160,16 +148,14 @@ class PopJournal:
         epoch = self._core.store.identity.epoch
         if epoch == self._epoch:
             return
-        self.state, self._epoch = PopState(), epoch
-        self._is_caught_up = self._is_state_read = False
+        self._reader, self._epoch = PopLogReader(self._core, self.times), epoch
+        self._is_caught_up = False
         self._promotion_end = self._core.store.log.wrote
         self._unsettled.clear()
         self._core.offsets.popped_ends.clear()
         self._unsettled_starts.clear()
         self._state_at_ms = None
         self._is_changed = False
-        for own in self._own:
-            own.clear()
 
     def _prove_offsets(self) -> None:
         """Set back committed offsets whose checkpoints the log may have lost, to where the log proves a pop ended.
@@ -190,96 +176,6 @@ class PopJournal:
                     offsets.commit(group, topic, queue_id, proven)
         offsets.unproven.clear()
 
-    def _begin_state(self) -> bool:
-        """Start from the last readable state of the log, or else from RocketMQ's committed offsets.
-
-        False if the last state is damaged and may still be healed from a replica.
-        """
-        found = self._find_state()
-        if self.is_waiting:
-            return False
-        self._is_state_read = True
-        if found is not None:
-            times = self.times
-            self.state = PopState(found, now_ms=times.monotonic_ms(), wall_lead_ms=times.wall_lead_ms())
-            return True
-        committed = (self._core.offsets.find(names.REVIVE_GROUP, self.topic, each) for each in range(REVIVE_QUEUES))
-        # RocketMQ commits the last offset that it has processed, not the next one.
-        self.state = PopState(starts=[0 if last is None else last + 1 for last in committed])
-        self._is_changed = self.is_used
-        return True
-
-    def _find_state(self) -> StateRecord | None:
-        store = self._core.store
-        queue = store.queues.get(self.topic, STATE_QUEUE)
-        end = 0 if queue is None else queue.readable_end
-        first = 0 if queue is None else queue.min_offset
-        for offset in range(end - 1, max(first, end - STATES_EXAMINED_MAX) - 1, -1):
-            result = store.read(self.topic, STATE_QUEUE, offset, count_max=1, bytes_max=1, accept=None)
-            self.is_waiting = result.is_waiting
-            if self.is_waiting:
-                return None
-            try:
-                message = decode_record(result.body)
-                if message.queue_offset == offset:
-                    return records.parse_state(message)
-            except (ValueError, RemoteProtocolError) as error:
-                log.error("unreadable pop state; using the one before", extra={"offset": offset, "reason": str(error)})
-        return None
-
-    def _is_read(self, number: int) -> bool:
-        queue = self._core.store.queues.get(self.topic, number)
-        return queue is None or self.state.read_offsets[number] >= queue.readable_end
-
-    def _read_slice(self, number: int, count_max: int) -> int:
-        """Read some records of a revive queue; return their number."""
-        store, state = self._core.store, self.state
-        queue = store.queues.get(self.topic, number)
-        if queue is None:
-            return 0
-        offset = state.read_offsets[number] = max(state.read_offsets[number], queue.min_offset)
-        if count_max <= 0 or offset >= queue.readable_end:
-            return 0
-        result = store.read(
-            self.topic, number, offset, count_max=count_max, bytes_max=SLICE_BYTES_MAX, accept=None
-        )  # fmt: skip
-        if result.is_waiting and not result.body:
-            self.is_waiting = True
-            return 0
-        position = count = 0
-        while position < len(result.body):
-            message = decode_record(result.body, position)
-            position += message.size
-            count += 1
-            if not self._is_own(number, message.queue_offset):
-                self._apply(message, number)
-        state.read_offsets[number] = max(result.next_offset, offset + 1)
-        self._skip_own(number)
-        return count
-
-    def _apply(self, message: StoredMessage, number: int) -> None:
-        times = self.times
-        try:
-            record = records.parse_record(message)
-            if record is not None:
-                foreign_queue = number if keys.TIMER_ENQUEUE_MS in message.properties else None
-                self.state.apply(
-                    record, message.queue_offset, times.monotonic_ms(), wall_lead_ms=times.wall_lead_ms(),
-                    foreign_queue=foreign_queue,
-                )  # fmt: skip
-        except ValueError as error:
-            facts = {"offset": message.queue_offset, "queue": message.queue_id, "reason": str(error)}
-            log.error("unreadable pop record; skipping it", extra=facts)
-
-    def _is_own(self, number: int, offset: int) -> bool:
-        return any(start <= offset < end for start, end in self._own[number])
-
-    def _skip_own(self, number: int) -> None:
-        """Continue after own records that follow the last one that was read."""
-        own, offsets = self._own[number], self.state.read_offsets
-        while own and own[0][0] <= offsets[number]:
-            offsets[number] = max(offsets[number], own.popleft()[1])
-
     # -- appending -----------------------------------------------------------------------------------------------------
 
     def draft(self, number: int, tag: str, body: bytes) -> Draft:
@@ -291,16 +187,8 @@ class PopJournal:
 
     def note_appended(self, number: int, record_offset: int) -> None:
         """Record that an own record was appended, which the caller has applied to the state."""
-        offsets = self.state.read_offsets
         self._is_changed = True
-        if offsets[number] == record_offset:
-            offsets[number] = record_offset + 1
-            return
-        own = self._own[number]
-        if own and own[-1][1] == record_offset:
-            own[-1] = (own[-1][0], record_offset + 1)
-        else:
-            own.append((record_offset, record_offset + 1))
+        self._reader.skip(number, record_offset)
 
     def note_progress(self, queue: PopQueue, next_offset: int) -> None:
         """Commit ``next_offset`` for the group, once the log is durable up to its present end."""

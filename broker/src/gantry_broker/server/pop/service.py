@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.refusals import Refused
-from gantry_broker.server.pop.checkpoints import PopQueue
+from gantry_broker.server.pop.checkpoints import PopQueue, PopState
 from gantry_broker.server.pop.healing import HealedPops
 from gantry_broker.server.pop.journal import PopJournal
+from gantry_broker.server.pop.log_reader import PopLogReader
 from gantry_broker.server.pop.order import ORDER_TABLE, SEPARATOR, OrderedQueues
 from gantry_broker.server.pop.popping import Popper
 from gantry_broker.server.pop.revival import Reviver
@@ -84,7 +85,8 @@ class Pops:
 
     def runtime_info(self) -> dict[str, int]:
         """Return the figures of pop consumption for `brokerStatus`; the counters start with the broker."""
-        state, writer, reviver = self.journal.state, self.writer, self.reviver
+        writer, reviver = self.writer, self.reviver
+        state = self.journal.state if self.journal.is_master else PopState()
         return {
             "popInflightMessages": state.inflight_count,
             "popOpenCheckpoints": state.open_count,
@@ -96,6 +98,23 @@ class Pops:
             "popDeadLetters": reviver.given_up_count,
             "popExpiredMessages": reviver.dropped_count,
         }
+
+    async def oldest_unacked(self) -> Mapping[tuple[str, str, int], int] | None:
+        """Return the offset of the oldest message that is popped and not acked, by topic, group and queue.
+
+        None if it is unknown: a master has not read all records yet, or a record is damaged and may be healed. Another
+        broker has no state, or that of its last term as the master, so it reads the log.
+        """
+        journal, epoch = self.journal, self._core.store.identity.epoch
+        if journal.is_master:
+            return journal.state.oldest_open() if journal.is_ready else None
+        reader = PopLogReader(self._core, journal.times)
+        is_read = reader.begin() and reader.read_slice()
+        while not is_read and not reader.is_waiting:
+            await asyncio.sleep(0)
+            is_read = reader.read_slice()
+        # In another epoch the log may have lost acks that were read.
+        return reader.state.oldest_open() if is_read and self._core.store.identity.epoch == epoch else None
 
     # -- readiness -----------------------------------------------------------------------------------------------------
 
