@@ -16,7 +16,6 @@ from gantry_cli.local.access import CODE_TIMEOUT_S, CODES_PATH, ask_sidecar, req
 from gantry_cli.local.group_status import (
     STALE_MS,
     LocalGroupStatus,
-    require_group,
     require_status,
     size_text,
     status_age_ms,
@@ -72,9 +71,10 @@ class LocalSidecars:
 
     def _members(self) -> list[MemberRecord]:
         try:
-            return require_group(self._data).members
+            record = GroupState(self._data).read_group()
         except CliError as error:
             raise SidecarUnavailable(error.message) from error
+        return [] if record is None else record.members
 
 
 @final
