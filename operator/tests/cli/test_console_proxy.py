@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, final
@@ -38,10 +39,14 @@ class ScriptedSidecars:
         self.ports: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         """Why no code can be made beside a sidecar, by its name."""
+        self.waits_for: dict[str, threading.Event] = {}
+        """What a login at a sidecar waits for, by its name."""
         self.codes = 0
         self.connections: list[str] = []
         self.requests: list[tuple[str, str]] = []
         """Name and path of each request that a sidecar has received."""
+        self.hanging: set[str] = set()
+        """The sidecars that do not answer probes."""
         self.sessions: dict[str, str] = {}
         """The present session of each sidecar."""
 
@@ -51,6 +56,8 @@ class ScriptedSidecars:
     def new_access(self, name: str) -> SidecarAccess:
         if name in self.refused:
             raise SidecarUnavailable(self.refused[name])
+        if name in self.waits_for:
+            self.waits_for[name].wait(ANSWER_S)
         self.codes += 1
         return SidecarAccess(f"code-{self.codes}", b"")
 
@@ -70,7 +77,9 @@ class ScriptedSidecars:
             if request.path == "/v1/console/sessions":
                 self.sessions[name] = f"session-{name}-{self.codes}"
                 return web.json_response({"session": self.sessions[name], "lifetime_s": 60})
-            if request.headers.get("Authorization") != f"Bearer {self.sessions.get(name)}":
+            if request.path == "/livez" and name not in self.hanging:
+                return web.json_response({})
+            if request.path != "/livez" and request.headers.get("Authorization") != f"Bearer {self.sessions.get(name)}":
                 return web.json_response({"reason": "unknown token"}, status=401)
             return await respond(request)
 
@@ -377,18 +386,48 @@ async def test_order_without_an_answer_is_not_repeated(monkeypatch: pytest.Monke
 
 
 async def test_sidecar_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod whose machine has failed closes no connection."""
-    monkeypatch.setattr(backend_module, "READ_TIMEOUT_S", 0.3)
+    """A pod whose machine has failed closes no connection: it is checked after a while. Its requests are sent again."""
+    monkeypatch.setattr(backend_module, "CHECK_AFTER_S", 0.05)
+    monkeypatch.setattr(backend_module, "PROBE_TIMEOUT_S", 0.3)
     source, never = ScriptedSidecars(), asyncio.Event()
 
     async def hang(request: web.Request) -> web.StreamResponse:
         await never.wait()
         return web.Response()
 
+    source.hanging.add("a")
     async with source.running("a", hang), source.running("b", named), console_of(source) as (client, events):
         assert (await client.get("/v1/status")).status_code == 200
         never.set()
     assert "a is not reachable any more: timed out" in events[1]
+
+
+async def test_long_answer_of_a_sidecar_that_answers_probes_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the twin of a sidecar that hangs: the same request, and no other sidecar is chosen."""
+    monkeypatch.setattr(backend_module, "CHECK_AFTER_S", 0.05)
+    source, checked = ScriptedSidecars(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        while ("a", "/livez") not in source.requests:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(checked.wait(), 0.02)
+        return web.json_response({})
+
+    async with source.running("a", slow), source.running("b", named), console_of(source) as (client, events):
+        assert (await client.get("/v1/status")).status_code == 200
+    assert events == ["shop/orders: served by a"]
+
+
+async def test_choice_of_a_sidecar_outlives_the_request_that_began_it() -> None:
+    """A page gives up after 8 s, and a sidecar may take longer to be reached: the next request gets the result."""
+    source, release = ScriptedSidecars(), threading.Event()
+    source.waits_for["a"] = release
+    async with source.running("a", named), console_of(source) as (client, _):
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get("/v1/status", timeout=0.2)
+        release.set()
+        assert (await client.get("/v1/status")).status_code == 200
+    assert source.codes == 1
 
 
 async def test_no_sidecar_gives_the_reason_and_is_not_tried_for_each_request() -> None:

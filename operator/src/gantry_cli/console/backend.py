@@ -40,10 +40,12 @@ ATTEMPTS: Final = 3
 """How many sidecars one request is sent to at most."""
 PAUSE_S: Final = 2.0
 """How long a failed link is reported to all requests before the next attempt."""
-READ_TIMEOUT_S: Final = 20.0
-"""How long the head of an answer may take that changes nothing. The page itself waits for 8 s."""
-ORDER_TIMEOUT_S: Final = 80.0
-"""The same for an order, for which the page waits for 70 s."""
+CHECK_AFTER_S: Final = 3.0
+"""How long the head of an answer may take before the sidecar is checked. The page waits for 8 s for most answers."""
+PROBE_TIMEOUT_S: Final = 8.0
+"""How long the check may take: a new connection, and the answer to a probe, which no sidecar delays."""
+ANSWER_TIMEOUT_S: Final = 80.0
+"""How long the head of an answer may take: the page waits for 70 s for an order."""
 IDLE_CONNECTIONS_MAX: Final = 6
 """Connections kept for further requests: a browser uses as many at a time."""
 IDLE_S: Final = 15.0
@@ -107,33 +109,48 @@ class Backend:
         """``report`` prints a line about a change of the sidecar."""
         self._source: Final = source
         self._report: Final = report
-        self._linking: Final = asyncio.Lock()
+        self._choice: asyncio.Task[Link] | None = None
+        """The choice of a sidecar in progress, for which all requests wait."""
+        self._probe: asyncio.Task[None] | None = None
+        """The check in progress whether the sidecar still answers."""
         self._link: Link | None = None
         self._failed_name = ""
         self._failure: tuple[float, str] | None = None
         """When the last link failed, and why."""
         self._idle: list[SidecarConnection] = []
+        self._in_use: Final[set[SidecarConnection]] = set()
 
     def __repr__(self) -> str:
         return f"<Backend {self._source.name} at {self._link.name if self._link else 'no sidecar'}>"
 
     async def link(self) -> Link:
-        """Return the sidecar that answers; choose one if none does. Raises ``SidecarUnavailable``."""
-        async with self._linking:
-            if self._link is not None:
-                return self._link
-            if self._failure is not None and time.monotonic() - self._failure[0] < PAUSE_S:
-                raise SidecarUnavailable(self._failure[1])
-            try:
-                self._link = await self._new_link()
-            except SidecarUnavailable as error:
-                if self._failure is None:
-                    self._report(f"{self._source.name}: no sidecar can be reached: {error}")
-                self._failure = (time.monotonic(), str(error))
-                raise
-            self._failure = None
-            self._report(f"{self._source.name}: served by {self._link.name}")
+        """Return the sidecar that answers; choose one if none does. Raises ``SidecarUnavailable``.
+
+        A choice continues if its request is cancelled: a page waits for 8 s, and several sidecars may not answer.
+        """
+        if self._link is not None:
             return self._link
+        if self._failure is not None and time.monotonic() - self._failure[0] < PAUSE_S:
+            raise SidecarUnavailable(self._failure[1])
+        if self._choice is None:
+            self._choice = asyncio.create_task(self._choose(), name=f"choose a sidecar of {self._source.name}")
+            self._choice.add_done_callback(_take_exception)
+        return await asyncio.shield(self._choice)
+
+    async def _choose(self) -> Link:
+        """Choose a sidecar, and report which one or why none can be reached."""
+        try:
+            self._link = await self._new_link()
+        except SidecarUnavailable as error:
+            if self._failure is None:
+                self._report(f"{self._source.name}: no sidecar can be reached: {error}")
+            self._failure = (time.monotonic(), str(error))
+            raise
+        finally:
+            self._choice = None
+        self._failure = None
+        self._report(f"{self._source.name}: served by {self._link.name}")
+        return self._link
 
     async def _new_link(self) -> Link:
         names = await in_thread(self._source.names)
@@ -178,7 +195,26 @@ class Backend:
             return
         self._report(f"{self._source.name}: {link.name} is not reachable any more: {reason}; choosing a sidecar")
         self._link, self._failed_name = None, link.name
-        self.close()
+        self._close_connections()
+
+    def _check(self, link: Link) -> None:
+        """Begin to check whether a sidecar still answers, since a request takes long: it may only be a long one."""
+        if self._probe is None and self._link is link:
+            self._probe = asyncio.create_task(self._check_now(link), name=f"check {link.name}")
+
+    async def _check_now(self, link: Link) -> None:
+        """Give a sidecar up that does not answer a probe over a new connection."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                connection = await self._open(link.name, link.certificate_digest)
+                try:
+                    await connection.request(Request("GET", "/livez", [(b"host", b"localhost")], b""))
+                finally:
+                    connection.close()
+        except FAILURES as error:
+            self._drop(link, reason_of(error))
+        finally:
+            self._probe = None
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -211,36 +247,47 @@ class Backend:
         is_order = request.method not in ("GET", "HEAD")
         while not is_order and (kept := self._idle_connection()) is not None:
             try:
-                return await self._over(kept, link, request, READ_TIMEOUT_S)
+                return await self._over(kept, link, request)
             except TimeoutError:
                 raise
             except (OSError, h11.ProtocolError):
+                if self._link is not link:
+                    raise
                 continue  # the sidecar has closed it meanwhile
         connection = await self._open(link.name, link.certificate_digest)
         try:
-            return await self._over(connection, link, request, ORDER_TIMEOUT_S if is_order else READ_TIMEOUT_S)
-        except (OSError, TimeoutError, h11.ProtocolError) as error:
+            return await self._over(connection, link, request)
+        except (OSError, h11.ProtocolError) as error:
             if is_order:
                 raise OutcomeUnknown(reason_of(error)) from error
             raise
 
-    async def _over(
-        self, connection: SidecarConnection, link: Link, request: Request, timeout_s: float
-    ) -> Answer:  # fmt: skip
+    async def _over(self, connection: SidecarConnection, link: Link, request: Request) -> Answer:
+        """Send a request over a connection, and return the answer when its head has arrived."""
         headers = [pair for pair in request.headers if pair[0] in SENT_HEADERS]
         headers += [(b"host", b"localhost"), (b"authorization", f"Bearer {link.session}".encode())]
+        self._in_use.add(connection)
+        check = asyncio.get_running_loop().call_later(CHECK_AFTER_S, self._check, link)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await connection.request(request._replace(headers=headers))
         except BaseException:
-            connection.close()
+            self._give_back(connection)
             raise
+        finally:
+            check.cancel()
         assert not isinstance(answer.body, bytes), "a connection yields the body piece by piece"
-        body = SidecarBody(answer.body, partial(self._keep, connection, link), connection.close)
-        return Answer(answer.status, _passed_on(answer.headers), body)
+        keep, discard = partial(self._keep, connection, link), partial(self._give_back, connection)
+        return Answer(answer.status, _passed_on(answer.headers), SidecarBody(answer.body, keep, discard))
+
+    def _give_back(self, connection: SidecarConnection) -> None:
+        """Close a connection after its request."""
+        self._in_use.discard(connection)
+        connection.close()
 
     def _keep(self, connection: SidecarConnection, link: Link) -> None:
         """Keep a connection for further requests after a complete answer, or close it."""
+        self._in_use.discard(connection)
         if connection.is_reusable and self._link is link and len(self._idle) < IDLE_CONNECTIONS_MAX:
             self._idle.append(connection)
         else:
@@ -254,10 +301,18 @@ class Backend:
             found.close()
         return None
 
+    def _close_connections(self) -> None:
+        """Close the connections to the sidecar: its requests fail, and are sent to another one or broken off."""
+        for connection in (*self._idle, *self._in_use):
+            connection.close()
+        self._idle.clear()
+
     def close(self) -> None:
-        """Close the idle connections. Those in use are closed by their requests."""
-        while self._idle:
-            self._idle.pop().close()
+        """Close all connections, and end what is in progress."""
+        self._close_connections()
+        for task in (self._choice, self._probe):
+            if task is not None:
+                task.cancel()
 
 
 @final
@@ -317,6 +372,12 @@ async def read_body(answer: Answer, bytes_max: int) -> bytes:
         if len(found) > bytes_max:
             raise ValueError(f"the answer is longer than {bytes_max} bytes")
     return bytes(found)
+
+
+def _take_exception(task: asyncio.Task[Link]) -> None:
+    """Take the exception of a choice for which no request waits any more: it has been reported."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _passed_on(headers: Headers) -> Headers:

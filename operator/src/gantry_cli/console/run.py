@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import click
@@ -15,6 +19,8 @@ from gantry_cli.console.http import SidecarUnavailable
 from gantry_cli.errors import CliError
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+LINE_BYTES_MAX: Final = 4096
+"""The longest line of a terminal."""
 
 
 class Served(Protocol):
@@ -73,10 +79,42 @@ async def _serve_until_signal(page: Served) -> None:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     click.echo(page.new_address())
-    report_event("The address works once, within ten minutes. Press Ctrl-C to stop.")
+    hint = "press Enter for another one, and Ctrl-C to stop" if is_foreground() else "press Ctrl-C to stop"
+    report_event(f"The address works once, within ten minutes; {hint}")
     try:
-        await stop.wait()
+        with new_address_on_enter(page):
+            await stop.wait()
     finally:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
         await page.close()
+
+
+@contextmanager
+def new_address_on_enter(page: Served) -> Iterator[None]:
+    """Print another address for each line that the user types during the context, for another browser or tab."""
+    if not is_foreground():
+        yield
+        return
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def read_line() -> None:
+        # A process in the background that reads from the terminal is stopped by the kernel.
+        if is_foreground() and os.read(descriptor, LINE_BYTES_MAX):
+            click.echo(page.new_address())
+        else:
+            loop.remove_reader(descriptor)
+
+    loop.add_reader(descriptor, read_line)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def is_foreground() -> bool:
+    """Return whether standard input is the terminal of the user who runs this command in the foreground."""
+    try:
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):  # standard input may be closed, or not a file
+        return False

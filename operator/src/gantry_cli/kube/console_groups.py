@@ -22,10 +22,9 @@ from gantry_cli.kube.group_observer import dict_of, shards_of
 from gantry_cli.kube.naming import GROUPS, PODS, broker_selector
 from gantry_cli.kube.port_forward import forward_port
 from gantry_cli.kube.sidecars import UNKNOWN_COMMAND_FORM, SidecarClient, is_running
+from gantry_cli.pod.sidecar_query import SIDECAR_PORT
 from gantry_spec.decide.conditions import is_shown_in_status
 
-SIDECAR_PORT: Final = 8080
-"""The port of the sidecar in the pods of the operator."""
 CODE_TIMEOUT_S: Final = 15.0
 """How long `gantry pod console-code` may take: it starts a Python program in the pod."""
 CODE_COMMAND: Final = "console-code"

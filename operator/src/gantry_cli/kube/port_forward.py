@@ -58,7 +58,8 @@ def forward_port(cluster: Cluster, pod: str, port: int) -> socket.socket:
             raise
         return opened
 
-    web_socket = within(OPEN_TIMEOUT_S, f"gantry-forward-{pod}", what, open_socket)
+    late = f"the port was not forwarded within {OPEN_TIMEOUT_S:g} s"
+    web_socket = within(OPEN_TIMEOUT_S, f"gantry-forward-{pod}", what, open_socket, late)
     near, far = socket.socketpair()
     far.settimeout(TRANSFER_TIMEOUT_S)
     web_socket.settimeout(TRANSFER_TIMEOUT_S)

@@ -117,11 +117,12 @@ class SidecarClient:
             socket = cluster.socket(PODS.path(cluster.namespace, pod, "exec"), query, PROTOCOL)
             return _read(socket, what, time.monotonic() + timeout_s)
 
-        return within(timeout_s + 1, f"gantry-exec-{pod}", what, work)
+        late = f"no answer of the program in the pod within {timeout_s:g} s"
+        return within(timeout_s + 1, f"gantry-exec-{pod}", what, work, late)
 
 
-def within(timeout_s: float, name: str, what: str, work: Callable[[], T]) -> T:
-    """Return the result of ``work`` with a web socket. Raises ``ApiError``, also after ``timeout_s``.
+def within(timeout_s: float, name: str, what: str, work: Callable[[], T], late: str) -> T:
+    """Return the result of ``work`` with a web socket. Raises ``ApiError``, after ``timeout_s`` with the text ``late``.
 
     The package of the socket has no timeout for connecting. A thread that hangs in it is abandoned.
     """
@@ -141,7 +142,7 @@ def within(timeout_s: float, name: str, what: str, work: Callable[[], T]) -> T:
         return result[0]
     if errors:
         raise _api_error_of(what, errors[0])
-    raise ApiError("create", what, 0, f"timed out: no answer of the program in the pod within {timeout_s - 1:g} s")
+    raise ApiError("create", what, 0, f"timed out: {late}")
 
 
 def _body_of(answer: dict[str, Any]) -> Any:
