@@ -68,6 +68,19 @@ def test_enter_prints_another_address(tmp_path: Path) -> None:
         os.close(master)
 
 
+def test_missing_package_is_named_and_needed_for_a_served_console_only(tmp_path: Path) -> None:
+    """Without h11 the other uses of the command work, and the list names the remedy."""
+    blocked = "import sys; sys.modules['h11'] = None; from gantry_cli.main import main; main(sys.argv[1:])"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", blocked, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, env=ENVIRONMENT, check=False)
+
+    served, printed = run(*words_for(tmp_path)), run("console", "--data", str(tmp_path / "crew"))
+    assert served.returncode == 1 and "the package h11" in served.stderr and "pip install" in served.stderr
+    assert printed.returncode == 3 and "no group with a console runs" in printed.stderr
+
+
 def read_until(terminal: int, shown: bytes, text: bytes, *, count: int = 1) -> bytes:
     """Read from a terminal until it has shown a text, and the line with it, this many times."""
     deadline = time.monotonic() + ANSWER_S

@@ -52,7 +52,7 @@ IDLE_S: Final = 15.0
 """How long they are kept. A sidecar closes one that is idle for 30 s."""
 REASON_MAX: Final = 600
 
-SENT_HEADERS: Final = (b"accept", b"content-type", b"if-none-match", b"if-modified-since")
+SENT_HEADERS: Final = (b"accept", b"content-type", b"if-none-match", b"if-modified-since", b"last-event-id")
 """The headers of a request that are passed on."""
 KEPT_BACK_HEADERS: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"te", b"trailer", b"transfer-encoding", b"upgrade",
@@ -179,7 +179,7 @@ class Backend:
             if answer.status != HTTPStatus.OK or not isinstance(document["session"], str):
                 raise SidecarUnavailable(f"the sidecar refused the login (status {answer.status})")
             session = str(document["session"]).encode("ascii").decode("ascii")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise SidecarUnavailable("the sidecar's answer to the login has no session") from error
         finally:
             connection.close()

@@ -51,7 +51,7 @@ class LocalSidecars:
             token = GroupState(self._data).token()
             answer = ask_sidecar(self._member(name), CODES_PATH, token, timeout_s=CODE_TIMEOUT_S, data=b"")
             return SidecarAccess(str(json.loads(answer)["code"]), b"")
-        except (OSError, CliError, ValueError, KeyError, TypeError) as error:
+        except (OSError, CliError, ValueError, RecursionError, KeyError, TypeError) as error:
             raise SidecarUnavailable(f"the sidecar gave no code: {error}") from error
 
     def connect(self, name: str) -> socket.socket:

@@ -12,19 +12,17 @@ once it has been used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from gantry_cli.console.local_groups import LocalDirectory
-from gantry_cli.console.run import serve_group, serve_groups
 from gantry_cli.errors import CliError, InvalidInput, NotFoundError
 from gantry_cli.examples import examples
-from gantry_cli.kube.cluster import Target, connect, find_group
+from gantry_cli.kube.cluster import INSTALL, Target, connect, find_group
 from gantry_cli.kube.commands import plain_name
-from gantry_cli.kube.console_groups import ClusterDirectory, ClusterSidecars
 from gantry_cli.kube.naming import group_name_in
 from gantry_cli.kube.options import (
     LOCAL_HINT,
@@ -93,7 +91,7 @@ def console(
         serve_cluster(target, _name_in(group), port, is_everywhere=is_everywhere, is_read_only=is_read_only)
     elif len(folders) > 1:
         refuse_ignored("with --data", ignored={"is_read_only"})
-        serve_groups(LocalDirectory(folders), port)
+        serve_folders(folders, port)
     else:
         refuse_ignored("with one local group", ignored={"is_read_only", "port"})
         print_local_address(folders[0] if folders else DEFAULT_DIRECTORY)
@@ -131,6 +129,9 @@ def _name_in(text: str | None) -> str | None:
 
 def serve_cluster(target: Target, name: str | None, port: int, *, is_everywhere: bool, is_read_only: bool) -> None:
     """Serve the console of a group, or without a name the list of groups. Raises CliError."""
+    with optional_packages():
+        from gantry_cli.console.run import serve_group, serve_groups
+        from gantry_cli.kube.console_groups import ClusterDirectory, ClusterSidecars
     cluster = connect(target)
     if name is not None:
         refuse_ignored("with a group", ignored={"is_everywhere"})
@@ -141,6 +142,23 @@ def serve_cluster(target: Target, name: str | None, port: int, *, is_everywhere:
         refuse_ignored("with --all-namespaces", ignored={"namespace"})
     namespace = "" if is_everywhere else cluster.namespace
     serve_groups(ClusterDirectory(cluster, namespace, is_read_only=is_read_only), port)
+
+
+def serve_folders(folders: Sequence[Path], port: int) -> None:
+    """Serve the list of local groups. Raises CliError."""
+    with optional_packages():
+        from gantry_cli.console.local_groups import LocalDirectory
+        from gantry_cli.console.run import serve_groups
+    serve_groups(LocalDirectory(folders), port)
+
+
+@contextmanager
+def optional_packages() -> Iterator[None]:
+    """Raise CliError with the remedy for a package that is not installed: brokers do not need those of a proxy."""
+    try:
+        yield
+    except ImportError as error:
+        raise CliError(f"the package {error.name}, which a served console needs, is not installed", INSTALL) from error
 
 
 def print_local_address(data: Path) -> None:
