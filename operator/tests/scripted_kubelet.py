@@ -1,7 +1,9 @@
-"""A kubelet that runs nothing: a real API server requests logs from it, and lets it "run" programs.
+"""A kubelet that runs nothing: a real API server requests logs from it, and lets it "run" programs and forward ports.
 
 The API server finds it by the address of a Node, and uses HTTPS: `/containerLogs/...` for logs, and a web
 socket at `/exec/...` whose channels are standard output, standard error and the outcome. The test chooses the answers.
+A web socket at `/portForward/...` has a channel for data and one for errors, and is connected to an address that the
+test chooses.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final, NamedTuple, final
@@ -37,6 +40,10 @@ Log = Callable[[str, str, bool], str | None]
 """Pod, container, and whether the log is that of the previous run; None: there is no such log."""
 
 
+Forward = Callable[[str, int], tuple[str, int] | None]
+"""Pod and port; returns the address to connect to, or None: nothing listens there."""
+
+
 @final
 class Kubelet:
     """The kubelet, on a loop in a thread of its own; the test chooses its answers."""
@@ -51,7 +58,14 @@ class Kubelet:
         self.ran: Final[list[tuple[str, str, list[str]]]] = []
         """Pod, container and command of each program that it was asked to run."""
 
+        self.forward: Forward = lambda pod, port: None
+        """Returns the address behind a port of a pod."""
+
+        self.forwards: Final[dict[web.WebSocketResponse, str]] = {}
+        """The open web sockets of forwarded ports, with their pods."""
+
         self.port = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Final = asyncio.Event()
 
     @asynccontextmanager
@@ -60,6 +74,8 @@ class Kubelet:
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/portForward/{namespace}/{pod}", self._forward)
+        self._loop = asyncio.get_running_loop()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
         async with http_server(app, tls=context) as self.port:
@@ -95,6 +111,48 @@ class Kubelet:
         await socket.send_bytes(b"\x03" + json.dumps(failed if outcome.code else {"status": "Success"}).encode())
         await socket.close()
         return socket
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        pod, port = request.match_info["pod"], int(request.query["port"])
+        socket = web.WebSocketResponse(protocols=(PROTOCOL,))
+        await socket.prepare(request)
+        for channel in (0, 1):
+            await socket.send_bytes(bytes((channel,)) + struct.pack("<H", port))
+        address = self.forward(pod, port)
+        if address is None:
+            await socket.send_bytes(b"\x01" + f"failed to connect to localhost:{port}".encode())
+            await socket.close()
+            return socket
+        reader, writer = await asyncio.open_connection(*address)
+        self.forwards[socket] = pod
+        try:
+            copying = asyncio.ensure_future(_copy_out(reader, socket))
+            async for message in socket:
+                assert message.data[:1] == b"\0", "a client sends data only"
+                writer.write(message.data[1:])
+                await writer.drain()
+            copying.cancel()
+        finally:
+            del self.forwards[socket]
+            writer.close()
+        return socket
+
+    def cut_forwards(self, pod: str) -> None:
+        """Close all forwarded ports of a pod, as when it is deleted. Called from any thread."""
+        assert self._loop is not None, "the kubelet listens"
+
+        async def cut() -> None:
+            for socket, name in list(self.forwards.items()):
+                if name == pod:
+                    await socket.close()
+
+        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(60)
+
+
+async def _copy_out(reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
+    while piece := await reader.read(1 << 15):
+        await socket.send_bytes(b"\0" + piece)
+    await socket.close()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from gantry_testing.tree import ROOT
 
 PACKAGES: Final = ("gantry_broker", "gantry_remoting", "gantry_access", "gantry_status", "gantry_wire")
 """The packages of a broker's process that may have threads or locks."""
-ELSEWHERE: Final = {"OrderClient"}
+ELSEWHERE: Final = {"OrderClient", "ConsoleSessions"}
 """Classes of these packages that no broker uses."""
 PAGE: Final = ROOT / "broker/LOCKS.md"
 THREADS: Final = {"Thread", "ThreadPoolExecutor", "Worker"}

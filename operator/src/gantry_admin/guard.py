@@ -20,7 +20,7 @@ import asyncio
 from enum import Enum
 from typing import Final, NamedTuple, final
 
-from gantry_admin.console_sessions import ConsoleSessions, Grant
+from gantry_access.console_sessions import ConsoleSessions, Grant
 from gantry_admin.credentials import TokenFile, token_digest
 from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.settings import Address, SidecarSettings, parse_address

@@ -65,7 +65,7 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
             "gantry_cli.kube.commands", "explain", "Explain what would happen if a master of the group died now."
         ),
         "console": CommandEntry(
-            "gantry_cli.local.commands", "console", "Print an address that opens the local group's console."
+            "gantry_cli.kube.console", "console", "Open the console of a group, or a list of several groups."
         ),
         "bundle": CommandEntry(
             "gantry_cli.kube.commands", "bundle", "Pack everything needed to diagnose the group into one file."

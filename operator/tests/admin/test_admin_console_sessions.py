@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_process, sidecar_process, write_token_files
 
-from gantry_admin.__main__ import parser, settings_of
-from gantry_admin.console_sessions import (
+from gantry_access.console_sessions import (
     CODE_LIFETIME_S,
     CODES_MAX,
     SESSION_LIFETIME_S,
     SESSIONS_MAX,
     ConsoleSessions,
 )
+from gantry_admin.__main__ import parser, settings_of
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Guard, Scope
 

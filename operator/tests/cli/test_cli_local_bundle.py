@@ -17,6 +17,8 @@ import pytest
 from click.testing import CliRunner
 from local_group_kit import planned
 
+from gantry_cli.console.http import SidecarUnavailable
+from gantry_cli.console.local_groups import LocalSidecars
 from gantry_cli.local.records import GroupRecord
 from gantry_cli.local.state import GroupState
 from gantry_cli.main import cli
@@ -146,4 +148,27 @@ def test_console_code_is_requested_only_from_the_groups_sidecar(
         assert result.exit_code == 1 and listener.shown == []
     else:
         assert result.output == f"{record.console_url}#code=one-time\n"
+        assert listener.shown == [f"Bearer {GroupState(tmp_path).token()}"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["our sidecar", "another program"])
+def test_list_of_groups_logs_in_only_at_the_groups_sidecar(
+    tmp_path: Path, listeners: tuple[Listener, Listener], is_gone: bool
+) -> None:
+    """Neither the token nor a session is sent to another program on the port of a sidecar."""
+    listener, _ = listeners
+    record = of_one(tmp_path, listener, "1-1" if is_gone else boot_id_of(os.getpid()))
+    record.members[0].sidecar_port = int(listener.server_address[1])
+    GroupState(tmp_path).write_group(record)
+    source = LocalSidecars(tmp_path)
+
+    assert source.names() == ["master-0"]
+    if is_gone:
+        for request in (source.new_access, source.connect):
+            with pytest.raises(SidecarUnavailable, match="the sidecar does not run"):
+                request("master-0")
+        assert listener.shown == []
+    else:
+        assert source.new_access("master-0") == ("one-time", b"")
+        source.connect("master-0").close()
         assert listener.shown == [f"Bearer {GroupState(tmp_path).token()}"]

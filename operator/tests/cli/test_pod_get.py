@@ -5,17 +5,20 @@ A twin repeats a test without the rule that it checks, and finds the fault: so t
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import ssl
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import trustme
-from admin_scene import READ_TOKEN, SidecarChild, broker_process, sidecar_process, wait_for, write_token_files
+from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_process, sidecar_process, wait_for, write_token_files
 from click.testing import CliRunner
 
 from gantry_cli.main import cli
@@ -23,6 +26,8 @@ from gantry_cli.pod.sidecar_query import query_sidecar
 from gantry_testing.certificates import Party
 
 pytestmark = pytest.mark.verify
+
+END = "-----END CERTIFICATE-----\n"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,34 @@ def test_answers_to_all_paths_are_one_object(sidecar: tuple[SidecarChild, Path])
     assert document["/v1/status"]["body"]["wrote"] == document["/v1/role/now"]["body"]["wrote"] > 0
     assert document["/v1/nothing"]["status"] == 404 and "body" not in document["/v1/nothing"]
     assert READ_TOKEN.encode() not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("may_change", [False, True], ids=["read", "change"])
+def test_console_code_has_the_permissions_of_the_mounted_token(tmp_path: Path, may_change: bool) -> None:
+    """The code opens one session with the token's permissions; the digest is that of the sidecar's certificate."""
+    party = Party(tmp_path / "own", trustme.CA())
+    tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]
+    name = "tokens" if may_change else "read-tokens"
+    with sidecar_process(tmp_path / "store", *write_token_files(tmp_path / "tokens"), *tls) as child:
+        options = ["--url", f"http://{child.address}", "--token-file", str(tmp_path / "tokens" / name)]
+        made = CliRunner().invoke(cli, ["pod", "console-code", *options])
+        refused = CliRunner().invoke(cli, ["pod", "console-code", *options[:2], "--token-file", str(tmp_path / "none")])
+        document = json.loads(made.stdout)
+        url = f"https://{child.address}"
+        with httpx.Client(base_url=url, verify=ssl_context_of(party), timeout=60) as client:
+            session = client.post("/v1/console/sessions", json={"code": document["code"]}).json()["session"]
+            flush = client.post("/v1/role/flush", headers={"Authorization": f"Bearer {session}"})
+
+    presented = ssl.PEM_cert_to_DER_cert(party.chain.read_text().partition("-----END CERTIFICATE-----")[0] + END)
+    assert document["certificate_sha256"] == hashlib.sha256(presented).hexdigest()
+    assert (flush.status_code == 403) is not may_change, flush.text
+    assert (refused.exit_code, "made no code" in refused.stderr) == (1, True)
+    assert READ_TOKEN not in made.output and TOKEN not in made.output
+
+
+def ssl_context_of(party: Party) -> ssl.SSLContext:
+    """Return the context of a client that trusts the authority of a sidecar."""
+    return ssl.create_default_context(cafile=str(party.authority))
 
 
 def test_former_name_of_the_command_is_hidden(sidecar: tuple[SidecarChild, Path]) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import Field
 
+from gantry_access.console_sessions import CODE_LIFETIME_S, SESSION_LIFETIME_S
 from gantry_admin.audit import audited, write_audit
-from gantry_admin.console_sessions import CODE_LIFETIME_S, SESSION_LIFETIME_S
 from gantry_admin.documents import Document
 from gantry_admin.errors import Problem
 from gantry_admin.guard import ANONYMOUS, Caller, Scope

@@ -27,6 +27,7 @@ from gantry_cli.kube.commands import (
     promote_command,
     restore_command,
 )
+from gantry_cli.kube.console import kubectl_console
 from gantry_cli.kube.screen import show_status
 from gantry_cli.options import watch_options
 from gantry_cli.output import OutputFormat, output_option
@@ -78,6 +79,7 @@ def status(group: ClusterGroup, may_exec: bool, interval_s: float | None, form: 
 
 for build in (explain_command, promote_command, fence_command, restore_command, backup_command, bundle_command):
     cli.add_command(build(KUBECTL))
+cli.add_command(kubectl_console)
 
 
 def main() -> NoReturn:

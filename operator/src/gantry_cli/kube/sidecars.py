@@ -14,16 +14,18 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from gantry_cli.kube.api_errors import ApiError, resource_text
 from gantry_cli.kube.cluster import ANSWER_BYTES_MAX, Cluster, Object, api_error_from
 from gantry_cli.kube.naming import PODS, SIDECAR_CONTAINER
 
+T = TypeVar("T")
+
 PROTOCOL: Final = "v4.channel.k8s.io"
-"""The protocol of the web socket by which a program runs in a pod."""
+"""The protocol of the web sockets by which programs run in a pod, and ports of a pod are forwarded."""
 
 OUTPUT, ERRORS, OUTCOME = 1, 2, 3
 """The channels of that protocol."""
@@ -37,7 +39,9 @@ PARALLEL_REQUESTS: Final = 8
 REQUEST_TIMEOUT_S: Final = 10.0
 BUNDLE_TIMEOUT_S: Final = 60.0
 REASON_MAX: Final = 300
-UNKNOWN_COMMAND: Final = "No such command 'get'"
+UNKNOWN_COMMAND_FORM: Final = "No such command '{}'"
+"""The error of an image of an earlier version, which does not have a command of `gantry pod`."""
+UNKNOWN_COMMAND: Final = UNKNOWN_COMMAND_FORM.format("get")
 """The error of an image of an earlier version, which has another name for the command."""
 
 
@@ -108,24 +112,37 @@ class SidecarClient:
         cluster, what = self._cluster, resource_text(PODS, self._cluster.namespace, "exec")
         query = [("container", SIDECAR_CONTAINER), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
-        result: list[bytes | BaseException] = []
 
-        def work() -> None:
-            try:
-                socket = cluster.socket(PODS.path(cluster.namespace, pod, "exec"), query, PROTOCOL)
-                result.append(_read(socket, what, time.monotonic() + timeout_s))
-            except BaseException as error:  # noqa: BLE001  # passed to the waiting thread, which interprets it
-                result.append(error)
+        def work() -> bytes:
+            socket = cluster.socket(PODS.path(cluster.namespace, pod, "exec"), query, PROTOCOL)
+            return _read(socket, what, time.monotonic() + timeout_s)
 
-        # The package of the socket has no timeout for connecting. A thread that hangs in it is abandoned.
-        thread = threading.Thread(target=work, name=f"gantry-exec-{pod}", daemon=True)
-        thread.start()
-        thread.join(timeout_s + 1)
-        if not result:
-            raise ApiError("create", what, 0, f"timed out: no answer of the program in the pod within {timeout_s:g} s")
-        if isinstance(result[0], bytes):
-            return result[0]
-        raise _api_error_of(what, result[0])
+        late = f"no answer of the program in the pod within {timeout_s:g} s"
+        return within(timeout_s + 1, f"gantry-exec-{pod}", what, work, late)
+
+
+def within(timeout_s: float, name: str, what: str, work: Callable[[], T], late: str) -> T:
+    """Return the result of ``work`` with a web socket. Raises ``ApiError``, after ``timeout_s`` with the text ``late``.
+
+    The package of the socket has no timeout for connecting. A thread that hangs in it is abandoned.
+    """
+    result: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:  # noqa: BLE001  # passed to the waiting thread, which interprets it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if result:
+        return result[0]
+    if errors:
+        raise _api_error_of(what, errors[0])
+    raise ApiError("create", what, 0, f"timed out: {late}")
 
 
 def _body_of(answer: dict[str, Any]) -> Any:

@@ -37,6 +37,8 @@ SECRET_BYTES: Final = 32
 
 CODE_TIMEOUT_S: Final = 5.0
 """How long to wait for a one-time code of the console."""
+CODES_PATH: Final = "/v1/console/codes"
+"""The endpoint of the sidecar that makes one."""
 
 
 @final
@@ -160,14 +162,19 @@ class SidecarNotRunning(OSError):
     """The sidecar process that the supervisor started does not run. The caller should not retry."""
 
 
+def require_sidecar(member: MemberRecord) -> None:
+    """Raise ``SidecarNotRunning`` unless the sidecar process runs that the supervisor started."""
+    if member.sidecar_pid is None or boot_id_of(member.sidecar_pid) != member.sidecar_boot_id:
+        raise SidecarNotRunning("the sidecar does not run")
+
+
 def ask_sidecar(member: MemberRecord, path: str, token: str, *, timeout_s: float, data: bytes | None = None) -> bytes:
     """Return a sidecar's answer to a GET, or to a POST of ``data``. Blocks. Raises OSError.
 
     The token is sent only to the process that the supervisor started, since another program may have taken its port,
     and never through a proxy of the environment.
     """
-    if member.sidecar_pid is None or boot_id_of(member.sidecar_pid) != member.sidecar_boot_id:
-        raise SidecarNotRunning("the sidecar does not run")
+    require_sidecar(member)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     headers = {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"{member.sidecar_url}{path}", data, headers)
@@ -178,7 +185,7 @@ def ask_sidecar(member: MemberRecord, path: str, token: str, *, timeout_s: float
 
 def console_address(record: GroupRecord, token: str) -> str:
     """Return the console's address with a new one-time code. Blocks. Raises OSError when its sidecar gives none."""
-    answer = ask_sidecar(record.members[0], "/v1/console/codes", token, timeout_s=CODE_TIMEOUT_S, data=b"")
+    answer = ask_sidecar(record.members[0], CODES_PATH, token, timeout_s=CODE_TIMEOUT_S, data=b"")
     try:
         return f"{record.console_url}#code={json.loads(answer)['code']}"
     except (ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""`gantry apply`, `console`, `kill` and `down`: commands for a local group that runs."""
+"""`gantry apply`, `kill` and `down`: commands for a local group that runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.examples import examples
-from gantry_cli.local.access import console_address, read_access
+from gantry_cli.local.access import read_access
 from gantry_cli.local.group_status import require_alive, require_group, require_status
 from gantry_cli.local.manifest_changes import changes_needing_restart, read_manifest
 from gantry_cli.local.records import GroupRecord, MemberHold, member_name, parse_member
@@ -64,39 +64,6 @@ def apply(manifest: Path, data: Path, dry_run: bool) -> None:
     state.write_manifest(text)
     click.echo(f"Manifest of group {status.group} applied. {describe_promise(new.spec)}")
     click.echo("Watch the changes with `gantry status --watch`")
-
-
-# -- console -----------------------------------------------------------------------------------------------------------
-# `gantry console`: an address that opens the console of the local group once, in one browser.
-#
-# The group's token never leaves its file and this machine's sidecars. The printed address has a one-time code instead:
-# a copy in a terminal's history, a log or a pipe is worthless once it has been used.
-
-
-@click.command(
-    epilog=examples(
-        ("gantry console", "the group that runs here"),
-        ("gantry console --data DIR", "the group of another directory"),
-        ('xdg-open "$(gantry console)"', "open the console in a browser"),
-    )
-)
-@data_option
-def console(data: Path) -> None:
-    """Print an address that opens the local group's console.
-
-    The address works once and for ten minutes; run the command again for another browser or tab. The page may then show
-    the group, read messages and resend dead letters for twelve hours.
-    """
-    state = GroupState(data)
-    record = state.read_group()
-    if record is None or not record.console_url:
-        raise NotFoundError(f"no group with a console runs in {data}", "start one: gantry up")
-    try:
-        click.echo(console_address(record, state.token()))
-    except OSError as error:
-        raise CliError(
-            f"the sidecar at {record.console_url} gave no code: {error}", "see `gantry status` and the sidecar's log"
-        ) from error
 
 
 # -- kill --------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.pod.certificates import VALIDITY, IssueSettings, PodCertificate, issue_certificate
 from gantry_cli.pod.member import Addresses, BrokerWatchdog, merge_conf, parse_pod_name
-from gantry_cli.pod.sidecar_query import READ_TOKENS, SIDECAR_PORT, query_sidecar
+from gantry_cli.pod.sidecar_query import READ_TOKENS, SIDECAR_PORT, TOKENS, query_sidecar
 from gantry_cli.pod.supervisor import PodServer, PodSupervisor
 from gantry_spec.cluster_objects import PROXY_HTTP_PORT, place_of_pod, proxy_pods_name
 
@@ -37,12 +37,16 @@ PASSTHROUGH: Final = {"ignore_unknown_options": True, "allow_interspersed_args":
 TOLERANT: Final = {"ignore_unknown_options": True}
 """The operator that wrote a pod's arguments may be newer than the pod's image: unknown options are ignored with a note.
 Each server is started with the same rule for its settings."""
+CODES_PATH: Final = "/v1/console/codes"
 IGNORE_UNKNOWN_SETTINGS: Final = {"ignoreUnknownSettings": "true"}
 
 alive_option = click.option(
     "--alive", type=click.IntRange(0, 65535), default=ALIVE_PORT, show_default=True,
     help="Port that accepts connections while this process works; 0 for none.",
 )  # fmt: skip
+url_option = click.option(
+    "--url", default=f"http://127.0.0.1:{SIDECAR_PORT}", show_default=True, help="Address of the sidecar."
+)
 ignored_arguments = click.argument("ignored", nargs=-1, type=click.UNPROCESSED, metavar="")
 folder = click.Path(file_okay=False, path_type=Path)
 
@@ -241,7 +245,7 @@ def certificate(**options: Any) -> None:
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--url", default=f"http://127.0.0.1:{SIDECAR_PORT}", show_default=True, help="Address of the sidecar.")
+@url_option
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), default=READ_TOKENS, show_default=True,
               help="File with the token to send.")  # fmt: skip
 @click.option("--raw", "is_raw", is_flag=True, help="With one PATH, write the answer unchanged.")
@@ -270,6 +274,27 @@ def _print_answers(paths: tuple[str, ...], url: str, token_file: Path, *, is_raw
 # The former name of `get`, and of what it prints: a `kubectl gantry` of an earlier version runs it in these pods.
 _ask = partial(_print_answers, content="said")
 pod.add_command(click.Command("ask", callback=_ask, params=get.params, help=get.help, epilog=get.epilog, hidden=True))
+
+
+@pod.command(
+    "console-code",
+    epilog=examples(("gantry pod console-code", "in a sidecar's container: make a code that can read")),
+)
+@click.option("--may-change", is_flag=True, help="Make a code that also permits changes, such as resending messages.")
+@url_option
+@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path),
+              help=f"File with the token to send [default: {READ_TOKENS}, with --may-change {TOKENS}].")  # fmt: skip
+def console_code(may_change: bool, url: str, token_file: Path | None) -> None:
+    """Make a one-time code for the console of the sidecar of this pod, with the token that is mounted here.
+
+    Prints one JSON object: the code, its lifetime in seconds, and the SHA-256 of the sidecar's certificate, which is
+    empty without TLS. `gantry console bg/GROUP` runs this command in the pod, so that the token does not leave it.
+    """
+    answer = query_sidecar(url, CODES_PATH, token_file or (TOKENS if may_change else READ_TOKENS), method="POST")
+    document = answer.as_document()
+    if not isinstance(document.get("body"), dict):
+        raise CliError(f"the sidecar made no code: {document['reason']}", "check the sidecar's log and its token file")
+    click.echo(msgspec.json.encode({**document["body"], "certificate_sha256": answer.certificate_sha256}))
 
 
 def _proxy_options(environment: Mapping[str, str]) -> list[str]:

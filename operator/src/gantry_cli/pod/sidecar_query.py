@@ -1,4 +1,4 @@
-"""Requests one path of the sidecar of this pod, over loopback, with the token that is mounted in the container.
+"""Requests one path of the sidecar of this pod, over loopback, with a token that is mounted in the container.
 
 The token is sent only to loopback addresses, never through a proxy or after a redirection: that network is the pod's
 own.
@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import ssl
 from pathlib import Path
@@ -20,6 +21,8 @@ from gantry_cli.errors import InvalidInput
 SIDECAR_PORT: Final = 8080
 READ_TOKENS: Final = Path("/etc/gantry/sidecar/read-tokens")
 """The file with the tokens for reading."""
+TOKENS: Final = Path("/etc/gantry/sidecar/tokens")
+"""The file with the tokens that have every permission."""
 
 ANSWER_TIMEOUT_S: Final = 30.0
 REASON_MAX: Final = 300
@@ -34,6 +37,8 @@ class Answer(NamedTuple):
     body: bytes
     reason: str
     """Why there is no usable answer; empty if there is one."""
+    certificate_sha256: str = ""
+    """The SHA-256 of the certificate that the sidecar presented, in hexadecimal digits; empty without TLS."""
 
     def as_document(self, content: str = "body") -> dict[str, Any]:
         """Return the answer as a document: its status, with the JSON body in the field that ``content`` names.
@@ -49,8 +54,8 @@ class Answer(NamedTuple):
         }  # fmt: skip
 
 
-def query_sidecar(url: str, path: str, token_file: Path) -> Answer:
-    """Send a GET request to the sidecar at ``url``, and return its answer or the reason why there is none.
+def query_sidecar(url: str, path: str, token_file: Path, *, method: str = "GET") -> Answer:
+    """Send a request without a body to the sidecar at ``url``, and return its answer or the reason why there is none.
 
     Raises InvalidInput for an address outside this pod.
     """
@@ -65,24 +70,27 @@ def query_sidecar(url: str, path: str, token_file: Path) -> Answer:
         )
     token = _first_token(token_file)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    answer = _once(parts.scheme, (parts.hostname, port), path, headers)
+    answer = _once(parts.scheme, (parts.hostname, port), method, path, headers)
     if answer.status == 0 and parts.scheme == "http":  # a sidecar with certificates closes plain-text connections
-        over_tls = _once("https", (parts.hostname, port), path, headers)
+        over_tls = _once("https", (parts.hostname, port), method, path, headers)
         return over_tls if over_tls.status else answer
     return answer
 
 
-def _once(scheme: str, address: tuple[str, int], path: str, headers: dict[str, str]) -> Answer:
+def _once(scheme: str, address: tuple[str, int], method: str, path: str, headers: dict[str, str]) -> Answer:
     connection = _connection(scheme, *address)
     try:
-        connection.request("GET", path, headers=headers)
+        connection.request(method, path, headers=headers)
+        wire = connection.sock  # an answer that ends the connection takes it away
+        certificate = wire.getpeercert(binary_form=True) if isinstance(wire, ssl.SSLSocket) else None
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
         return Answer(0, b"", f"the sidecar does not answer: {str(error) or type(error).__name__}")
     finally:
         connection.close()
-    return Answer(response.status, body, "" if response.status == 200 else _reason(response.status, body))
+    digest = "" if certificate is None else hashlib.sha256(certificate).hexdigest()
+    return Answer(response.status, body, "" if response.status == 200 else _reason(response.status, body), digest)
 
 
 def _connection(scheme: str, host: str, port: int) -> http.client.HTTPConnection:

@@ -14,6 +14,7 @@ import { headline, shardsOf } from "./model.js";
 import { overview } from "./overview.js";
 import { button, dot, icon } from "./parts.js";
 import { go, currentView, VIEWS } from "./router.js";
+import { groupsPage } from "./server.js";
 import { changed, refreshNow, onChange, state, wantTables, watch } from "./store.js";
 import { groupsView, topicsView } from "./topics.js";
 
@@ -70,6 +71,7 @@ function bar(group, shards) {
     h("a", { class: "brand", href: "#/overview" }, h("svg", { class: "mark", viewBox: "0 0 32 32", width: 26, height: 26, "aria-hidden": "true" },
       h("rect", { class: "mark-back", width: 32, height: 32, rx: 7 }), h("path", { class: "mark-frame", d: "M5 10h22M8 10v14M24 10v14M13 10v5" }), h("rect", { class: "mark-load", x: 10, y: 15, width: 6, height: 6, rx: 1.4 })),
       h("b", null, "Gantry"), h("span", { class: "cluster" }, clusterOf(group) ?? "")),
+    groupsPage === null ? null : h("a", { class: "button", key: "groups-page", href: groupsPage.url, title: groupsPage.group }, "All groups"),
     h("p", { class: `verdict ${shown.tone}`, role: "status", "aria-live": "polite" }, dot(shown.tone, shown.tone === "good"), h("span", null, shown.text)),
     h("span", { class: "grow" }),
     h("span", { class: `pulse ${state.connection}`, title: pulseTitle(), "data-connection": state.connection }, dot({ live: "good", polling: "warn", lost: "bad", refused: "warn" }[state.connection] ?? "idle", state.connection === "live"), state.connection),

@@ -4,6 +4,9 @@
          prints /console/#code=CODE
     the page -------------------- code  ---> POST /v1/console/sessions   a session: for this tab, for half a day
 
+A sidecar keeps them for its own page. `gantry console` keeps its own ones for the browsers that it serves, and logs in
+at a sidecar with a code and a session of that sidecar, which no browser gets.
+
 A used code that is found later, in a terminal's history, a log or a pipe, grants nothing. A session has the permissions
 of the token that requested the code, and ends with that token, at its expiry, and with this process. Codes and sessions
 are random and are kept as digests, in memory only.
