@@ -148,7 +148,7 @@ def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:
     ):  # fmt: skip
         result = gantry(servers, *words)
         assert result.exit_code == 3
-        assert "group missing not found -- see `gantry group list`" in result.stderr
+        assert "group missing not found -- see `gantry group list -n 127.0.0.1:" in result.stderr
 
 
 def test_group_without_members_is_reported(servers: ThreadedNamedCluster, group: str) -> None:
