@@ -69,6 +69,13 @@ def test_guarded_cluster_with_slave_and_tls_has_no_fault(scene: Scene) -> None:
     assert {one.outcome for one in found.checks} == {"ok"}, found
 
 
+def require_pid(pid: int | None) -> int:
+    """Return the id of a process that must run: 0 would be this process group."""
+    assert pid is not None and pid > 1
+    return pid
+
+
+@pytest.mark.verify
 def test_local_group_is_examined_with_its_own_account(tmp_path: Path) -> None:
     """Without -n and --credentials: the name server, account and certificates of `gantry up`, and its sidecars."""
     secrets = tmp_path / "group" / "secrets"
@@ -87,7 +94,16 @@ def test_local_group_is_examined_with_its_own_account(tmp_path: Path) -> None:
         found = examine("doctor", "--data", str(group.folder), "--json")
         assert (faults(found), found.warnings) == ({}, 0)
         assert {one.id for one in found.checks if one.outcome != "ok"} == set(), found
-        os.kill(next(one.pid for one in group.record.members if one.name == "slave-0-1") or 0, signal.SIGSTOP)
+        server, slave = (
+            require_pid(group.record.name_servers[0].pid),
+            require_pid(next(one.pid for one in group.record.members if one.name == "slave-0-1")),
+        )
+        os.kill(server, signal.SIGSTOP)
+        found = examine("doctor", "--data", str(group.folder), "--json", "--timeout", "0.5")
+        os.kill(server, signal.SIGCONT)
+        assert set(faults(found)) == {"name-server"}  # the brokers are known from the files
+        assert check(found, "broker-address").outcome == check(found, "version").outcome == "ok"
+        os.kill(slave, signal.SIGSTOP)
         found = examine("doctor", "--data", str(group.folder), "--json", "--timeout", "0.5")
         assert set(faults(found)) == {"slave-following"}
     finally:
