@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 import time
@@ -134,7 +135,8 @@ async def _connect_plain(address: str, timeout_ms: int) -> bool:
         raise CannotTalk(Connection(fault=cause, detail=detail)) from error
     local, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
     await _close(writer)
-    return bool(local and peer and local[0] == peer[0])
+    # A loopback address such as 127.0.1.1 is reached from another one, 127.0.0.1.
+    return bool(local and peer and (local[0] == peer[0] or ipaddress.ip_address(peer[0]).is_loopback))
 
 
 async def _accepts_tls(address: str, timeout_ms: int) -> bool:
