@@ -114,7 +114,6 @@ def _member(
         name=record.name,
         address=address,
         process="" if status is None else status.process,
-        role="" if status is None else status.role,
         problem="" if status is None else status.problem,
         sidecar_version=answer.version,
         sidecar_problem=answer.problem,
