@@ -34,12 +34,12 @@ ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if not n
 class Server:
     """One server process. `line` is what it prints when its ports are open."""
 
-    def __init__(self, words: Sequence[str], log: Path, address: str = "") -> None:
+    def __init__(self, words: Sequence[str], log: Path, address: str = "", *, prefix: Sequence[str] = ()) -> None:
         self.address: Final = address
         """The address that it listens on, if the caller chose it."""
         with log.open("ab") as errors:
             self.process: Final = subprocess.Popen(
-                [sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True, env=ENVIRONMENT
+                [*prefix, sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True, env=ENVIRONMENT
             )
         assert self.process.stdout is not None
         self.line: Final = self.process.stdout.readline()
@@ -57,8 +57,11 @@ class Server:
 class Scene:
     """The processes of one test, below one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
+        """Name servers listen on `host`; `prefix` has the words that run a server elsewhere, such as in a namespace."""
         self.folder: Final = folder
+        self._host: Final = host
+        self._prefix: Final = tuple(prefix)
         self.name_server = ""
         self.servers: Final[list[Server]] = []
 
@@ -74,9 +77,9 @@ class Scene:
     def start_name_server(self, *options: str) -> Server:
         """Start the name server that later brokers register with."""
         folder = self.folder / f"ns{len(self.servers)}"
-        words = ["-m", "gantry_nameserver", "--listen", "127.0.0.1:0", "--data", str(folder), *options]
-        server = Server(words, self.folder / "nameserver.log")
-        self.name_server = f"127.0.0.1:{server.line.rpartition(':')[2].strip()}"
+        words = ["-m", "gantry_nameserver", "--listen", f"{self._host}:0", "--data", str(folder), *options]
+        server = Server(words, self.folder / "nameserver.log", prefix=self._prefix)
+        self.name_server = f"{self._host}:{server.line.rpartition(':')[2].strip()}"
         self.servers.append(server)
         return server
 
@@ -84,7 +87,8 @@ class Scene:
         """Start a broker; `conf` has keys of its broker.conf, and `program` may be one that runs the broker."""
         settings = local_conf(self.folder / name, **{"namesrvAddr": self.name_server, "brokerIP1": "127.0.0.1", **conf})
         options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-        server = Server([*program, *options], self.folder / f"{name}.log", f"127.0.0.1:{settings['listenPort']}")
+        address = f"127.0.0.1:{settings['listenPort']}"
+        server = Server([*program, *options], self.folder / f"{name}.log", address, prefix=self._prefix)
         self.servers.append(server)
         return server
 

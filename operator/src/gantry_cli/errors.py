@@ -46,10 +46,28 @@ class CliError(click.ClickException):
     exit_code = EXIT_FAILED
 
     def __init__(self, problem: str, remedy: str | None = None) -> None:
-        super().__init__(" ".join((problem if remedy is None else f"{problem} -- {remedy}").split()))
+        text = problem if remedy is None else f"{problem} -- {for_same_cluster(remedy)}"
+        super().__init__(" ".join(text.split()))
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"gantry: {self.format_message()}", file=file, err=file is None)
+
+
+QUERIES: Final = re.compile(
+    r"gantry (?:status(?! bg/)|doctor(?! bg/)|(?:topic|group) list|(?:topic (?:describe|create)|group members) [^\s`]+)"
+)
+"""The commands in hints that query the same cluster as the command that shows the hint."""
+
+
+def for_same_cluster(hint: str) -> str:
+    """Return a hint whose commands have the option -n of the present command, if it was typed.
+
+    Without -n they would query another cluster.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None or context.get_parameter_source("name_server") is not ParameterSource.COMMANDLINE:
+        return hint
+    return QUERIES.sub(lambda match: f"{match[0]} -n {shlex.quote(context.params['name_server'])}", hint)
 
 
 @final
@@ -100,23 +118,7 @@ def failures_as_exit_codes() -> Iterator[None]:
 
 
 def error_for_client(error: ClientError, name_server: str) -> CliError:
-    """Return the error of a client as an error of the command line, with a remedy.
-
-    If the name server was named with -n, the commands in the remedy name it, too: without it they would query another
-    cluster.
-    """
-    found = _error_with_remedy(error, name_server)
-    context = click.get_current_context(silent=True)
-    if context is not None and context.get_parameter_source("name_server") is ParameterSource.COMMANDLINE:
-        return type(found)(QUERIES.sub(rf"\g<0> -n {shlex.quote(name_server)}", found.message))
-    return found
-
-
-QUERIES: Final = re.compile(r"gantry (?:status|doctor|topic list|topic (?:describe|create) [^\s`]+)")
-"""The commands in remedies that query the same cluster as the failed command."""
-
-
-def _error_with_remedy(error: ClientError, name_server: str) -> CliError:
+    """Return the error of a client as an error of the command line, with a remedy."""
     match error:
         case NoRoute():
             return _error_without_route(error)

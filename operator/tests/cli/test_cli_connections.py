@@ -10,12 +10,14 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
+from gantry_cli.doctor import dialogue
 from gantry_cli.main import cli
 from gantry_remoting import CannotConnect, Channel
 from gantry_testing.certificates import Party
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "status": (),
+    "doctor": (),
     "topic create": ("orders",),
     "topic delete": ("orders", "--yes"),
     "topic describe": ("orders",),
@@ -62,7 +64,11 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
         asked.append(how)
         raise CannotConnect(f"{address}: the test makes no connections")
 
+    async def reach(address: str, timeout_ms: int) -> bool:
+        return True
+
     monkeypatch.setattr(Channel, "connect", connect)
+    monkeypatch.setattr(dialogue, "_connect_plain", reach)  # `gantry doctor` connects to a server before it uses TLS
     return asked
 
 
@@ -105,7 +111,7 @@ def test_command_connects_with_requested_tls_and_signature(
 
 
 @pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key"])
-@pytest.mark.parametrize("command", ["topic list", "migrate"])
+@pytest.mark.parametrize("command", ["topic list", "migrate", "doctor"])
 def test_invalid_tls_file_is_reported_with_its_option(
     tmp_path: Path, connected: list[dict[str, Any]], command: str, option: str
 ) -> None:

@@ -168,7 +168,20 @@ def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:
     ):  # fmt: skip
         result = gantry(servers, *words)
         assert result.exit_code == 3
-        assert "group missing not found -- see `gantry group list`" in result.stderr
+        assert "group missing not found -- see `gantry group list -n 127.0.0.1:" in result.stderr
+
+
+def test_wide_output_shows_lag_and_settings(servers: ThreadedNamedCluster, group: str) -> None:
+    """The list has members and lag beside each name; the description has the settings and one more column."""
+    listed = {
+        line.split()[0]: line.split()[1:] for line in run(servers, "list", "-o", "wide").splitlines() if line.strip()
+    }
+    plain, wide = (run(servers, "describe", group, "-o", form) for form in ("table", "wide"))
+
+    assert listed[group] == ["0", "2"]
+    assert group in run(servers, "list", "-o", "table").splitlines()
+    assert "fetched" in wide and "at most 16 retries" in wide
+    assert "fetched" not in plain and "retries" not in plain
 
 
 def test_group_without_members_is_reported(servers: ThreadedNamedCluster, group: str) -> None:

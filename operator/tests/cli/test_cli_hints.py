@@ -71,8 +71,11 @@ def test_topic_that_is_missing_is_created(scene: Scene) -> None:
     for words in COMMANDS[:2] + COMMANDS[3:5]:
         hint = f"{CREATE} orders -n {scene.name_server}"  # without -n, it would query another cluster
         assert hint in output(*words, "-n", scene.name_server), words
-    assert "Create one with: gantry topic create NAME" in output("topic", "list", "-n", scene.name_server)
+    assert f"with: gantry topic create NAME -n {scene.name_server}" in output("topic", "list", "-n", scene.name_server)
     output("topic", "create", "orders", "--permission", "r", "-n", scene.name_server)
+    assert f"see `gantry group list -n {scene.name_server}`" in output(
+        "group", "describe", "g", "-n", scene.name_server
+    )
     read_only = output("produce", "orders", "x", "-n", scene.name_server)
     assert "gantry topic describe orders" in read_only and CREATE not in read_only
 

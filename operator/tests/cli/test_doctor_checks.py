@@ -43,14 +43,14 @@ MASTER: Final = BrokerFacts(
     connection=Connection(),
     runtime={"brokerVersionDesc": "V5_5_0", "commitLogDiskRatio": "0.3", "commitLogMaxOffset": "1000"},
     config={"brokerName": "a", "gantryVersion": "1.0", "brokerIP2": "10.0.0.1", "haListenPort": "10912"},
-    replication=ReplicationFacts(is_master=True, is_streaming=False, master="", connected_slaves=1),
+    replication=ReplicationFacts(is_master=True, is_streaming=False, master=""),
     clock=ClockOffset(-5, 999),
 )
 SLAVE: Final = replace(
     MASTER,
     broker_id=1,
     address="10.0.0.2:10911",
-    replication=ReplicationFacts(is_master=False, is_streaming=True, master="10.0.0.1:10912", connected_slaves=0),
+    replication=ReplicationFacts(is_master=False, is_streaming=True, master="10.0.0.1:10912"),
 )
 SERVER: Final = NameServerFacts(
     address="10.0.0.9:9876",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -69,6 +70,13 @@ def test_guarded_cluster_with_slave_and_tls_has_no_fault(scene: Scene) -> None:
     assert {one.outcome for one in found.checks} == {"ok"}, found
 
 
+def require_pid(pid: int | None) -> int:
+    """Return the id of a process that must run: 0 would be this process group."""
+    assert pid is not None and pid > 1
+    return pid
+
+
+@pytest.mark.verify
 def test_local_group_is_examined_with_its_own_account(tmp_path: Path) -> None:
     """Without -n and --credentials: the name server, account and certificates of `gantry up`, and its sidecars."""
     secrets = tmp_path / "group" / "secrets"
@@ -87,7 +95,16 @@ def test_local_group_is_examined_with_its_own_account(tmp_path: Path) -> None:
         found = examine("doctor", "--data", str(group.folder), "--json")
         assert (faults(found), found.warnings) == ({}, 0)
         assert {one.id for one in found.checks if one.outcome != "ok"} == set(), found
-        os.kill(next(one.pid for one in group.record.members if one.name == "slave-0-1") or 0, signal.SIGSTOP)
+        server, slave = (
+            require_pid(group.record.name_servers[0].pid),
+            require_pid(next(one.pid for one in group.record.members if one.name == "slave-0-1")),
+        )
+        os.kill(server, signal.SIGSTOP)
+        found = examine("doctor", "--data", str(group.folder), "--json", "--timeout", "0.5")
+        os.kill(server, signal.SIGCONT)
+        assert set(faults(found)) == {"name-server"}  # the brokers are known from the files
+        assert check(found, "broker-address").outcome == check(found, "version").outcome == "ok"
+        os.kill(slave, signal.SIGSTOP)
         found = examine("doctor", "--data", str(group.folder), "--json", "--timeout", "0.5")
         assert set(faults(found)) == {"slave-following"}
     finally:
@@ -128,6 +145,57 @@ def test_wrong_advertised_address_is_found(scene: Scene) -> None:
 
     assert set(faults(found)) == {"broker-address"}
     assert "brokerIP1" in faults(found)["broker-address"][0]
+
+
+@pytest.fixture
+def other_machine(tmp_path: Path) -> Iterator[Scene]:
+    """Servers in a network namespace of their own, which this one reaches at 10.213.7.2 only."""
+    name = f"gantry{os.getpid()}"
+    commands = [
+        f"netns add {name}",
+        f"link add {name} type veth peer name eth0 netns {name}",
+        f"addr add 10.213.7.1/24 dev {name}",
+        f"link set {name} up",
+        f"-n {name} addr add 10.213.7.2/24 dev eth0",
+        f"-n {name} link set eth0 up",
+        f"-n {name} link set lo up",
+    ]
+    try:
+        for words in commands:
+            done = subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"this machine does not permit network namespaces: {done.stderr.strip()}")
+        with Scene(tmp_path, host="10.213.7.2", prefix=("ip", "netns", "exec", name)) as one:
+            yield one
+    except FileNotFoundError:
+        pytest.skip("this machine has no command ip")
+    finally:
+        for words in (f"netns del {name}", f"link del {name}"):
+            with contextlib.suppress(FileNotFoundError):
+                subprocess.run(["ip", *words.split()], capture_output=True, check=False)
+
+
+@pytest.mark.needs_root
+def test_loopback_address_on_another_machine_is_found(other_machine: Scene) -> None:
+    """A broker on another machine that registers 127.0.0.1, where each client would find itself."""
+    other_machine.start_name_server()
+    other_machine.start_broker("master", bindAddress="0.0.0.0")
+
+    found = other_machine.wait_for_brokers(1)
+
+    assert set(faults(found)) == {"broker-address"}
+    (finding,) = check(found, "broker-address").findings
+    assert "registered as 127.0.0.1:" in finding.found and "its own machine" in finding.meaning
+
+
+def test_loopback_addresses_of_this_machine_are_right(scene: Scene) -> None:
+    """A name server at another loopback address, as a host name of Debian has it, is on this machine, too."""
+    scene.start_name_server("--listen", "127.0.1.1:0")
+    port = scene.name_server.rpartition(":")[2]
+    scene.name_server = f"127.0.1.1:{port}"
+    scene.start_broker("master")
+
+    assert not faults(scene.wait_for_brokers(1))
 
 
 @pytest.mark.parametrize("shift_ms", [-90_000, 90_000], ids=["behind", "ahead"])
@@ -173,6 +241,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
+@pytest.mark.needs_root
 def test_disk_nearly_full_is_found(scene: Scene, small_disk: Path) -> None:
     """A broker whose store is on a disk that is filled above its limits; the one on a large disk is not reported."""
     scene.start_name_server()

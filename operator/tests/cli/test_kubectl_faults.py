@@ -300,7 +300,7 @@ def test_removed_order_is_not_called_pending(server: Answering, tmp_path: Path) 
     result = kubectl(tmp_path, server.url, "promote", "orders", "0", "--timeout", "0.1")
 
     assert result.exit_code == 1 and "pending" not in result.stderr
-    assert "the order has been removed; see its result with `gantry status`" in result.stderr
+    assert "the order has been removed; see its result with `gantry status bg/orders --namespace shop`" in result.stderr
 
 
 def test_conflicts_are_retried_a_limited_number_of_times(server: Answering, tmp_path: Path) -> None:

@@ -160,17 +160,18 @@ TLS_REMEDIES: Final = {
 
 def _check_expiry(broker: BrokerFacts, now_ms: int) -> Iterator[Finding]:
     text = (broker.runtime or {}).get("tlsCertificateEndsTimestamp", "")
-    if not text.isdigit():
-        return
-    left_ms = int(text) - now_ms
-    if left_ms >= CERTIFICATE_WARNING_MS:
-        return
-    found = f"its certificate {certificate_text(int(text), now_ms)}"
-    remedy = "renew it, and replace the files tlsServerCertPath and tlsServerKeyPath: the broker reloads them"
-    if left_ms <= 0:
-        yield fault(broker.label, found, "clients that verify it cannot connect", remedy)
-    else:
-        yield warning(broker.label, found, "then clients that verify it cannot connect any more", remedy)
+    if text.isdigit():
+        remedy = "renew it, and replace the files tlsServerCertPath and tlsServerKeyPath: the broker reloads them"
+        yield from expiry_findings(broker.label, int(text), now_ms, remedy)
+
+
+def expiry_findings(subject: str, ends_at_ms: int, now_ms: int, remedy: str) -> Iterator[Finding]:
+    """Yield a fault for a certificate that has ended, a warning for one that ends soon, and nothing for another."""
+    found = f"its certificate {certificate_text(ends_at_ms, now_ms)}"
+    if ends_at_ms <= now_ms:
+        yield fault(subject, found, "clients that verify it cannot connect", remedy)
+    elif ends_at_ms - now_ms < CERTIFICATE_WARNING_MS:
+        yield warning(subject, found, "then clients that verify it cannot connect any more", remedy)
 
 
 def check_accounts(facts: Facts) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 import time
@@ -61,9 +62,9 @@ class Dialogue:
 
     @classmethod
     async def open(cls, address: str, settings: ClientSettings, timeout_ms: int) -> Dialogue:
-        """Connect to a server, with TLS if the settings have it. Raises CannotTalk."""
+        """Connect to a server, with TLS if the settings have it. Raises CannotTalk, and OSError for unusable files."""
+        tls = await _tls_context(settings)
         is_on_this_machine = await _connect_plain(address, timeout_ms)
-        tls = _tls_context(settings)
         sign = signer(settings.credentials, settings.signature)
         try:
             channel = await Channel.connect(address, timeout_ms=timeout_ms, tls=tls, sign=sign)
@@ -134,7 +135,8 @@ async def _connect_plain(address: str, timeout_ms: int) -> bool:
         raise CannotTalk(Connection(fault=cause, detail=detail)) from error
     local, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
     await _close(writer)
-    return bool(local and peer and local[0] == peer[0])
+    # A loopback address such as 127.0.1.1 is reached from another one, 127.0.0.1.
+    return bool(local and peer and (local[0] == peer[0] or ipaddress.ip_address(peer[0]).is_loopback))
 
 
 async def _accepts_tls(address: str, timeout_ms: int) -> bool:
@@ -159,7 +161,7 @@ async def _certificate_names(
     """Return the names in a certificate that is valid, but for other names; empty for any other cause."""
     if cause is not ConnectionFault.CERTIFICATE_NAME or not isinstance(settings.tls, ClientTlsSettings):
         return ()
-    context = settings.tls.client_context()
+    context = await settings.tls.source("servers").load_current()
     context.check_hostname = False
     host, port = split_address(address)
     try:
@@ -179,9 +181,10 @@ async def _close(writer: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
 
 
-def _tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
+async def _tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
+    """Return a new TLS context, None for plain text. Raises OSError for unusable files."""
     tls = settings.tls
-    return tls.client_context() if isinstance(tls, ClientTlsSettings) else tls
+    return await tls.source("servers").load_current() if isinstance(tls, ClientTlsSettings) else tls
 
 
 def _detail(error: BaseException) -> str:

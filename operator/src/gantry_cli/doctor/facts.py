@@ -106,8 +106,6 @@ class ReplicationFacts:
     """Whether a slave receives the log of a master."""
     master: str
     """The replication address that a slave connects to; empty if it does not know any."""
-    connected_slaves: int
-    """The number of slaves that are connected to a master."""
 
 
 @final
@@ -178,7 +176,6 @@ class LocalMemberFacts:
     address: str
     process: str
     """The state of the broker's process, such as `running`; empty if unknown."""
-    role: str = ""
     problem: str = ""
     sidecar_version: str | None = None
     sidecar_problem: str = ""

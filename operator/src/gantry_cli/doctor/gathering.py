@@ -188,7 +188,6 @@ class _HaRuntime(Document):
     """The parts of RocketMQ's HARuntimeInfo that are used."""
 
     master: bool = False
-    ha_connection_info: list[dict[str, Any]] = msgspec.field(default_factory=list)
     ha_client_runtime_info: _HaClient | None = None
 
 
@@ -198,7 +197,6 @@ def _replication(found: _HaRuntime) -> ReplicationFacts:
         is_master=found.master,
         is_streaming=client.activated,
         master=client.master_addr or "",
-        connected_slaves=len(found.ha_connection_info),
     )
 
 

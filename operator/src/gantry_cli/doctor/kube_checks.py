@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from gantry_cli.doctor.checks import CHECKS
+from gantry_cli.doctor.connection_checks import expiry_findings
 from gantry_cli.doctor.results import CheckResult, Finding, fault, ok, result_of, skipped, warning
 from gantry_cli.doctor.server_checks import disk_finding, disk_limits
 from gantry_cli.kube.documents import ClusterGroupStatus, ClusterMemberStatus
-from gantry_cli.text import certificate_text
 from gantry_status.text import bytes_text
 
 Document = Mapping[str, Any]
-
-CERTIFICATE_WARNING_MS: Final = 14 * 86_400_000
-"""How long before its end a certificate is reported, as for other clusters."""
 
 
 @final
@@ -135,19 +132,11 @@ def _unscheduled_message(pod: Document) -> str:
 
 
 def _check_tls(facts: KubeFacts) -> Iterator[Finding]:
+    remedy = "renew the Secret of spec.access.tlsSecret, or see the operator's log if it issues the certificates"
     for pod, document in sorted(facts.sidecars.items()):
         ends_ms = document.get("certificate_ends_wall_ms")
-        if not isinstance(ends_ms, int):
-            continue
-        found, left_ms = (
-            f"its certificate {certificate_text(ends_ms, facts.status.at_ms)}",
-            ends_ms - facts.status.at_ms,
-        )
-        remedy = "renew the Secret of spec.access.tlsSecret, or see the operator's log if it issues the certificates"
-        if left_ms <= 0:
-            yield fault(pod, found, "clients that verify it cannot connect", remedy)
-        elif left_ms < CERTIFICATE_WARNING_MS:
-            yield warning(pod, found, "then clients that verify it cannot connect any more", remedy)
+        if isinstance(ends_ms, int):
+            yield from expiry_findings(pod, ends_ms, facts.status.at_ms, remedy)
     yield skipped("-", "only a client can check the names in the certificates", facts.client_command)
 
 

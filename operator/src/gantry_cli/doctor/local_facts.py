@@ -18,8 +18,10 @@ from gantry_cli.local.buffers import buffer_folder, buffers_size, huge_mounts
 from gantry_cli.local.group_status import LocalMemberStatus, read_running_status
 from gantry_cli.local.records import GroupRecord, MemberRecord
 from gantry_cli.local.state import GroupState
+from gantry_cli.stack import StackDirectory
 from gantry_client import ClientSettings
 from gantry_remoting import join_address
+from gantry_spec.broker_conf import broker_name
 from gantry_spec.manifest import BrokerGroup
 from gantry_spec.manifest.parts import Medium
 
@@ -43,8 +45,14 @@ class LocalGroup(NamedTuple):
     @property
     def places(self) -> list[BrokerPlace]:
         """The addresses of its brokers. Their roles are those at the start, and used only without a name server."""
+        stack = StackDirectory(self.data).running()
+        single = "" if stack is None else stack.broker_name
         return [
-            BrokerPlace(f"{self.record.name}-{one.shard}", one.number - 1, self.address(one))
+            BrokerPlace(
+                single if self.record.is_single else broker_name(self.record.name, one.shard),
+                one.number - 1,
+                self.address(one),
+            )
             for one in self.record.members
         ]
 
@@ -106,7 +114,6 @@ def _member(
         name=record.name,
         address=address,
         process="" if status is None else status.process,
-        role="" if status is None else status.role,
         problem="" if status is None else status.problem,
         sidecar_version=answer.version,
         sidecar_problem=answer.problem,

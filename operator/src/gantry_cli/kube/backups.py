@@ -23,7 +23,7 @@ from gantry_cli.kube.api_errors import ApiError, cli_error_of, suggestion
 from gantry_cli.kube.cluster import Cluster, Object, connect, open_group
 from gantry_cli.kube.cluster_orders import OrderOptions, apply_order, shard_of
 from gantry_cli.kube.group_observer import annotations_of
-from gantry_cli.kube.naming import CLAIMS, GROUPS, SNAPSHOTS
+from gantry_cli.kube.naming import CLAIMS, GROUPS, SNAPSHOTS, status_command
 from gantry_cli.output import show
 from gantry_spec.backups import (
     MANIFEST_ANNOTATION,
@@ -92,7 +92,8 @@ def make_backup(options: OrderOptions, name: str) -> None:
         raise CliError(f"backup {name} exists already", "choose another name")
     apply_order(cluster, document, lambda annotations: _with_backup(annotations, name))
     if not options.timeout_s:
-        _show(options, cluster, group, Backup(name, {}), "order given; see `gantry status`", is_done=False)
+        message = f"order given; see {status_command(cluster.namespace, group)}"
+        _show(options, cluster, group, Backup(name, {}), message, is_done=False)
         return
     backup = _wait_for_backup(cluster, group, uid, name, options.timeout_s)
     _show(options, cluster, group, backup, f"backup {name} of group {group} is complete")
@@ -153,7 +154,8 @@ def restore_backup(options: OrderOptions, source: str) -> None:
     except ApiError as error:
         raise cli_error_of(error) from error
     if not options.timeout_s:
-        _show(options, cluster, group, backup, "group created; see `gantry status`", is_done=False)
+        message = f"group created; see {status_command(cluster.namespace, group)}"
+        _show(options, cluster, group, backup, message, is_done=False)
         return
     _wait_for_masters(cluster, group, backup, options.timeout_s)
     _show(options, cluster, group, backup, f"group {group} is restored from backup {origin}")
@@ -300,7 +302,7 @@ def _wait_for_masters(cluster: Cluster, group: str, backup: Backup, timeout_s: f
                 waiting.append(f"shard {shard}: {'; '.join(now.blocked_by) or 'it has no master yet'}")
         return (None if waiting else True), "; ".join(waiting)
 
-    remedy = f"the restore continues; see `gantry status bg/{group}`"
+    remedy = f"the restore continues; see {status_command(cluster.namespace, group)}"
     _wait(poll, timeout_s, f"the restore of group {group}", remedy)
 
 

@@ -25,7 +25,7 @@ from gantry_cli.kube.api_errors import ApiError, cli_error_of, printable
 from gantry_cli.kube.cluster import Cluster, Object, Target, open_group, read_group_again
 from gantry_cli.kube.documents import ClusterShardStatus
 from gantry_cli.kube.group_observer import annotations_of, group_from, shards_of
-from gantry_cli.kube.naming import GROUPS, LEASES
+from gantry_cli.kube.naming import GROUPS, LEASES, status_command
 from gantry_cli.orders import Master, OrderDocument, add_promotion, parse_promotion, promotion_outcome
 from gantry_cli.output import OutputFormat, show
 from gantry_spec.cluster_objects import member_pod, shard_name
@@ -99,7 +99,8 @@ def restore(options: OrderOptions, shard: int, *, is_confirmed: bool) -> None:
     _check_member(document, shard, 0)
     now = shard_of(document, shard)
     if now.master:
-        raise CliError(f"shard {shard} has a master, {now.master}: there is nothing to restore", "see `gantry status`")
+        see = f"see {status_command(cluster.namespace, str(document['metadata']['name']))}"
+        raise CliError(f"shard {shard} has a master, {now.master}: there is nothing to restore", see)
     if not is_confirmed:
         reasons = "; ".join(now.blocked_by) or "the operator has not reported what is missing"
         raise CliError(f"data that is on no volume would be lost: {printable(reasons)}", "confirm with --yes")
@@ -192,6 +193,7 @@ class OrderWaiter:
         self._shard: Final = shard
         self._order: Final = order
         self._name: Final = str(document["metadata"]["name"])
+        self._status_command: Final = status_command(cluster.namespace, self._name)
         self._before: Final = shard_of(document, shard)
         self._started_s: Final = time.monotonic()
         self._last_read = document
@@ -203,7 +205,7 @@ class OrderWaiter:
         Raises CliError when it is not done in time, or another member is the master.
         """
         if not self._options.timeout_s:
-            return self._show("order given; see `gantry status`", is_done=False)
+            return self._show(f"order given; see {self._status_command}", is_done=False)
         self._last_read, remedy = ordered, self._withdrawal(self._order)
         with self._remedy_if_interrupted(remedy):
             document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""), remedy)
@@ -217,7 +219,7 @@ class OrderWaiter:
 
         Raises CliError when it is not done in time."""
         if not self._options.timeout_s:
-            return self._show("order given; see `gantry status`", is_done=False)
+            return self._show(f"order given; see {self._status_command}", is_done=False)
         shard_text = str(self._shard)
         self._last_read, remedy = ordered, self._withdrawal(f"{RESTORE_ID_PREFIX}{shard_text}")
         with self._remedy_if_interrupted(remedy):
@@ -229,7 +231,7 @@ class OrderWaiter:
     def wait_for_fence(self, is_wanted: bool) -> None:
         """Wait until the status shows the shard as fenced, or as not fenced. Raises CliError at the timeout."""
         if not self._options.timeout_s:
-            return self._show("order given; see `gantry status`", is_done=False)
+            return self._show(f"order given; see {self._status_command}", is_done=False)
         lift = f"gantry fence bg/{self._name} --namespace {self._cluster.namespace} {self._shard} --lift"
         wanted = "Fenced" if is_wanted else ""
         hint = f"lift the fence with: {lift}" if is_wanted else "the operator lifts the fence"
@@ -310,7 +312,7 @@ class OrderWaiter:
         def remedy() -> str:
             change = without_request(annotations_of(self._last_read), request)
             if not change:
-                return "the order has been removed; see its result with `gantry status`"
+                return f"the order has been removed; see its result with {self._status_command}"
             words = [f"{name}-" if value is None else f"{name}={value}" for name, value in change.items()]
             words += ["--overwrite"] if any(change.values()) else []
             command = ["kubectl", "annotate", f"bg/{self._name}", "-n", self._cluster.namespace, *words]

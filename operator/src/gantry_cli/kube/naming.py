@@ -27,6 +27,11 @@ def group_name_in(text: str) -> str | None:
     return name if slash and kind.lower() in SHORT_NAMES else None
 
 
+def status_command(namespace: str, group: str) -> str:
+    """Return the command that shows this group, for hints: without a group, `gantry status` shows other clusters."""
+    return f"`gantry status bg/{group} --namespace {namespace}`"
+
+
 GROUPS: Final = Kind(API_VERSION, "BrokerGroup", "brokergroups")
 PODS: Final = Kind("v1", "Pod", "pods")
 CLAIMS: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")

@@ -27,6 +27,7 @@ from gantry_cli.kube.documents import (
     KubeExplainDocument,
 )
 from gantry_cli.kube.group_observer import GroupObserver, document_of, group_from, observed_group, shards_of
+from gantry_cli.kube.naming import status_command
 from gantry_cli.kube.sidecars import SidecarClient
 from gantry_cli.local.group_status import risk_line, size_text
 from gantry_cli.output import OutputFormat, show, table
@@ -219,9 +220,10 @@ def show_explanation(target: Target, name: str | None, form: OutputFormat, *, ma
     if not is_live:
         lines = [line for shard in shards for line in shard.if_master_dies]
     if not lines:
+        see = f"see {status_command(cluster.namespace, observation.objects.name)}"
         raise CliError(
             "nothing is known: no sidecar answers, and no operator has written a status",
-            "see `gantry status`, and check that an operator runs for this namespace",
+            f"{see}, and check that an operator runs for this namespace",
         )
     decision = [f"shard {shard.number}: waiting: {reason}" for shard in shards for reason in shard.blocked_by]
     made = KubeExplainDocument(

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
-from gantry_cli.errors import CliError
+from gantry_cli.errors import CliError, for_same_cluster
 from gantry_cli.examples import examples
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.options import cluster_options, complete_cluster_group, no_exec, parse_group_argument
@@ -193,9 +193,13 @@ def render(view: ClusterDocument, *, is_wide: bool = False) -> Iterator[Renderab
     yield _broker_table(view, is_wide=is_wide)
     for broker in view.brokers:
         yield from _broker_notes(broker)
-    yield topic_table(view.topics) if view.topics else no_topics_text(one.address for one in view.brokers)
+    if view.topics:
+        yield topic_table(view.topics)
+    else:
+        yield for_same_cluster(no_topics_text(one.address for one in view.brokers))
     if view.topics_total > len(view.topics):
-        yield f"{plural(view.topics_total - len(view.topics), 'topic')} not shown; list all with: gantry topic list"
+        rest = plural(view.topics_total - len(view.topics), "topic")
+        yield f"{rest} not shown; list all with: {for_same_cluster('gantry topic list')}"
     if view.groups:
         yield _group_table(view)
 

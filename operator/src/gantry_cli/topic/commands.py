@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gantry_cli.account import client_settings
 from gantry_cli.completers import complete_topic
-from gantry_cli.errors import CliError
+from gantry_cli.errors import CliError, for_same_cluster
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, read_pairs, run, watch_options, watch_screens
 from gantry_cli.output import OutputFormat, output_option, print_document, show, show_names, table
@@ -154,7 +154,7 @@ def list_topics(name_server: str, with_internal: bool, interval_s: float | None,
     async def query() -> _Listing:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             names = await admin.topics.all(with_internal=with_internal)
-            hint = "" if names else no_topics_text(await admin.brokers.all())
+            hint = "" if names else for_same_cluster(no_topics_text(await admin.brokers.all()))
             return _Listing(names, await view_topics(admin, names) if form.is_wide else (), hint)
 
     if interval_s is not None:
