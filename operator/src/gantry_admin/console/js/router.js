@@ -17,10 +17,15 @@ export function currentView() {
   return { name: view.name, title: view.title, parameters: new URLSearchParams(query ?? "") };
 }
 
+/** Return the address of a view with parameters, for a link. */
+export function addressOf(name, parameters = {}) {
+  const query = new URLSearchParams(Object.entries(parameters).map(([key, value]) => [key, String(value)])).toString();
+  return `#/${name}${query ? `?${query}` : ""}`;
+}
+
 /** Go to a view with parameters. */
 export function go(name, parameters = {}) {
-  const query = new URLSearchParams(Object.entries(parameters).map(([key, value]) => [key, String(value)])).toString();
-  location.hash = `/${name}${query ? `?${query}` : ""}`;
+  location.hash = addressOf(name, parameters);
 }
 
 addEventListener("hashchange", () => {

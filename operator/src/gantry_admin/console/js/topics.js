@@ -2,13 +2,15 @@
 
 import { h } from "./dom.js";
 import { count, duration, moment, plural, short } from "./format.js";
+import { lagDetails, trendCell, waitCell, worstGroupCell } from "./lag.js";
 import { badge, button, empty, note, shardChoice, table } from "./parts.js";
 import { changed, selectShard, state } from "./store.js";
-import { go } from "./router.js";
+import { addressOf, currentView, go } from "./router.js";
 
 const filter = { topics: "", groups: "", isAll: false };
 const openTopics = new Set();
 const openGroups = new Set();
+let shownGroup = null; // the group that the address names
 
 /** Return the view of topics. */
 export function topicsView() {
@@ -25,7 +27,7 @@ export function topicsView() {
     sourceNote(topics),
     shown.length === 0 ? empty("No topics", words ? "No topic name contains this text." : "No application has created a topic on this broker.")
       : table("Topics table", [
-          { title: "Topic" }, { title: "Messages", class: "right" }, { title: "Rate", class: "right" }, { title: "Queues", class: "right" }, { title: "Permission", class: "middle" }, { title: "Last message", class: "right" },
+          { title: "Topic" }, { title: "Messages", class: "right" }, { title: "Rate", class: "right" }, { title: "Queues", class: "right" }, { title: "Permission", class: "middle" }, { title: "Last message", class: "right" }, { title: "Longest wait", class: "right" },
         ], shown.flatMap(topicRows)));
 }
 
@@ -45,8 +47,9 @@ function topicRows(topic) {
     h("td", { class: "right number" }, topic.rate === undefined ? "–" : `${short(topic.rate)}/s`),
     h("td", { class: "right number" }, topic.read_queues === topic.write_queues ? count(topic.read_queues) : `${topic.read_queues} / ${topic.write_queues}`),
     h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "none" }[topic.permission] ?? topic.permission),
-    h("td", { class: "right number" }, last === 0 ? "–" : moment(last)));
-  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 6 }, queues(topic)))] : [row];
+    h("td", { class: "right number" }, last === 0 ? "–" : moment(last)),
+    worstGroupCell(topic.name));
+  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, queues(topic)))] : [row];
 }
 
 const queues = (topic) =>
@@ -60,6 +63,7 @@ const queues = (topic) =>
 export function groupsView() {
   const { groups } = state;
   if (groups === null) return empty("No groups yet", state.tablesFault ?? "Loading…");
+  openFromAddress();
   const words = filter.groups.toLowerCase();
   const shown = groups.groups.filter((group) => group.name.toLowerCase().includes(words));
   return h("section", { class: "panel", "aria-labelledby": "title" },
@@ -68,7 +72,7 @@ export function groupsView() {
     sourceNote(groups),
     shown.length === 0 ? empty("No groups", words ? "No group name contains this text." : "No group has consumed from this broker yet.")
       : table("Consumer groups table", [
-          { title: "Group" }, { title: "Lag", class: "right" }, { title: "Retries", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
+          { title: "Group" }, { title: "Lag", class: "right" }, { title: "Waiting", class: "right" }, { title: "Trend", class: "middle" }, { title: "Retries", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
         ], shown.flatMap(groupRows)));
 }
 
@@ -76,30 +80,45 @@ function groupRows(group) {
   const isOpen = openGroups.has(group.name);
   const topics = new Set(group.queues.map((queue) => queue.topic));
   const row = h("tr", { key: group.name, class: isOpen ? "open" : "", "data-group": group.name },
-    h("td", null, opener(openGroups, group.name)),
+    h("td", null, opener(openGroups, group.name, "groups")),
     h("td", { class: `right number${group.lag > 0 ? " some" : ""}`, "data-lag": group.lag }, count(group.lag)),
+    waitCell(group), trendCell(group),
     h("td", { class: "right number" }, count(group.retry_lag)),
     h("td", { class: "right number" }, group.dead_letters === 0 ? "0"
       : button(count(group.dead_letters), () => go("letters", { group: group.name }), { class: "quiet bad", "aria-label": `${group.dead_letters} dead letters of ${group.name}` })),
     h("td", { class: "right number" }, count(topics.size)));
-  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 5 }, lags(group)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, lagDetails(group)))] : [row];
 }
 
-function lags(group) {
-  if (group.queues.length === 0) return h("p", { class: "faint" }, "This group has committed no offset on this broker.");
-  const most = Math.max(1, ...group.queues.map((queue) => queue.lag));
-  return h("div", { class: "queues" }, group.queues.map((queue) =>
-    h("div", { class: "queue lag", key: `${queue.topic}/${queue.queue_id}` }, h("b", null, `${queue.topic} · ${queue.queue_id}`),
-      h("span", { class: "number" }, `${count(queue.consumed)} of ${count(queue.end)}`),
-      h("span", { class: "lag-rail" }, h("span", { class: "lag-bar", style: { "--part": (queue.lag / most).toFixed(3) } })),
-      h("span", { class: "number" }, queue.lag === 0 ? "no lag" : `−${count(queue.lag)}`))));
+/** Open the row of the group that the address names, once for each address, and show it. */
+function openFromAddress() {
+  const { parameters } = currentView();
+  const name = parameters.get("name");
+  if (name === shownGroup) return;
+  shownGroup = name;
+  if (name === null) return;
+  openGroups.add(name);
+  filter.groups = "";
+  requestAnimationFrame(() => document.querySelector(`[data-group="${CSS.escape(name)}"]`)?.scrollIntoView({ block: "nearest" }));
 }
 
-const opener = (open, name) =>
+/** Return the button that opens a row. With `view`, the address of that view names the row that was opened last. */
+const opener = (open, name, view = null) =>
   h("button", {
     type: "button", class: "opener", "aria-expanded": open.has(name) ? "true" : "false",
-    onclick: () => { open.has(name) ? open.delete(name) : open.add(name); changed(); },
+    onclick: () => {
+      const isOpened = !open.has(name);
+      isOpened ? open.add(name) : open.delete(name);
+      if (view !== null) nameInAddress(view, isOpened ? name : null);
+      changed();
+    },
   }, h("svg", { class: "icon turn", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, h("path", { d: "M6 3.500 10.500 8 6 12.500" })), h("span", { class: "mono" }, name));
+
+/** Put a row's name into the address without going there, so that the place on the page stays. */
+function nameInAddress(view, name) {
+  shownGroup = name;
+  history.replaceState(null, "", addressOf(view, name === null ? {} : { name }));
+}
 
 const search = (what, label) =>
   h("input", { type: "search", class: "search", placeholder: label, "aria-label": label, "data-search": true, value: filter[what], oninput: (event) => { filter[what] = event.target.value; changed(); } });
