@@ -16,10 +16,12 @@ from typing import Any, cast
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
+from gantry_admin import metrics_lag
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, QueueEnds, QueueLag
+from gantry_admin.inventory_cache import InventoryCache
 from gantry_admin.lag_history import LagHistory, LagPoint, open_file
-from gantry_admin.lag_monitor import FILE_NAME
+from gantry_admin.lag_monitor import FILE_NAME, LagMonitor
 from gantry_admin.lag_times import StoredAt, StoreTimes, read_store_times
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
@@ -134,6 +136,7 @@ def test_history_survives_restart_and_kill_of_the_sidecar(broker: BrokerChild, t
         assert points_in(state)[: len(first)] == first
 
 
+@pytest.mark.verify
 def test_history_without_a_directory_ends_with_the_sidecar(broker: BrokerChild) -> None:
     """Twin: without --state the next sidecar has only its own points, and the status says so."""
     with sidecar_process(broker.store) as sidecar:
@@ -257,3 +260,23 @@ def test_reads_are_bounded_in_time() -> None:
 
     assert read_store_times(files, Span(0, 100), missing, seconds_max=-1.0) == {}
     assert len(read_store_times(files, Span(0, 100), missing)) == 50
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_of_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queues with the longest waits have samples, and the others are counted; with room all have them."""
+
+    async def samples(queues_max: int) -> tuple[set[str], float]:
+        monkeypatch.setattr(metrics_lag, "QUEUES_MAX", queues_max)
+        inventory = inventory_of({("t", number): 100 * number for number in range(5)})
+        times = times_of(Files())
+        await times.refresh(inventory, 5.0)
+        monitor = LagMonitor(cast("InventoryCache", None), times, None)
+        found = {family.name: family.samples for family in metrics_lag.lag_metrics(inventory, monitor)}
+        [left_out] = found["gantry_consumer_lag_queues_left_out"]
+        return {one.labels["queue"] for one in found["gantry_consumer_lag_seconds"]}, left_out.value
+
+    assert asyncio.run(samples(2)) == ({"0", "1"}, 3)
+    assert asyncio.run(samples(5)) == ({"0", "1", "2", "3", "4"}, 0)
