@@ -9,11 +9,10 @@ Everything here is a pure function of values, so that the answers, the metrics a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from gantry_admin.inventory import Inventory, QueueLag
 from gantry_client.documents import longest_wait
 from gantry_wire.names import retry_topic
 
@@ -31,8 +30,17 @@ TREND_SLOPE_MIN: Final = 0.1
 
 Trend = Literal["grows", "shrinks", "steady"]
 
-Waits = Mapping[tuple[str, str, int], float | None]
-"""(group, topic, queue) -> the lag in seconds; None if it is unknown."""
+
+class QueueWait(NamedTuple):
+    """The consume offset and the lag of a group in one queue, in messages and in seconds."""
+
+    topic: str
+    queue_id: int
+    consumed: int
+    end: int
+    lag: int
+    lag_s: float | None
+    """The lag in seconds; 0 without lag, None if it is unknown."""
 
 
 class TopicLag(NamedTuple):
@@ -45,17 +53,14 @@ class TopicLag(NamedTuple):
     """The age of the oldest of them in seconds; 0 without any, None if it is unknown."""
 
 
-def lag_by_topic(inventory: Inventory, group: str, waits: Waits) -> dict[str, TopicLag]:
-    """Return the lag of a group by topic, also of its retry topic."""
-    queues: dict[str, list[QueueLag]] = {}
-    for one in inventory.lags(group):
-        queues.setdefault(one.topic, []).append(one)
+def lag_by_topic(queues: Iterable[QueueWait]) -> dict[str, TopicLag]:
+    """Return the lag of a group by topic, also of its retry topic, from that of its queues."""
+    by_topic: dict[str, list[QueueWait]] = {}
+    for one in queues:
+        by_topic.setdefault(one.topic, []).append(one)
     return {
-        topic: TopicLag(
-            sum(one.lag for one in rows),
-            longest_wait(waits.get((group, topic, one.queue_id)) for one in rows if one.lag > 0),
-        )
-        for topic, rows in queues.items()
+        topic: TopicLag(sum(one.lag for one in rows), longest_wait(one.lag_s for one in rows if one.lag > 0))
+        for topic, rows in by_topic.items()
     }
 
 

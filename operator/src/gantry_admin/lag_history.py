@@ -18,13 +18,13 @@ another format raises ``ValueError``.
 
 from __future__ import annotations
 
-import math
 import sys
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeVar, final
 
 import msgspec
 
@@ -51,6 +51,11 @@ MAGIC: Final = b"GANTRY LAG 1\n"
 DOCUMENT_BYTES_MAX: Final = 8 << 20
 """The longest document that is decompressed from a file: more than ``SERIES_MAX`` series take."""
 
+UNKNOWN: Final = -1.0
+"""The wait of a point whose wait is unknown: less than any known one."""
+
+N = TypeVar("N", int, float)
+
 Pair = tuple[str, str]
 """(group, topic)."""
 
@@ -72,11 +77,13 @@ class Points:
         self.times: Final = array("q", times)
         self.lags: Final = array("q", lags)
         self.waits: Final = array("f", waits)
-        """The waits in seconds; not a number if unknown."""
+        """The waits in seconds; ``UNKNOWN`` if they are unknown."""
         if not len(self.times) == len(self.lags) == len(self.waits) <= POINTS_MAX:
             raise ValueError(f"a series has {len(self.times)} times and {len(self.lags)} lags")
         if any(later <= earlier for earlier, later in pairwise(self.times)):
             raise ValueError("the times of a series do not increase")
+        if not all(wait_s >= UNKNOWN for wait_s in self.waits):
+            raise ValueError("a wait of a series is not a time")
 
     def __len__(self) -> int:
         return len(self.times)
@@ -90,10 +97,7 @@ class Points:
     def raise_last(self, lag: int, wait_s: float) -> None:
         """Raise the lag and the wait of the last point to these."""
         self.lags[-1] = max(self.lags[-1], lag)
-        known = self.waits[-1]
-        self.waits[-1] = (
-            wait_s if math.isnan(known) else max(known, wait_s)
-        )  # max() keeps the first of unordered values
+        self.waits[-1] = max(self.waits[-1], wait_s)
 
     def delete(self, begin: int, end: int) -> None:
         """Delete the points at these indexes, ``[begin, end)``."""
@@ -126,7 +130,7 @@ class LagSeries:
         """Add one sample, unless it is too early after the last one."""
         newest_ms = self.newest_ms
         if newest_ms is None or at_ms - newest_ms >= SAMPLE_S * 1000 // 2:
-            self._fine.append(at_ms, lag, math.nan if wait_s is None else wait_s)
+            self._fine.append(at_ms, lag, UNKNOWN if wait_s is None else wait_s)
 
     def thin(self, now_ms: int) -> None:
         """Merge samples that are older than an hour into coarse points, and delete points older than 24 hours."""
@@ -153,21 +157,19 @@ class LagSeries:
     def drop_after(self, now_ms: int) -> None:
         """Delete the points that are in the future."""
         for points in (self._fine, self._coarse):
-            kept = sum(at_ms <= now_ms for at_ms in points.times)
-            points.delete(kept, len(points))
+            points.delete(bisect_left(points.times, now_ms + 1), len(points))
 
     def points(self, since_ms: int) -> Iterator[LagPoint]:
         """Yield the points since a time, by time."""
         for points in (self._coarse, self._fine):
-            for at_ms, lag, wait_s in zip(points.times, points.lags, points.waits, strict=True):
-                if at_ms >= since_ms:
-                    yield LagPoint(at_ms, lag, None if math.isnan(wait_s) else wait_s)
+            for index in range(bisect_left(points.times, since_ms), len(points)):
+                wait_s = points.waits[index]
+                yield LagPoint(points.times[index], points.lags[index], None if wait_s == UNKNOWN else wait_s)
 
     def peak(self) -> tuple[float, int]:
         """Return the longest wait and the largest lag of all points."""
-        waits = (wait for points in (self._coarse, self._fine) for wait in points.waits if not math.isnan(wait))
-        lags = (lag for points in (self._coarse, self._fine) for lag in points.lags)
-        return max(waits, default=0.0), max(lags, default=0)
+        both = (self._coarse, self._fine)
+        return max(max(one.waits, default=0.0) for one in both), max(max(one.lags, default=0) for one in both)
 
     def to_columns(self) -> tuple[bytes, bytes, bytes]:
         """Return the bytes of the times, lags and waits of all points."""
@@ -258,13 +260,15 @@ class LagHistory:
 
     def window(self, pair: Pair, begin_ms: int, step_ms: int, count: int) -> list[LagPoint]:
         """Return ``count`` points at intervals of ``step_ms``: the largest lag and longest wait of each interval."""
-        points = [LagPoint(begin_ms + index * step_ms, None, None) for index in range(count)]
+        lags: list[int | None] = [None] * count
+        waits: list[float | None] = [None] * count
         series = self._series.get(pair)
-        for point in () if series is None else series.points(begin_ms):
-            index = (point.at_ms - begin_ms) // step_ms
-            if 0 <= index < count:
-                points[index] = larger_of(points[index], point)
-        return points
+        for at_ms, lag, wait_s in () if series is None else series.points(begin_ms):
+            index = (at_ms - begin_ms) // step_ms
+            if index < count:
+                lags[index] = _larger(lags[index], lag)
+                waits[index] = _larger(waits[index], wait_s)
+        return [LagPoint(begin_ms + index * step_ms, lags[index], waits[index]) for index in range(count)]
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
@@ -291,11 +295,9 @@ class LagHistory:
         self._series = found
 
 
-def larger_of(one: LagPoint, other: LagPoint) -> LagPoint:
-    """Return the point at the time of ``one`` with the larger lag and the longer wait of both."""
-    lags = [lag for lag in (one.lag, other.lag) if lag is not None]
-    waits = [wait for wait in (one.wait_s, other.wait_s) if wait is not None]
-    return LagPoint(one.at_ms, max(lags, default=None), max(waits, default=None))
+def _larger(one: N | None, other: N | None) -> N | None:
+    """Return the larger of two values; None only if both are unknown."""
+    return other if one is None else one if other is None else max(one, other)
 
 
 def seal_file(document: bytes) -> bytes:

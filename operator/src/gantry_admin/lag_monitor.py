@@ -76,11 +76,10 @@ class LagMonitor:
         except Problem:
             return False
         await self.times.refresh(inventory, READ_WAIT_S)
-        waits = self.times.waits(inventory)
         lags: dict[Pair, TopicLag] = {
             (group, topic): lag
             for group in inventory.groups
-            for topic, lag in lag_by_topic(inventory, group, waits).items()
+            for topic, lag in lag_by_topic(self.times.queues(inventory, group)).items()
         }
         self.history.record(self._clock(), lags)
         return True

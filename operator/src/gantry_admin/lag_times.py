@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, final
 
-from gantry_admin.consumer_lag import Waits
+from gantry_admin.consumer_lag import QueueWait
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, QueueLag
 from gantry_admin.ranges import Span
@@ -58,36 +58,37 @@ class StoreTimes:
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def waits(self, inventory: Inventory) -> Waits:
-        """Return the lag in seconds of all groups in all their queues, as far as the store times are known."""
+    def queues(self, inventory: Inventory, group: str) -> list[QueueWait]:
+        """Return the lag of a group in each queue, by topic and queue; in seconds as far as store times are known."""
         now_ms = self._clock().wall_ms
-        return {
-            (group, one.topic, one.queue_id): self._wait(group, one, now_ms)
-            for group in inventory.groups
-            for one in inventory.lags(group)
-        }
+        return [QueueWait(*one, self._wait(group, one, now_ms)) for one in inventory.lags(group)]
 
     async def refresh(self, inventory: Inventory, wait_s: float) -> None:
         """Start to read the store times that are missing for an inventory, and wait up to ``wait_s`` for the end."""
         if self._task is None or self._task.done():
-            wanted = {
-                (group, one.topic, one.queue_id): one
-                for group in inventory.groups
-                for one in inventory.lags(group)
-                if one.lag > 0
-            }
-            missing = [(key, one) for key, one in wanted.items() if self._offset_of(key) != next_offset(one)]
-            self._known = {key: known for key, known in self._known.items() if key in wanted}
+            missing = self._missing(inventory)
             if not missing:
                 return
-            missing.sort(key=lambda item: (item[0] in self._known, -item[1].lag))
             self._task = asyncio.ensure_future(self._read(missing))
         if wait_s > 0:
             await asyncio.wait([self._task], timeout=wait_s)
 
-    def _offset_of(self, key: Key) -> int | None:
-        known = self._known.get(key)
-        return None if known is None else known.offset
+    def _missing(self, inventory: Inventory) -> list[tuple[Key, QueueLag]]:
+        """Return what is to be read, the most urgent first, and forget the store times of all other queues."""
+        wanted: set[Key] = set()
+        missing: list[tuple[Key, QueueLag]] = []
+        for group in inventory.groups:
+            for one in inventory.lags(group):
+                if one.lag > 0:
+                    key = (group, one.topic, one.queue_id)
+                    wanted.add(key)
+                    known = self._known.get(key)
+                    if known is None or known.offset != next_offset(one):
+                        missing.append((key, one))
+        if self._known.keys() - wanted:
+            self._known = {key: known for key, known in self._known.items() if key in wanted}
+        missing.sort(key=lambda item: (item[0] in self._known, -item[1].lag))
+        return missing
 
     def _wait(self, group: str, one: QueueLag, now_ms: int) -> float | None:
         if one.lag == 0:

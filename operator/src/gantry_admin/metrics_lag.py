@@ -26,9 +26,9 @@ GROUP_TOPICS_MAX: Final = 1_000
 
 def lag_metrics(inventory: Inventory, monitor: LagMonitor) -> Iterator[Metric]:
     """Yield the lag by queue in messages and in seconds, and which groups are behind."""
-    waits = monitor.times.waits(inventory)
-    rows = [(group, one) for group in inventory.groups for one in inventory.lags(group)]
-    rows.sort(key=lambda row: (waits[row[0], row[1].topic, row[1].queue_id] or 0.0, row[1].lag), reverse=True)
+    queues = {group: monitor.times.queues(inventory, group) for group in inventory.groups}
+    rows = [(group, one) for group, of_group in queues.items() for one in of_group]
+    rows.sort(key=lambda row: (row[1].lag_s or 0.0, row[1].lag), reverse=True)
     names = ["group", "topic", "queue"]
     seconds = GaugeMetricFamily(
         "gantry_consumer_lag_seconds", "Age of the oldest message that a group has not consumed.", labels=names
@@ -37,10 +37,10 @@ def lag_metrics(inventory: Inventory, monitor: LagMonitor) -> Iterator[Metric]:
         "gantry_consumer_lag_messages", "Messages that a group has not consumed.", labels=names
     )
     for group, one in rows[:QUEUES_MAX]:
-        labels, wait_s = [group, one.topic, str(one.queue_id)], waits[group, one.topic, one.queue_id]
+        labels = [group, one.topic, str(one.queue_id)]
         messages.add_metric(labels, one.lag)
-        if wait_s is not None:
-            seconds.add_metric(labels, wait_s)
+        if one.lag_s is not None:
+            seconds.add_metric(labels, one.lag_s)
     yield seconds
     yield messages
     left_out = GaugeMetricFamily(
@@ -55,8 +55,8 @@ def lag_metrics(inventory: Inventory, monitor: LagMonitor) -> Iterator[Metric]:
     )
     pairs = [
         (group, topic, is_behind(one.wait_s, monitor.history.trend(group, topic)))
-        for group in inventory.groups
-        for topic, one in lag_by_topic(inventory, group, waits).items()
+        for group, of_group in queues.items()
+        for topic, one in lag_by_topic(of_group).items()
     ]
     pairs.sort(key=lambda pair: not pair[2])
     for group, topic, value in pairs[:GROUP_TOPICS_MAX]:

@@ -16,9 +16,12 @@ from typing import Any, cast
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_process, sidecar_process, wait_for
 
+from gantry_admin import metrics_lag
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, QueueEnds, QueueLag
-from gantry_admin.lag_monitor import FILE_NAME
+from gantry_admin.inventory_cache import InventoryCache
+from gantry_admin.lag_history import LagHistory, LagPoint, open_file
+from gantry_admin.lag_monitor import FILE_NAME, LagMonitor
 from gantry_admin.lag_times import StoredAt, StoreTimes, read_store_times
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
@@ -104,25 +107,36 @@ def test_group_without_lag_waits_for_zero_seconds(tmp_path: Path) -> None:
         assert 0 <= wait_s(sidecar) <= time.monotonic() - began_s
 
 
+def points_in(state: Path) -> list[LagPoint]:
+    """Return the points of the group in the file of a sidecar."""
+    history, now_ms = LagHistory(), time.time_ns() // 1_000_000
+    history.restore(open_file((state / FILE_NAME).read_bytes()), now_ms)
+    rows = history.window((GROUP, TOPIC), now_ms - 3_600_000, 1_000, 3_601)
+    return [row._replace(at_ms=0) for row in rows if row.lag is not None]
+
+
 def test_history_survives_restart_and_kill_of_the_sidecar(broker: BrokerChild, tmp_path: Path) -> None:
-    """The points of the first sidecar are in the answers of the next ones, also after SIGKILL."""
+    """The points of the first sidecar are those of the next ones, also after SIGKILL."""
     state = tmp_path / "state"
     with sidecar_process(broker.store, "--state", str(state)) as sidecar:
         wait_for(lambda: known_points(sidecar) != [], "the first sample is recorded")
-        [first] = known_points(sidecar)
         assert sidecar.get("/v1/status").json()["lag_history"] == {
             "kept_in": "file", "reason": None, "series_left_out": 0,
         }  # fmt: skip
         sidecar.child.send(signal.SIGTERM)
         sidecar.child.process.wait(60)
     assert [path.name for path in state.iterdir()] == [FILE_NAME]
-    for _ in range(2):
+    first = points_in(state)
+    assert first != []
+    for number in (signal.SIGKILL, signal.SIGTERM):
         with sidecar_process(broker.store, "--state", str(state)) as sidecar:
             wait_for(lambda: known_points(sidecar) != [], "the file is loaded")
-            assert known_points(sidecar)[0][1:] == pytest.approx(first[1:])
-            sidecar.child.send(signal.SIGKILL)
+            sidecar.child.send(number)
+            sidecar.child.process.wait(60)
+        assert points_in(state)[: len(first)] == first
 
 
+@pytest.mark.verify
 def test_history_without_a_directory_ends_with_the_sidecar(broker: BrokerChild) -> None:
     """Twin: without --state the next sidecar has only its own points, and the status says so."""
     with sidecar_process(broker.store) as sidecar:
@@ -194,6 +208,11 @@ def times_of(files: Files) -> StoreTimes:
     return StoreTimes(cast("StoreFiles", files), lambda: Span(0, 100), clock=lambda: Moment(0, 2_000_000))
 
 
+def waits(times: StoreTimes, consumed: dict[tuple[str, int], int]) -> list[float | None]:
+    """Return the lag in seconds of each queue."""
+    return [one.lag_s for one in times.queues(inventory_of(consumed), GROUP)]
+
+
 def test_store_times_are_read_once_for_each_offset() -> None:
     """A group that does not move costs one read; a new offset costs another; a queue without lag none."""
 
@@ -203,12 +222,10 @@ def test_store_times_are_read_once_for_each_offset() -> None:
         for _ in range(3):
             await times.refresh(inventory_of({("t", 0): 100, ("t", 1): 1_000}), 5.0)
         assert files.reads == 1
-        assert times.waits(inventory_of({("t", 0): 100, ("t", 1): 1_000})) == {
-            (GROUP, "t", 0): 1_900.0, (GROUP, "t", 1): 0.0,
-        }  # fmt: skip
+        assert waits(times, {("t", 0): 100, ("t", 1): 1_000}) == [1_900.0, 0.0]
         await times.refresh(inventory_of({("t", 0): 300}), 5.0)
         assert files.reads == 2
-        assert times.waits(inventory_of({("t", 0): 300})) == {(GROUP, "t", 0): 1_700.0}
+        assert waits(times, {("t", 0): 300}) == [1_700.0]
 
     asyncio.run(run())
 
@@ -219,8 +236,8 @@ def test_last_known_time_stands_in_until_the_next_is_read() -> None:
     async def run() -> None:
         times = times_of(Files())
         await times.refresh(inventory_of({("t", 0): 100}), 5.0)
-        assert times.waits(inventory_of({("t", 0): 200})) == {(GROUP, "t", 0): 1_900.0}
-        assert times.waits(inventory_of({("t", 0): 50})) == {(GROUP, "t", 0): None}
+        assert waits(times, {("t", 0): 200}) == [1_900.0]
+        assert waits(times, {("t", 0): 50}) == [None]
 
     asyncio.run(run())
 
@@ -243,3 +260,23 @@ def test_reads_are_bounded_in_time() -> None:
 
     assert read_store_times(files, Span(0, 100), missing, seconds_max=-1.0) == {}
     assert len(read_store_times(files, Span(0, 100), missing)) == 50
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_of_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queues with the longest waits have samples, and the others are counted; with room all have them."""
+
+    async def samples(queues_max: int) -> tuple[set[str], float]:
+        monkeypatch.setattr(metrics_lag, "QUEUES_MAX", queues_max)
+        inventory = inventory_of({("t", number): 100 * number for number in range(5)})
+        times = times_of(Files())
+        await times.refresh(inventory, 5.0)
+        monitor = LagMonitor(cast("InventoryCache", None), times, None)
+        found = {family.name: family.samples for family in metrics_lag.lag_metrics(inventory, monitor)}
+        [left_out] = found["gantry_consumer_lag_queues_left_out"]
+        return {one.labels["queue"] for one in found["gantry_consumer_lag_seconds"]}, left_out.value
+
+    assert asyncio.run(samples(2)) == ({"0", "1"}, 3)
+    assert asyncio.run(samples(5)) == ({"0", "1", "2", "3", "4"}, 0)

@@ -15,9 +15,8 @@ from typing import cast
 import pytest
 
 from gantry_admin import consumer_lag, lag_history
-from gantry_admin.consumer_lag import BEHIND_S_MIN, TopicLag, group_wait, is_behind, lag_by_topic, trend_of
+from gantry_admin.consumer_lag import BEHIND_S_MIN, QueueWait, TopicLag, group_wait, is_behind, lag_by_topic, trend_of
 from gantry_admin.errors import Problem
-from gantry_admin.inventory import Inventory, QueueEnds
 from gantry_admin.inventory_cache import InventoryCache
 from gantry_admin.lag_history import (
     COARSE_S,
@@ -367,17 +366,15 @@ def test_group_is_behind_if_it_waits_too_long_and_falls_further_behind() -> None
 
 def test_lag_of_a_group_is_the_longest_wait_of_its_queues() -> None:
     """An unknown queue does not hide a known one; the retry topic does not count; without lag it is zero."""
-    ends = {0: QueueEnds(0, 10, None), 1: QueueEnds(0, 10, None), 2: QueueEnds(0, 10, None)}
     retry = "%RETRY%billing"
-    inventory = Inventory(
-        topics={}, queues={"orders": ends, retry: ends}, groups=("billing",), topics_left_out=0,
-        consumed={"billing": {("orders", 0): 4, ("orders", 1): 8, ("orders", 2): 10, (retry, 0): 1}},
-    )  # fmt: skip
-    waits = {("billing", "orders", 0): 30.0, ("billing", "orders", 1): None, ("billing", retry, 0): 500.0}
+    queues = [
+        QueueWait("orders", 0, 4, 10, 6, 30.0), QueueWait("orders", 1, 8, 10, 2, None),
+        QueueWait("orders", 2, 10, 10, 0, 0.0), QueueWait(retry, 0, 1, 10, 9, 500.0),
+    ]  # fmt: skip
 
-    topics = lag_by_topic(inventory, "billing", waits)
+    topics = lag_by_topic(queues)
 
     assert topics == {"orders": TopicLag(8, 30.0), retry: TopicLag(9, 500.0)}
     assert group_wait(topics, "billing") == 30.0
-    assert group_wait(lag_by_topic(inventory, "billing", {}), "billing") is None
-    assert group_wait({}, "billing") == 0.0
+    assert group_wait(lag_by_topic(queues[1:2]), "billing") is None
+    assert group_wait(lag_by_topic(queues[2:3]), "billing") == group_wait({}, "billing") == 0.0

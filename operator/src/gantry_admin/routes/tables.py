@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 
-from gantry_admin.consumer_lag import Waits, group_wait, is_behind, lag_by_topic
+from gantry_admin.consumer_lag import group_wait, is_behind, lag_by_topic
 from gantry_admin.documents import (
     GroupDocument,
     GroupsDocument,
@@ -17,7 +17,7 @@ from gantry_admin.documents import (
 )
 from gantry_admin.guard import Scope
 from gantry_admin.inventory import Inventory, count_messages
-from gantry_admin.lag_history import LagHistory
+from gantry_admin.lag_monitor import LagMonitor
 from gantry_admin.relay import Shard, relay_to_shard
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_wire.names import DEAD_LETTER_PREFIX, INTERNAL_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
@@ -59,8 +59,7 @@ async def groups(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX,
         return relayed
     snapshot = await sidecar.inventory.get()
     await sidecar.lag.times.refresh(snapshot.inventory, TIMES_WAIT_S if snapshot.source == "broker" else 0.0)
-    waits = sidecar.lag.times.waits(snapshot.inventory)
-    rows = [group_row(snapshot.inventory, name, waits, sidecar.lag.history) for name in snapshot.inventory.groups]
+    rows = [group_row(snapshot.inventory, name, sidecar.lag) for name in snapshot.inventory.groups]
     return GroupsDocument(
         groups=rows[:limit],
         left_out=max(len(rows) - limit, 0),
@@ -101,21 +100,19 @@ def messages_of(inventory: Inventory, topic: str) -> int:
     return count_messages(inventory.queues.get(topic, {}))
 
 
-def group_row(inventory: Inventory, name: str, waits: Waits, history: LagHistory) -> GroupDocument:
+def group_row(inventory: Inventory, name: str, monitor: LagMonitor) -> GroupDocument:
     """Return the document of one consumer group."""
-    retry, topics = retry_topic(name), lag_by_topic(inventory, name, waits)
+    queues = monitor.times.queues(inventory, name)
+    retry, topics, trend = retry_topic(name), lag_by_topic(queues), monitor.history.trend
     wait_s = group_wait(topics, name)
     worst = next((topic for topic, one in topics.items() if topic != retry and one.wait_s == wait_s), "")
     return GroupDocument(
         name=name,
         lag=sum(one.lag for topic, one in topics.items() if topic != retry),
         lag_s=wait_s,
-        trend=history.trend(name, worst),
-        is_behind=any(is_behind(one.wait_s, history.trend(name, topic)) for topic, one in topics.items()),
+        trend=trend(name, worst),
+        is_behind=any(is_behind(one.wait_s, trend(name, topic)) for topic, one in topics.items()),
         retry_lag=topics[retry].lag if retry in topics else 0,
         dead_letters=messages_of(inventory, dead_letter_topic(name)),
-        queues=[
-            QueueLagDocument(**one._asdict(), lag_s=waits.get((name, one.topic, one.queue_id)))
-            for one in inventory.lags(name)
-        ],
+        queues=[QueueLagDocument(**one._asdict()) for one in queues],
     )

@@ -2,9 +2,10 @@
 
 import { h } from "./dom.js";
 import { count, duration, plural, short } from "./format.js";
+import { lagDetails, trendCell, waitCell, worstGroupCell } from "./lag.js";
 import { badge, button, command, empty, link, note, shardChoice, table, time } from "./parts.js";
 import { changed, selectShard, state } from "./store.js";
-import { currentView, go, hasView } from "./router.js";
+import { currentView, go, hasView, hrefOf } from "./router.js";
 
 const filter = { topics: "", groups: "", isAll: false };
 const openTopics = new Set();
@@ -12,15 +13,16 @@ const openGroups = new Set();
 
 const addressed = { topic: null, group: null }; // the topic and the group of the last address, whose rows were opened
 
-/** Open the row that the address names, once, and filter the table by it. */
+/** Open the row that the address names, once for each address, and show it. */
 function openAddressed(name, filterName, openOnes) {
   const wanted = currentView().parameters.get(name);
   if (wanted === addressed[name]) return;
   addressed[name] = wanted;
   if (wanted === null) return;
   openOnes.add(wanted);
-  filter[filterName] = wanted;
+  filter[filterName] = "";
   if (name === "topic" && /^%(RETRY|DLQ)%/.test(wanted)) filter.isAll = true;
+  requestAnimationFrame(() => document.querySelector(`[data-${name}="${CSS.escape(wanted)}"]`)?.scrollIntoView({ block: "nearest" }));
 }
 
 /** Return the view of topics. */
@@ -39,7 +41,7 @@ export function topicsView() {
     sourceNote(topics),
     shown.length === 0 ? words ? empty("No topics", "No topic name contains this text.") : h("div", { class: "empty" }, h("strong", null, "No topics"), h("p", null, "A topic appears here with its first message. To send one:"), command("gantry produce orders 'first message'"))
       : table("Topics table", [
-          { title: "Topic" }, { title: "Messages", class: "right" }, { title: "Rate", class: "right" }, { title: "Queues", class: "right" }, { title: "Permission", class: "middle" }, { title: "Last message", class: "right" },
+          { title: "Topic" }, { title: "Messages", class: "right" }, { title: "Rate", class: "right" }, { title: "Queues", class: "right" }, { title: "Permission", class: "middle" }, { title: "Last message", class: "right" }, { title: "Longest wait", class: "right" },
         ], shown.flatMap(topicRows)));
 }
 
@@ -54,13 +56,14 @@ function topicRows(topic) {
   const isOpen = openTopics.has(topic.name);
   const last = Math.max(0, ...topic.queues.map((queue) => queue.last_stored_ms ?? 0));
   const row = h("tr", { key: topic.name, class: isOpen ? "open" : "", "data-topic": topic.name },
-    h("td", null, opener(openTopics, topic.name), topic.kind === "user" ? null : badge("plain", topic.kind), link("messages", { topic: topic.name }, "Messages", { class: "row-link", "aria-label": `Messages of ${topic.name}` })),
+    h("td", null, opener(openTopics, topic.name, "topics", "topic"), topic.kind === "user" ? null : badge("plain", topic.kind), link("messages", { topic: topic.name }, "Messages", { class: "row-link", "aria-label": `Messages of ${topic.name}` })),
     h("td", { class: "right number" }, count(topic.messages)),
     h("td", { class: "right number" }, topic.rate === undefined ? "–" : `${short(topic.rate)}/s`),
     h("td", { class: "right number" }, topic.read_queues === topic.write_queues ? count(topic.read_queues) : `${topic.read_queues} / ${topic.write_queues}`),
     h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "none" }[topic.permission] ?? topic.permission),
-    h("td", { class: "right number" }, time(last)));
-  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 6 }, topicLinks(topic), queues(topic)))] : [row];
+    h("td", { class: "right number" }, time(last)),
+    worstGroupCell(topic.name));
+  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, topicLinks(topic), queues(topic)))] : [row];
 }
 
 /** Return links from a topic to its messages, to the other views of its messages, and to the groups that consume it. */
@@ -91,7 +94,7 @@ export function groupsView() {
     sourceNote(groups),
     shown.length === 0 ? empty("No groups", words ? "No group name contains this text." : "No group has consumed from this broker yet.")
       : table("Consumer groups table", [
-          { title: "Group" }, { title: "Lag", class: "right" }, { title: "Retries", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
+          { title: "Group" }, { title: "Lag", class: "right" }, { title: "Waiting", class: "right" }, { title: "Trend", class: "middle" }, { title: "Retries", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
         ], shown.flatMap(groupRows)));
 }
 
@@ -99,13 +102,14 @@ function groupRows(group) {
   const isOpen = openGroups.has(group.name);
   const topics = new Set(group.queues.map((queue) => queue.topic));
   const row = h("tr", { key: group.name, class: isOpen ? "open" : "", "data-group": group.name },
-    h("td", null, opener(openGroups, group.name)),
+    h("td", null, opener(openGroups, group.name, "groups", "group")),
     h("td", { class: `right number${group.lag > 0 ? " some" : ""}`, "data-lag": group.lag }, count(group.lag)),
+    waitCell(group), trendCell(group),
     h("td", { class: "right number" }, count(group.retry_lag)),
     h("td", { class: "right number" }, group.dead_letters === 0 ? "0"
       : button(count(group.dead_letters), () => go("letters", { group: group.name }), { class: "quiet bad", "aria-label": `${group.dead_letters} dead letters of ${group.name}` })),
     h("td", { class: "right number" }, count(topics.size)));
-  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 5 }, groupLinks(group, topics), lags(group)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, groupLinks(group, topics), lagDetails(group)))] : [row];
 }
 
 /** Return links from a group to its clients, its dead letters and its topics. */
@@ -113,21 +117,23 @@ const groupLinks = (group, topics) =>
   h("p", { class: "link-row" }, link("clients", { group: group.name }, "Clients", { key: "clients" }), link("letters", { group: group.name }, "Dead letters", { key: "letters" }),
     topics.size === 0 ? null : h("span", { class: "faint" }, "consumes"), [...topics].filter((topic) => !topic.startsWith("%RETRY%")).map((topic) => link("messages", { topic }, topic, { class: "mono", key: `topic-${topic}` })));
 
-function lags(group) {
-  if (group.queues.length === 0) return h("p", { class: "faint" }, "This group has committed no offset on this broker.");
-  const most = Math.max(1, ...group.queues.map((queue) => queue.lag));
-  return h("div", { class: "queues" }, group.queues.map((queue) =>
-    h("div", { class: "queue lag", key: `${queue.topic}/${queue.queue_id}` }, h("b", null, `${queue.topic} · ${queue.queue_id}`),
-      h("span", { class: "number" }, `${count(queue.consumed)} of ${count(queue.end)}`),
-      h("span", { class: "lag-rail" }, h("span", { class: "lag-bar", style: { "--part": (queue.lag / most).toFixed(3) } })),
-      h("span", { class: "number" }, queue.lag === 0 ? "no lag" : `−${count(queue.lag)}`))));
-}
-
-const opener = (open, name) =>
+/** Return the button that opens a row; the address of the view names the row that was opened last in `parameter`. */
+const opener = (open, name, view, parameter) =>
   h("button", {
     type: "button", class: "opener", "aria-expanded": open.has(name) ? "true" : "false",
-    onclick: () => { open.has(name) ? open.delete(name) : open.add(name); changed(); },
+    onclick: () => {
+      const isOpened = !open.has(name);
+      isOpened ? open.add(name) : open.delete(name);
+      nameInAddress(view, parameter, isOpened ? name : null);
+      changed();
+    },
   }, h("svg", { class: "icon turn", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, h("path", { d: "M6 3.500 10.500 8 6 12.500" })), h("span", { class: "mono" }, name));
+
+/** Put a row's name into the address without going there, so that the place on the page stays. */
+function nameInAddress(view, parameter, name) {
+  addressed[parameter] = name;
+  history.replaceState(null, "", hrefOf(view, { [parameter]: name }));
+}
 
 const search = (what, label) =>
   h("input", { type: "search", class: "search", placeholder: label, "aria-label": label, "data-search": true, value: filter[what], oninput: (event) => { filter[what] = event.target.value; changed(); } });
