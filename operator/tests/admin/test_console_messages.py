@@ -323,6 +323,7 @@ def test_message_leads_to_its_dead_letter_and_back(shards: Shards, chromium: Bro
 # -- links -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 def test_topics_groups_clients_and_messages_link_to_each_other(shards: Shards, chromium: Browser) -> None:
     """From a topic to its messages and its group, from the group to its clients, from a client to its topic."""
 
@@ -382,6 +383,7 @@ def test_times_are_in_the_zone_of_the_reader_with_utc_at_hand(shards: Shards, ch
 # -- empty states and failures -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 def test_first_visit_without_topics_names_the_command(tmp_path: Path, chromium: Browser) -> None:
     """The empty state names the command; an unknown topic is not found, an offset beyond the end is not stored yet."""
     with broker_process(tmp_path) as broker, sidecar_process(tmp_path, "--open-reads") as sidecar:
@@ -398,6 +400,7 @@ def test_first_visit_without_topics_names_the_command(tmp_path: Path, chromium: 
             expect(page.get_by_role("alert")).to_contain_text("the queue ends at offset 1 now")
 
 
+@pytest.mark.verify
 def test_messages_remain_readable_while_the_broker_is_gone(tmp_path: Path, chromium: Browser) -> None:
     """By topic they are read from files; a key needs the broker, and the state says so, until a retry succeeds."""
     with broker_process(tmp_path) as broker, sidecar_process(tmp_path, "--open-reads") as sidecar:
@@ -418,6 +421,7 @@ def test_messages_remain_readable_while_the_broker_is_gone(tmp_path: Path, chrom
             expect(alert).to_have_attribute("data-fault", "broker")
 
 
+@pytest.mark.verify
 def test_revoked_token_is_shown_and_another_one_continues(tmp_path: Path, chromium: Browser) -> None:
     """The view names the cause, keeps what it was asked for, and shows it after another token was entered."""
     options = write_token_files(tmp_path / "tokens")
