@@ -25,7 +25,7 @@ from admin_scene import (
 )
 from console_browser import OVERFLOW, browser, page_at
 from console_scene import store_dead_letters
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from gantry_client import Admin, ConsumerSettings, Message, Producer, PushConsumer, ReceivedMessage, StartFrom
 from gantry_testing.local import TOPIC
@@ -398,6 +398,76 @@ def test_first_visit_without_topics_names_the_command(tmp_path: Path, chromium: 
             page.evaluate(f"location.hash = '/message?topic={TOPIC}&queue=0&offset=5'")
             expect(page.get_by_role("alert")).to_have_attribute("data-fault", "beyond")
             expect(page.get_by_role("alert")).to_contain_text("the queue ends at offset 1 now")
+
+
+def refuse(route: Route, status: int, reason: str) -> None:
+    """Answer a request in place of the sidecar."""
+    route.fulfill(status=status, content_type="application/json", body=json.dumps({"reason": reason}))
+
+
+def test_shard_that_does_not_answer_is_named(shards: Shards, chromium: Browser) -> None:
+    """The messages of the other shard are shown, older ones too, and it is said what is missing."""
+    with page_at(chromium, at(shards, "overview")) as page:
+        page.route("**/v1/topics/**shard=orders-1**", lambda route: refuse(route, 504, "no answer in time"))
+        page.evaluate("location.hash = '/messages?topic=orders'")
+        expect(page.locator("main").get_by_role("alert")).to_have_text(
+            "Shard orders-1 is missing here: no answer in time"
+        )
+        page.get_by_role("button", name="Older").click()
+        expect(page.locator(".message-gist")).to_have_count(SENT // 2)
+        assert gists(page) == [f"order {number}" for number in range(SENT - 2, -1, -2)]
+
+
+FAULTS = {
+    403: ("rights", "may read messages"), 404: ("missing", "was deleted"), 410: ("deleted", "Retention"),
+    429: ("busy", "Try again in a few seconds"), 503: ("broker", "from the store's files"),
+    504: ("broker", "from the store's files"), None: ("sidecar", "until it answers"),
+}  # fmt: skip
+"""What the view shows by the status of the answer; None for no answer."""
+
+
+def test_each_failure_has_its_own_state(shards: Shards, chromium: Browser) -> None:
+    """The reason, what still works, and a retry, after which the messages are shown; without rights, another token."""
+    statuses = iter(FAULTS)
+
+    def fail(route: Route) -> None:
+        status = next(statuses, 0)
+        if status is None:
+            route.abort()
+        elif status:
+            refuse(route, status, f"reason {status}")
+        else:
+            route.continue_()
+
+    with page_at(chromium, at(shards, "overview")) as page:
+        page.route("**/v1/queues/**", fail)
+        page.evaluate("location.hash = '/messages?how=offset&topic=exact&queue=1&offset=0&shard=orders-0'")
+        alert = page.locator("main").get_by_role("alert")
+        for status, (kind, advice) in FAULTS.items():
+            expect(alert).to_have_attribute("data-fault", kind)
+            expect(alert).to_contain_text(advice)
+            expect(alert).to_contain_text("the sidecar is unreachable" if status is None else f"reason {status}")
+            assert alert.get_by_role("button", name="Enter a token").count() == (status == 403)
+            alert.get_by_role("button", name="Try again").click()
+        expect(page.locator(".message-gist")).to_have_count(3)
+
+
+def test_token_that_is_entered_shows_all_shards(shards: Shards, chromium: Browser) -> None:
+    """The shards are unknown until the token is entered; the view is then read again from all of them."""
+
+    def check(route: Route) -> None:
+        if "authorization" in route.request.headers:
+            route.continue_()
+        else:
+            refuse(route, 401, "a token is required")
+
+    with page_at(chromium, at(shards, "messages?topic=orders")) as page:
+        page.route("**/v1/**", check)
+        page.reload()
+        page.get_by_role("textbox", name="Token").fill(TOKEN)
+        page.get_by_role("button", name="Use token").click()
+        expect(page.locator(".message-gist").first).to_have_text(f"order {SENT - 1}")
+        assert gists(page) == newest_orders(20)
 
 
 @pytest.mark.verify
