@@ -83,10 +83,11 @@ async def topic_messages(
 async def _check_exists(sidecar: Sidecar, topic: str, queue_id: int | None) -> None:
     """Raise ``Problem`` 404 unless the broker has this topic, and this queue of it: they may be without messages."""
     queues = (await sidecar.inventory.get()).inventory.queues.get(topic)
-    if queues is None:
-        raise Problem(404, "topic not found")
-    if queue_id is not None and queue_id not in queues:
-        raise Problem(404, "queue not found")
+    if queues is not None and (queue_id is None or queue_id in queues):
+        return
+    # The inventory may be older than a new topic, whose files show that it exists.
+    is_known = queues is not None or await asyncio.to_thread(sidecar.files.queue_ids, topic) != []
+    raise Problem(404, "queue not found" if is_known else "topic not found")
 
 
 @router.get("/v1/queues/{topic}/{queue_id}/{offset}/progress", responses={**READ_REFUSALS, **refusals(410, 416)})
