@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle charts interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink table-kills bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test sbom e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node bench-archive
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle charts interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink table-kills bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshots image image-operator image-pipelines image-archive image-test sbom e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node bench-archive
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -152,8 +152,8 @@ bench-compare: ## Measure sends and replication of this tree and of the commit B
 bench-operator: ## Measure the operator: 50 groups at once at a real API server, and its requests and memory at rest.
 	@scripts/bench-operator $(BENCH_OPERATOR)
 
-screenshot: ## Take the screenshots of the console in docs/images from a group under load (needs Chromium).
-	@scripts/screenshot $(SCREENSHOT)
+screenshots: ## Take the screenshots of the console in docs/images from a group under load (needs Chromium).
+	@scripts/screenshots $(SCREENSHOTS)
 
 image: ## Build the broker image with buildah (needs root).
 	@scripts/image

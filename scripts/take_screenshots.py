@@ -1,4 +1,4 @@
-"""Take the screenshots of the console in the documents: wide and dark, narrow and light.
+"""Take the screenshots of the console in the documents, each of one view, wide or narrow, dark or light.
 
 Without `--url` the script starts a group, a master with two slaves, and puts load on it. With `--url` it uses a console
 that is already running, for example that of a local group. A screenshot that is too large for a repository is an error.
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from console_browser import Scheme, browser, page_at
 from console_scene import Load, body_of, console_group, store_dead_letters
@@ -21,16 +21,36 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 BYTES_MAX: Final = 300 * 1024
 """The largest screenshot that may be in the repository."""
 
-PICTURES: Final[tuple[tuple[str, str, Scheme], ...]] = (
-    ("console.png", "wide", "dark"),
-    ("console-narrow.png", "narrow", "light"),
+
+class Picture(NamedTuple):
+    """One screenshot of the documents: its file, and the page that it shows."""
+
+    name: str
+    size: str
+    scheme: Scheme
+    view: str
+    """The address of the view, after the ``#/``."""
+    element: str
+    """The element that is present when the view has its data."""
+    is_full_page: bool = False
+
+
+PICTURES: Final = (
+    Picture("console.png", "wide", "dark", "overview", ".tile.good, .tile.warn", is_full_page=True),
+    Picture("console-narrow.png", "narrow", "light", "overview", ".tile.good, .tile.warn"),
+    Picture("console-messages.png", "wide", "light", "messages?topic=orders", ".message"),
+    Picture("console-message.png", "wide", "dark", "", '[data-step="group-billing"]', is_full_page=True),
+    Picture("console-message-narrow.png", "narrow", "light", "", '[data-step="group-billing"]'),
 )
-"""The name of each file, the width of the page and its theme."""
+"""All screenshots. Those without a view show a message that has become a dead letter."""
+
+LETTER: Final = "messages?topic=billing-input"
+"""The view with the messages of which one is shown."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(prog="scripts/screenshot", description=__doc__)
+    made = argparse.ArgumentParser(prog="scripts/screenshots", description=__doc__)
     made.add_argument("--url", help="URL of a running console, with its token after the #")
     made.add_argument("--folder", type=Path, default=ROOT / "docs/images", help="folder of the screenshots")
     made.add_argument("--seconds", type=float, default=65.0, help="seconds to wait before a screenshot [default: 65]")
@@ -44,14 +64,16 @@ def take(started: Browser, url: str, folder: Path, load_s: float) -> None:
     """Take all screenshots of one console, which all pages have open at the same time."""
     with ExitStack() as stack:
         pages = [
-            (name, size, stack.enter_context(page_at(started, url, size=size, scheme=scheme)))
-            for name, size, scheme in PICTURES
+            stack.enter_context(page_at(started, url, size=picture.size, scheme=picture.scheme)) for picture in PICTURES
         ]
-        pages[0][2].wait_for_timeout(load_s * 1000)
-        for name, size, page in pages:
-            page.wait_for_selector(".tile.good, .tile.warn")
-            path = folder / name
-            path.write_bytes(page.screenshot(full_page=size == "wide"))
+        pages[0].wait_for_timeout(load_s * 1000)
+        for picture, page in zip(PICTURES, pages, strict=True):
+            page.evaluate("(view) => { location.hash = `/${view}`; }", picture.view or LETTER)
+            if not picture.view:
+                page.get_by_role("link", name="Open message").first.click()
+            page.wait_for_selector(picture.element)
+            path = folder / picture.name
+            path.write_bytes(page.screenshot(full_page=picture.is_full_page))
             length = path.stat().st_size
             print(f"{path}: {length / 1024:.0f} KiB")
             if length > BYTES_MAX:

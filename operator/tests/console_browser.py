@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from typing import Final, Literal
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -75,6 +76,22 @@ def page_at(
     if not expects_errors:
         assert errors == []
 
+
+def accessibility_violations(page: Page) -> list[str]:
+    """Return what axe-core finds on a page that is serious or critical: rule, impact, element and remedy."""
+    if not page.evaluate("typeof window.axe === 'object'"):
+        page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    found: list[str] = page.evaluate(AXE)
+    return found
+
+
+AXE: Final = """
+async () => {
+  const result = await axe.run(document, { resultTypes: ["violations"] });
+  return result.violations.filter((one) => ["serious", "critical"].includes(one.impact)).flatMap((one) =>
+    one.nodes.map((node) => `${one.id} (${one.impact}): ${node.target.join(" ")}: ${node.failureSummary}`));
+}
+"""
 
 OVERFLOW: Final = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 """By how many pixels the page is wider than the window."""

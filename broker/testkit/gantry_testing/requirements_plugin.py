@@ -227,6 +227,11 @@ def probe_browser() -> str | None:
     return None if any(shutil.which(name) for name in names) else "no chromium, google-chrome or firefox on PATH"
 
 
+def probe_axe() -> str | None:
+    """Check for axe-core, which a package of the development environment carries."""
+    return None if importlib.util.find_spec("axe_playwright_python") is not None else "axe-core is not installed"
+
+
 def probe_openssl() -> str | None:
     """Check for the openssl command, which can violate protocols on purpose."""
     return missing_commands("openssl")
@@ -307,6 +312,7 @@ NEEDS: dict[str, Need] = {
             "run as root on a machine; apt-get install containerd runc containernetworking-plugins iptables conntrack",
         ),
         Need("browser", probe_browser, "apt-get install chromium"),
+        Need("axe", probe_axe, "scripts/setup dev", promise="browser"),
         Need("speedups", probe_speedups, "apt-get install gcc libc6-dev python3-dev, then scripts/setup dev"),
         Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),

@@ -106,7 +106,7 @@ def test_an_unknown_promise_stops_the_run(run_inside: RunInside) -> None:
     result = run_inside(ONE_TEST, promised="jaba")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*GANTRY_REQUIRE names jaba; known: api_server, browser, buildah, *"])
+    result.stderr.fnmatch_lines(["*GANTRY_REQUIRE names jaba; known: api_server, axe, browser, buildah, *"])
 
 
 def test_continuous_integration_promises_what_it_brings() -> None:

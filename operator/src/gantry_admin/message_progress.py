@@ -22,7 +22,7 @@ from gantry_wire.properties import ORIGIN_MESSAGE_ID
 GROUPS_MAX: Final = 64
 """The most groups of one answer: each has two topics to search."""
 
-SEARCHED_MAX: Final = 2_000
+SEARCHED_MAX: Final = 10_000
 """The most messages that the search for copies reads for one answer, in all topics together: about 0.2 s of work."""
 
 COPIES_MAX: Final = 64

@@ -63,13 +63,13 @@ class _Candidates(NamedTuple):
 
 
 def read_topic_messages(files: StoreFiles, span: Span, page: TopicPage) -> TopicMessages:
-    """Return one page of the messages of a topic; blocks. Raises ``Problem`` 404 if the one queue does not exist.
+    """Return one page of the messages of a topic; blocks. Raises ``Problem`` if files of the log are missing.
 
-    A topic without files has no queues and no messages. A page has fewer messages than requested if their records are
-    too long for one answer, or if messages were lost; ``older`` is set then.
+    Queues without files are left out; they have no messages, or do not exist. A page has fewer messages than requested
+    if their records are too long for one answer, or if messages were lost; ``older`` is set then.
     """
     ids = files.queue_ids(page.topic)
-    chosen = ids[:QUEUES_MAX] if page.queue_id is None else [page.queue_id]
+    chosen = ids[:QUEUES_MAX] if page.queue_id is None else [one for one in ids if one == page.queue_id]
     bounds: dict[int, QueueBounds] = {}
     candidates: list[tuple[int, int]] = []
     floor = 0
@@ -78,7 +78,7 @@ def read_topic_messages(files: StoreFiles, span: Span, page: TopicPage) -> Topic
             bounds[queue_id] = files.bounds(page.topic, queue_id, span.begin, span.end)
             found = _newest_units(files, span, page, queue_id)
         except Problem as problem:
-            if page.queue_id is not None or problem.status != 404:
+            if problem.status != 404:
                 raise
             bounds.pop(queue_id, None)  # the files of this queue were deleted meanwhile
             continue

@@ -114,6 +114,15 @@ def test_copy_leads_to_its_original(group: Group) -> None:
     assert letter["properties"]["RETRY_TOPIC"] == "orders"
 
 
+def test_queue_without_messages_is_empty(group: Group) -> None:
+    """A queue that has no files because it never had a message is no unknown queue."""
+    sidecar, used = group.sidecars[0], orders(group)[0]["queue_id"]
+    answers = [sidecar.get(f"/v1/topics/orders/messages?queue_id={(used + 1) % 4}", token=TOKEN) for _ in range(2)]
+
+    assert [(one.status_code, one.json()["messages"], one.json()["older"]) for one in answers] == [(200, [], None)] * 2
+    assert sidecar.get("/v1/topics/orders/messages?queue_id=9", token=TOKEN).status_code == 404
+
+
 def test_unknown_message_has_no_progress(group: Group) -> None:
     """416 beyond the end of the queue, 404 for an unknown queue, 401 without a token that may read."""
     sidecar = group.sidecars[0]

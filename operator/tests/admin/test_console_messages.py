@@ -25,7 +25,7 @@ from admin_scene import (
 )
 from console_browser import OVERFLOW, browser, page_at
 from console_scene import store_dead_letters
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from gantry_client import Admin, ConsumerSettings, Message, Producer, PushConsumer, ReceivedMessage, StartFrom
 from gantry_testing.local import TOPIC
@@ -265,15 +265,16 @@ def body(page: Page) -> Locator:
 
 
 def test_json_is_indented_and_shown_exactly(shards: Shards, chromium: Browser) -> None:
-    """Numbers, repeated keys and markup are as in the body; Text and Hex show the same bytes, and the address has it."""
+    """Numbers, repeated keys and markup are as in the body; Text and Hex show the same bytes; the address has it."""
     with page_at(chromium, at(shards, exact_address(shards, 0))) as page:
         expect(body(page)).to_have_text(
-            '{\n  "order": 12345678901234567890,\n  "total": 1.10,\n  "note": "<b>x</b>",\n  "items": [],\n  "order": 2\n}'
+            '{\n  "order": 12345678901234567890,\n  "total": 1.10,\n  "note": "<b>x</b>",\n'
+            '  "items": [],\n  "order": 2\n}'
         )
         page.get_by_role("radio", name="Text").check()
         expect(body(page)).to_have_text(EXACT)
         page.get_by_role("radio", name="Hex").check()
-        expect(body(page)).to_contain_text("000000  7b 22 6f 72 64 65 72 22 3a 20 31 32 33 34 35 36  {\"order\": 123456")
+        expect(body(page)).to_contain_text('000000  7b 22 6f 72 64 65 72 22 3a 20 31 32 33 34 35 36  {"order": 123456')
         assert page.url.endswith("&as=hex")
         page.reload()
         expect(page.get_by_role("radio", name="Hex")).to_be_checked()
@@ -322,6 +323,7 @@ def test_message_leads_to_its_dead_letter_and_back(shards: Shards, chromium: Bro
 # -- links -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 def test_topics_groups_clients_and_messages_link_to_each_other(shards: Shards, chromium: Browser) -> None:
     """From a topic to its messages and its group, from the group to its clients, from a client to its topic."""
 
@@ -368,9 +370,9 @@ def test_times_are_in_the_zone_of_the_reader_with_utc_at_hand(shards: Shards, ch
     with page_at(chromium, at(shards, "messages?topic=exact"), zone="Asia/Tokyo") as page:
         time = page.locator(".message-line time").first
         local, utc = page.evaluate(
-            "(ms) => [new Date(ms).toLocaleTimeString('en-GB'), new Date(ms).toISOString().replace('T', ' ').replace('Z', ' UTC')]",
-            stored,
+            "(ms) => [new Date(ms).toLocaleTimeString('en-GB'), new Date(ms).toISOString()]", stored
         )
+        utc = utc.replace("T", " ").replace("Z", " UTC")
         expect(time).to_have_attribute("title", utc)
         assert time.inner_text().endswith(local) and local[:5] not in utc
         expect(page.locator(".foot")).to_contain_text("times in Asia/Tokyo")
@@ -381,8 +383,9 @@ def test_times_are_in_the_zone_of_the_reader_with_utc_at_hand(shards: Shards, ch
 # -- empty states and failures -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 def test_first_visit_without_topics_names_the_command(tmp_path: Path, chromium: Browser) -> None:
-    """The empty state says how a topic appears; an unknown topic is not found, a queue beyond its end not stored yet."""
+    """The empty state names the command; an unknown topic is not found, an offset beyond the end is not stored yet."""
     with broker_process(tmp_path) as broker, sidecar_process(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         with page_at(chromium, f"{sidecar.url}/console/#/messages") as page:
@@ -397,6 +400,77 @@ def test_first_visit_without_topics_names_the_command(tmp_path: Path, chromium: 
             expect(page.get_by_role("alert")).to_contain_text("the queue ends at offset 1 now")
 
 
+def refuse(route: Route, status: int, reason: str) -> None:
+    """Answer a request in place of the sidecar."""
+    route.fulfill(status=status, content_type="application/json", body=json.dumps({"reason": reason}))
+
+
+def test_shard_that_does_not_answer_is_named(shards: Shards, chromium: Browser) -> None:
+    """The messages of the other shard are shown, older ones too, and it is said what is missing."""
+    with page_at(chromium, at(shards, "overview")) as page:
+        page.route("**/v1/topics/**shard=orders-1**", lambda route: refuse(route, 504, "no answer in time"))
+        page.evaluate("location.hash = '/messages?topic=orders'")
+        expect(page.locator("main").get_by_role("alert")).to_have_text(
+            "Shard orders-1 is missing here: no answer in time"
+        )
+        page.get_by_role("button", name="Older").click()
+        expect(page.locator(".message-gist")).to_have_count(SENT // 2)
+        assert gists(page) == [f"order {number}" for number in range(SENT - 2, -1, -2)]
+
+
+FAULTS = {
+    403: ("rights", "may read messages"), 404: ("missing", "was deleted"), 410: ("deleted", "Retention"),
+    429: ("busy", "Try again in a few seconds"), 503: ("broker", "from the store's files"),
+    504: ("broker", "from the store's files"), None: ("sidecar", "until it answers"),
+}  # fmt: skip
+"""What the view shows by the status of the answer; None for no answer."""
+
+
+def test_each_failure_has_its_own_state(shards: Shards, chromium: Browser) -> None:
+    """The reason, what still works, and a retry, after which the messages are shown; without rights, another token."""
+    statuses = iter(FAULTS)
+
+    def fail(route: Route) -> None:
+        status = next(statuses, 0)
+        if status is None:
+            route.abort()
+        elif status:
+            refuse(route, status, f"reason {status}")
+        else:
+            route.continue_()
+
+    with page_at(chromium, at(shards, "overview")) as page:
+        page.route("**/v1/queues/**", fail)
+        page.evaluate("location.hash = '/messages?how=offset&topic=exact&queue=1&offset=0&shard=orders-0'")
+        alert = page.locator("main").get_by_role("alert")
+        for status, (kind, advice) in FAULTS.items():
+            expect(alert).to_have_attribute("data-fault", kind)
+            expect(alert).to_contain_text(advice)
+            expect(alert).to_contain_text("the sidecar is unreachable" if status is None else f"reason {status}")
+            assert alert.get_by_role("button", name="Enter a token").count() == (status == 403)
+            alert.get_by_role("button", name="Try again").click()
+        expect(page.locator(".message-gist")).to_have_count(3)
+
+
+def test_token_that_is_entered_shows_all_shards(shards: Shards, chromium: Browser) -> None:
+    """The shards are unknown until the token is entered; the view is then read again from all of them."""
+
+    def check(route: Route) -> None:
+        if "authorization" in route.request.headers:
+            route.continue_()
+        else:
+            refuse(route, 401, "a token is required")
+
+    with page_at(chromium, at(shards, "messages?topic=orders")) as page:
+        page.route("**/v1/**", check)
+        page.reload()
+        page.get_by_role("textbox", name="Token").fill(TOKEN)
+        page.get_by_role("button", name="Use token").click()
+        expect(page.locator(".message-gist").first).to_have_text(f"order {SENT - 1}")
+        assert gists(page) == newest_orders(20)
+
+
+@pytest.mark.verify
 def test_messages_remain_readable_while_the_broker_is_gone(tmp_path: Path, chromium: Browser) -> None:
     """By topic they are read from files; a key needs the broker, and the state says so, until a retry succeeds."""
     with broker_process(tmp_path) as broker, sidecar_process(tmp_path, "--open-reads") as sidecar:
@@ -417,6 +491,7 @@ def test_messages_remain_readable_while_the_broker_is_gone(tmp_path: Path, chrom
             expect(alert).to_have_attribute("data-fault", "broker")
 
 
+@pytest.mark.verify
 def test_revoked_token_is_shown_and_another_one_continues(tmp_path: Path, chromium: Browser) -> None:
     """The view names the cause, keeps what it was asked for, and shows it after another token was entered."""
     options = write_token_files(tmp_path / "tokens")

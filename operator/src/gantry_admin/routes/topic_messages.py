@@ -67,8 +67,8 @@ async def topic_messages(
         found = await asyncio.to_thread(read_topic_messages, sidecar.files, log_span(reading), page)
         await asyncio.sleep(sidecar.limits.bucket.take(sum(one.size for one in found.messages)))
     assert reading is not None, "a span comes from a page"
-    if not found.queues and topic not in (await sidecar.inventory.get()).inventory.topics:
-        raise Problem(404, "topic not found")
+    if not found.queues:
+        await _check_exists(sidecar, topic, queue_id)
     return TopicMessagesDocument(
         topic=topic, broker_name=reading.origin.broker_name,
         queues=[
@@ -78,6 +78,16 @@ async def topic_messages(
         messages=[message_document(one, body_bytes) for one in found.messages],
         older=found.older, unreadable=found.unreadable, queues_left_out=found.queues_left_out,
     )  # fmt: skip
+
+
+async def _check_exists(sidecar: Sidecar, topic: str, queue_id: int | None) -> None:
+    """Raise ``Problem`` 404 unless the broker has this topic, and this queue of it: they may be without messages."""
+    queues = (await sidecar.inventory.get()).inventory.queues.get(topic)
+    if queues is not None and (queue_id is None or queue_id in queues):
+        return
+    # The inventory may be older than a new topic, whose files show that it exists.
+    is_known = queues is not None or await asyncio.to_thread(sidecar.files.queue_ids, topic) != []
+    raise Problem(404, "queue not found" if is_known else "topic not found")
 
 
 @router.get("/v1/queues/{topic}/{queue_id}/{offset}/progress", responses={**READ_REFUSALS, **refusals(410, 416)})

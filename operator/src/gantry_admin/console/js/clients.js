@@ -7,15 +7,15 @@ import { plain, plural } from "./format.js";
 import { button, empty, link, note, table } from "./parts.js";
 import { currentView } from "./router.js";
 import { allShards, askShards, hasShards, ownShard } from "./shards.js";
-import { changed } from "./store.js";
+import { changed, state } from "./store.js";
 
-const shown = { group: null, answers: null, faults: [], error: null };
+const shown = { group: null, knewShards: false, answers: null, faults: [], error: null };
 
 /** Return the view of the clients of the group in the address. */
 export function clientsView() {
   const group = currentView().parameters.get("group") ?? "";
-  if (group !== shown.group && hasShards()) {
-    Object.assign(shown, { group, answers: null, faults: [], error: null });
+  if (hasShards() && (group !== shown.group || (!shown.knewShards && allShards().length > 1))) {
+    Object.assign(shown, { group, knewShards: state.group !== null, answers: null, faults: [], error: null });
     if (group !== "") queueMicrotask(load);
   }
   return h("section", { class: "panel", "aria-labelledby": "title", "aria-busy": String(shown.answers === null && shown.error === null) },

@@ -7,8 +7,8 @@ import { faultState } from "./faults.js";
 import { h } from "./dom.js";
 import { bytes, count, hexDump, hexOf, plain } from "./format.js";
 import { prettyJson } from "./json.js";
-import { messageFacts, messageProperties, topicLinks } from "./messages.js";
-import { badge, copyButton, empty, link, note } from "./parts.js";
+import { messageFacts, messageProperties } from "./messages.js";
+import { badge, copyButton, empty, link, note, topicLinks } from "./parts.js";
 import { progressSection } from "./progress.js";
 import { currentView, hrefOf } from "./router.js";
 import { atShard, hasShards, ownShard } from "./shards.js";
@@ -31,7 +31,7 @@ export function messageView() {
   const topic = shown.message?.topic ?? parameters.get("topic") ?? "";
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "head" },
-      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Message"), trail(parameters), h("span", { class: "grow" }), topicLinks(topic)),
+      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Message"), trail(parameters), h("span", { class: "grow" }), topicLinks(topic, "messages")),
       shown.error !== null ? faultState(shown.error, load) : shown.message === null ? empty("Reading…", topic) : head()),
     shown.message === null ? null : [bodySection(), progressSection(shown, loadProgress), propertiesSection()]);
 }
@@ -104,11 +104,13 @@ function head() {
     offset < queue.begin || offset >= queue.end ? h("span", { class: "button", "aria-disabled": "true", key: rel }, text)
       : link("message", { topic: message.topic, queue: message.queue_id, offset, shard: message.shard }, text, { class: "button", rel, key: rel });
   const original = message.properties.ORIGIN_MESSAGE_ID;
+  const deadOf = /^%DLQ%(.+)$/.exec(message.topic)?.[1] ?? null;
   return h("div", { class: "message-head" },
     h("div", { class: "message-tools" },
       neighbour(message.queue_offset - 1, "Previous", "prev"), neighbour(message.queue_offset + 1, "Next", "next"),
       copyButton("Address", "Copy the address of this message", () => location.href), copyButton("Id", "Copy the message id", () => message.message_id),
-      original ? link("message", { id: original, shard: message.shard }, `Original in ${plain(message.properties.RETRY_TOPIC ?? "its topic")}`, { class: "button", key: "original" }) : null),
+      original ? link("message", { id: original, shard: message.shard }, `Original in ${plain(message.properties.RETRY_TOPIC ?? "its topic")}`, { class: "button", key: "original" }) : null,
+      deadOf === null ? null : link("letters", { group: deadOf }, `Dead letters of ${plain(deadOf)}`, { class: "button", key: "letters" })),
     messageFacts(message));
 }
 

@@ -7,6 +7,7 @@
 import { path } from "./api.js";
 import { askShards } from "./shards.js";
 
+const ROUNDS_MAX = 10; // The most requests in a row to a shard: in pages of lost messages, "Older" continues the search.
 export const PAGE = 20; // The messages that are requested of each shard, and added by "Older".
 
 export class MessagePages {
@@ -22,7 +23,7 @@ export class MessagePages {
   /** Read until there is one more page to show, or nothing more to read. Raises Refused or Unreachable. */
   async more() {
     this.shownMax += PAGE;
-    while (this.safe().length < this.shownMax) {
+    for (let round = 0; round < ROUNDS_MAX && this.safe().length < this.shownMax; round += 1) {
       const due = this.#due();
       if (due.length === 0) return;
       for (const older of new Set(due.map((source) => source.older))) await this.#read(due.filter((source) => source.older === older));

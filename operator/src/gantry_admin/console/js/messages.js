@@ -7,8 +7,8 @@ import { faultState } from "./faults.js";
 import { h } from "./dom.js";
 import { bytes, count, hexDump, plain, plural, utc, zoneName } from "./format.js";
 import { MessagePages } from "./message_pages.js";
-import { badge, button, command, empty, facts, icon, link, note, time } from "./parts.js";
-import { currentView, go, hasView } from "./router.js";
+import { badge, button, command, empty, facts, icon, link, note, time, topicLinks } from "./parts.js";
+import { currentView, go } from "./router.js";
 import { allShards, askShards, hasShards, ownShard } from "./shards.js";
 import { changed, state } from "./store.js";
 import { knownTopics, topicPicker } from "./topic_picker.js";
@@ -24,27 +24,22 @@ const form = { ...EMPTY_FORM };
 const found = { pages: null, messages: null, words: "", error: null, faults: [], isBusy: false };
 const open = new Set();
 let executed = null; // the address of the last search
+let knewShards = false; // whether the shards were known to the last search
 
 /** Return the view of messages. A search in the address is executed at once. */
 export function messagesView() {
   const now = currentView().parameters.toString();
-  if (now !== executed && hasShards()) {
+  if (hasShards() && (now !== executed || (!knewShards && allShards().length > 1))) {
     executed = now;
+    knewShards = state.group !== null;
     Object.assign(form, EMPTY_FORM, Object.fromEntries([...currentView().parameters].filter(([name]) => name in form)));
     if (!(form.how in FIELDS)) form.how = "newest";
     queueMicrotask(isComplete() ? search : clear);
   }
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "form" },
-      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), topicLinks(form.topic)), searchForm()),
+      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), topicLinks(form.topic, "messages")), searchForm()),
     h("section", { class: "panel results", "aria-label": "Found", "aria-busy": String(found.isBusy), key: "found" }, results()));
-}
-
-/** Return links to the other views of a topic. */
-export function topicLinks(topic) {
-  if (topic === "") return null;
-  const names = [["search", "Search"], ["tail", "Tail"]].filter(([view]) => hasView(view));
-  return h("span", { class: "link-row" }, names.map(([view, title]) => link(view, { topic }, title, { key: view })), link("topics", { topic }, "Topic", { key: "topics" }));
 }
 
 /** Return whether the form has all that its search needs. */
@@ -70,9 +65,9 @@ function searchForm() {
     if (how === "offset" && form.queue === "") form.queue = "0";
     changed();
   };
-  const pick = (topic) => {
+  const pick = (topic, isConfirmed) => {
     Object.assign(form, { topic, queue: form.how === "offset" ? form.queue : "" });
-    if (form.how === "newest") submit();
+    if (form.how === "newest" && isConfirmed) submit();
     else changed();
   };
   return h("form", { class: "ask", onsubmit: submit },

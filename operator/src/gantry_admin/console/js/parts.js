@@ -3,7 +3,7 @@
 
 import { h } from "./dom.js";
 import { exactly, isKnown, moment, UNKNOWN, utc } from "./format.js";
-import { hrefOf } from "./router.js";
+import { hasView, hrefOf } from "./router.js";
 
 const PATHS = {
   moon: "M13.5 9.4A5.8 5.8 0 0 1 6.6 2.5a5.8 5.8 0 1 0 6.9 6.9Z",
@@ -72,6 +72,15 @@ export function time(wallMs, isExact = false) {
 
 /** Return a link to a view of this console. */
 export const link = (view, parameters, text, props = {}) => h("a", { ...props, href: hrefOf(view, parameters) }, text);
+
+const VIEWS_OF_TOPIC = [["messages", "Messages"], ["search", "Search"], ["tail", "Tail"], ["topics", "Topic"]];
+
+/** Return links to the views of a topic, except the current one and those that this console does not have. */
+export function topicLinks(topic, current, ...more) {
+  if (topic === "") return null;
+  const views = VIEWS_OF_TOPIC.filter(([view]) => view !== current && hasView(view));
+  return h("p", { class: "link-row" }, views.map(([view, title]) => link(view, { topic }, title, { key: view })), more);
+}
 
 /** Return a button that copies the text that `copied` returns; the button shows for a moment whether that worked. */
 export function copyButton(text, label, copied) {

@@ -39,7 +39,10 @@ function matching(text) {
   return words === "" ? found : found.toSorted((a, b) => Number(!a.name.toLowerCase().startsWith(words)) - Number(!b.name.toLowerCase().startsWith(words)));
 }
 
-/** Return the field. `value` is the chosen topic, `onpick` is called with the name that was picked or typed. */
+/**
+ * Return the field. `value` is the chosen topic. `onpick` is called with the name that was picked or typed, and whether it
+ * was confirmed: a name that is left in the field is used by the next search, but starts none.
+ */
 export function topicPicker(value, onpick) {
   const text = picker.typed ?? value;
   const found = picker.isOpen ? matching(picker.typed ?? "") : [];
@@ -47,7 +50,7 @@ export function topicPicker(value, onpick) {
   const active = picker.active < shown.length ? picker.active : -1;
   const open = () => { picker.isOpen = true; picker.active = -1; refreshOthers(); changed(); };
   const close = () => { Object.assign(picker, { isOpen: false, active: -1, typed: null }); changed(); };
-  const pick = (name) => { close(); onpick(name); };
+  const pick = (name, isConfirmed = true) => { close(); onpick(name, isConfirmed); };
   return h("div", { class: "field wide picker", key: "topic" },
     h("label", { for: "topic-input", id: "topic-label" }, "Topic"),
     h("input", {
@@ -78,7 +81,7 @@ function countText(number) {
 /** Use a name that was typed, and close the list. */
 function leave(input, value, pick, close) {
   const typed = input.value.trim();
-  if (picker.typed !== null && typed !== "" && typed !== value) pick(typed);
+  if (picker.typed !== null && typed !== "" && typed !== value) pick(typed, false);
   else { input.value = value; close(); }
 }
 

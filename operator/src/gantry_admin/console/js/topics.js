@@ -3,9 +3,9 @@
 import { h } from "./dom.js";
 import { count, duration, plural, short } from "./format.js";
 import { lagDetails, trendCell, waitCell, worstGroupCell } from "./lag.js";
-import { badge, button, command, empty, link, note, shardChoice, table, time } from "./parts.js";
+import { badge, button, command, empty, link, note, shardChoice, table, time, topicLinks } from "./parts.js";
 import { changed, selectShard, state } from "./store.js";
-import { currentView, go, hasView, hrefOf } from "./router.js";
+import { currentView, go, hrefOf } from "./router.js";
 
 const filter = { topics: "", groups: "", isAll: false };
 const openTopics = new Set();
@@ -63,15 +63,13 @@ function topicRows(topic) {
     h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "none" }[topic.permission] ?? topic.permission),
     h("td", { class: "right number" }, time(last)),
     worstGroupCell(topic.name));
-  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, topicLinks(topic), queues(topic)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, linksOf(topic), queues(topic)))] : [row];
 }
 
-/** Return links from a topic to its messages, to the other views of its messages, and to the groups that consume it. */
-function topicLinks(topic) {
+/** Return links from a topic to its messages, and to the groups that consume it. */
+function linksOf(topic) {
   const names = (state.groups?.groups ?? []).filter((group) => group.queues.some((queue) => queue.topic === topic.name)).map((group) => group.name);
-  const views = [["messages", "Messages"], ["search", "Search"], ["tail", "Tail"]].filter(([view]) => hasView(view));
-  return h("p", { class: "link-row" }, views.map(([view, title]) => link(view, { topic: topic.name }, title, { key: view })),
-    h("span", { class: "faint" }, names.length === 0 ? "no group consumes it" : "consumed by"), names.map((group) => link("groups", { group }, group, { class: "mono", key: group })));
+  return topicLinks(topic.name, "topics", h("span", { class: "faint" }, names.length === 0 ? "no group consumes it" : "consumed by"), names.map((group) => link("groups", { group }, group, { class: "mono", key: group })));
 }
 
 const queues = (topic) =>
