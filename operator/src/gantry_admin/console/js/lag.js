@@ -8,7 +8,7 @@ import { chart } from "./charts.js";
 import { h } from "./dom.js";
 import { count, duration, plural, short } from "./format.js";
 import { badge, note } from "./parts.js";
-import { addressOf } from "./router.js";
+import { hrefOf } from "./router.js";
 import { changed, state, withShard } from "./store.js";
 
 const REFRESH_MS = 15_000; // The interval of the sidecar's samples.
@@ -96,7 +96,7 @@ function queues(group) {
   const most = Math.max(1, ...group.queues.map((queue) => queue.lag));
   return h("div", { class: "queues" }, group.queues.map((queue) =>
     h("div", { class: "queue lag", key: `${queue.topic}/${queue.queue_id}` },
-      h("a", { class: "mono", href: addressOf("messages", nextMessage(queue)), "aria-label": `Messages of ${queue.topic}, queue ${queue.queue_id}, from offset ${queue.consumed}` }, `${queue.topic} · ${queue.queue_id}`),
+      h("a", { class: "mono", href: hrefOf("messages", nextMessage(queue)), "aria-label": `Messages of ${queue.topic}, queue ${queue.queue_id}, from offset ${queue.consumed}` }, `${queue.topic} · ${queue.queue_id}`),
       h("span", { class: "number" }, `${count(queue.consumed)} of ${count(queue.end)}`),
       h("span", { class: "lag-rail" }, h("span", { class: "lag-bar", style: { "--part": (queue.lag / most).toFixed(3) } })),
       h("span", { class: "number" }, queue.lag === 0 ? "no lag" : `−${count(queue.lag)}`),
@@ -137,5 +137,5 @@ export function worstGroupCell(topic) {
   if (worst === null) return h("td", { class: "right number" }, "–");
   return h("td", { class: `right number${worst.isBehind ? " some" : ""}`, "data-worst": worst.name },
     worst.waitS === null ? "unknown" : duration(worst.waitS), " ",
-    h("a", { class: "mono", href: addressOf("groups", { name: worst.name }) }, worst.name));
+    h("a", { class: "mono", href: hrefOf("groups", { name: worst.name }) }, worst.name));
 }

@@ -17,15 +17,16 @@ export function currentView() {
   return { name: view.name, title: view.title, parameters: new URLSearchParams(query ?? "") };
 }
 
-/** Return the address of a view with parameters, for a link. */
-export function addressOf(name, parameters = {}) {
-  const query = new URLSearchParams(Object.entries(parameters).map(([key, value]) => [key, String(value)])).toString();
+/** Return the address of a view with parameters; those that are null are left out. */
+export function hrefOf(name, parameters = {}) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
   return `#/${name}${query ? `?${query}` : ""}`;
 }
 
 /** Go to a view with parameters. */
 export function go(name, parameters = {}) {
-  location.hash = addressOf(name, parameters);
+  location.hash = hrefOf(name, parameters).slice(1);
 }
 
 addEventListener("hashchange", () => {

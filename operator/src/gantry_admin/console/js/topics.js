@@ -5,7 +5,7 @@ import { count, duration, moment, plural, short } from "./format.js";
 import { lagDetails, trendCell, waitCell, worstGroupCell } from "./lag.js";
 import { badge, button, empty, note, shardChoice, table } from "./parts.js";
 import { changed, selectShard, state } from "./store.js";
-import { addressOf, currentView, go } from "./router.js";
+import { hrefOf, currentView, go } from "./router.js";
 
 const filter = { topics: "", groups: "", isAll: false };
 const openTopics = new Set();
@@ -117,7 +117,7 @@ const opener = (open, name, view = null) =>
 /** Put a row's name into the address without going there, so that the place on the page stays. */
 function nameInAddress(view, name) {
   shownGroup = name;
-  history.replaceState(null, "", addressOf(view, name === null ? {} : { name }));
+  history.replaceState(null, "", hrefOf(view, { name }));
 }
 
 const search = (what, label) =>
