@@ -32,7 +32,7 @@ pytestmark = pytest.mark.needs_browser
 
 UNKNOWN = "\N{EN DASH}"
 LEVELS = ("wrote", "committed", "flushed", "acked", "confirmed")
-VIEWS = ("overview", "topics", "groups", "messages", "letters")
+VIEWS = ("overview", "topics", "groups", "messages", "letters", "search", "tail")
 HOSTILE = (
     '<img src=x onerror="window.broken=1"><script>window.broken=2</script><svg onload="window.broken=3">'
     "</pre></li>{{7*7}}\u202egnp.exe\u2066\u200b"

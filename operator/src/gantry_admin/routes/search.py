@@ -190,7 +190,7 @@ async def search(
     sidecar.searches.running.check()
     order = SearchRequest(
         store=str(sidecar.files.root), topic=topic, begin=span.begin, end=span.end, criteria=criteria, hits_max=limit,
-        deadline_s=deadline_s,
+        deadline_s=deadline_s, niceness=sidecar.settings.log.niceness,
     )  # fmt: skip
     return _stream(_scanned_events(sidecar, order, body_bytes))
 

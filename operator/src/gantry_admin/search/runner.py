@@ -63,7 +63,6 @@ class Searches:
         Closing the generator kills the process.
         """
         with self.running.hold():
-            await asyncio.sleep(self._limits.bucket.take(BUDGET_BYTES))
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 limit=1 << 16,
