@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,8 +193,6 @@ def test_messages_deleted_during_a_scan_are_counted(
 
 def copy_of(world: StoreWorld, folder: Path) -> StoreFiles:
     """Return the files of a copy of the store, which the test may change."""
-    import shutil
-
     shutil.copytree(world.root, folder / "copy")
     return StoreFiles(folder / "copy")
 
@@ -373,6 +372,7 @@ def test_search_and_tail_need_the_permission_to_read(tmp_path: Path) -> None:
             assert first[0] in ("progress", "status")
 
 
+@pytest.mark.verify
 def test_streams_of_another_shard_are_relayed(tmp_path: Path) -> None:
     """`?shard=` passes on the peer's hits, its errors, and the tail with the id after which it continues."""
     with (

@@ -94,6 +94,8 @@ class Searches:
                     event = await _read_message(process.stdout)
                 if isinstance(event, BudgetRequest):
                     await asyncio.sleep(self._limits.bucket.take(BUDGET_BYTES))
+                    if process.stdin.is_closing():
+                        raise EOFError  # the process has ended meanwhile
                     process.stdin.write(GRANT)
                     continue
                 yield event
