@@ -102,8 +102,15 @@ QUERIES: Final = {
 }
 """The searches by their names."""
 
-EXPECTED: Final = {"everything": 20, "text, common": 20, "tag": 20, "text, whole scan": 0,
-                   "text in any case, whole scan": 0, "property, whole scan": 0, "JSON path, whole scan": 0}  # fmt: skip
+EXPECTED: Final = {
+    "everything": 20,
+    "text, common": 20,
+    "tag": 20,
+    "text, whole scan": 0,
+    "text in any case, whole scan": 0,
+    "property, whole scan": 0,
+    "JSON path, whole scan": 0,
+}
 """The hits of searches that do not find exactly one message."""
 
 NO_GOAL: Final = frozenset({"text, middle"})
@@ -272,7 +279,7 @@ def measure(scale: Scale, cores: Cores, folder: Path, note: Callable[[str], None
             note(f"sending, turn {turn + 1} of {scale.turns}")
             alone += measure_sends_ms(broker, scale.sends)
             with RunningSearch(sidecar) as running:
-                wait_for(lambda: running.memory_kib > 0, "the search runs")  # noqa: B023 - used at once
+                wait_for(lambda: running.memory_kib > 0, "the search runs")
                 beside += measure_sends_ms(broker, scale.sends)
             memory_kib = max(memory_kib, running.memory_kib)
     errors = sum(one.hits != EXPECTED.get(one.name, 1) for one in searches)
@@ -280,7 +287,7 @@ def measure(scale: Scale, cores: Cores, folder: Path, note: Callable[[str], None
 
 
 def p99(values: list[float]) -> float:
-    """Return the 99th percentile."""
+    """Return the 99th percentile of durations, in their unit."""
     return statistics.quantiles(values, n=100)[98]
 
 
@@ -296,7 +303,7 @@ def search_goals(report: SearchReport, scale: Scale) -> list[Goal]:
 
 
 def search_figures(report: SearchReport, scale: Scale) -> list[Figures]:
-    """Return the tables."""
+    """Return the tables of searches and of latencies."""
     rows = [
         [
             one.name, f"{one.hits}", "-" if one.first_hit_s is None else f"{one.first_hit_s:.2f}", f"{one.total_s:.2f}",

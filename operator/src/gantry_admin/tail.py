@@ -74,7 +74,7 @@ class TopicTail:
         """
         self.examined = self.sent = self.left_out = self.skipped = 0
         """Messages that were compared with the conditions, that were sent, that matched beyond the rate, and that were
-        not examined. The last two have messages that nobody will get from this tail."""
+        not examined. Messages of the last two kinds are not sent later either."""
 
         self.positions: Positions = dict(positions or {})
         self._files: Final = files

@@ -106,7 +106,7 @@ def run(made: TopicScan, hits_max: int = 10_000) -> list[StoredMessage]:
 def test_scan_with_needles_finds_what_a_scan_of_all_records_finds(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch, criteria: SearchCriteria, window: int
 ) -> None:
-    """The same messages in the same order, newest first, whatever the windows; every message is counted once."""
+    """The same messages in the same order, newest first, for any size of the windows; every message is counted once."""
     monkeypatch.setattr(topic_scan, "WINDOW_BYTES", window)
     files = StoreFiles(Path(world.root))
     fast, slow = scan(files, criteria), scan(files, criteria, uses_needle=False)
@@ -200,8 +200,10 @@ def copy_of(world: StoreWorld, folder: Path) -> StoreFiles:
 async def test_scan_while_a_broker_rolls_and_deletes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are added and deleted during the scan: what existed at its start is found, or counted as deleted."""
     monkeypatch.setattr(topic_scan, "WINDOW_BYTES", 20_000)
-    conf = {"maxMessageSize": "65536", "mappedFileSizeCommitLog": str(256 << 10)}
-    async with running_broker(tmp_path / "store", **conf) as broker, dialogue(broker) as client:
+    async with (
+        running_broker(tmp_path / "store", maxMessageSize="65536", mappedFileSizeCommitLog=str(256 << 10)) as broker,
+        dialogue(broker) as client,
+    ):
         await send_batches(client, 100, 20)
         files, end = StoreFiles(tmp_path / "store"), broker.store.log.wrote
         await asyncio.to_thread(broker.store.flush)

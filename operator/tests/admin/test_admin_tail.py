@@ -198,6 +198,7 @@ def test_tail_streams_and_continues_over_http(tmp_path: Path) -> None:
         again = open_events(sidecar, "topic=orders&text=new", **{"Last-Event-ID": first[0]})
         found = [data["queue_offset"] for _, kind, data in (next(again), next(again)) if kind == "message"]
         assert found == [2, 4]
+        assert len(list(open_events(sidecar, "topic=orders&limit=1"))) == 1
         assert sidecar.get("/v1/tail?topic=orders&rate=0").status_code == 422
         refused = httpx.get(f"{sidecar.url}/v1/tail?topic=orders", headers={"Last-Event-ID": "x"}, verify=NO_TLS)
         assert refused.status_code == 400

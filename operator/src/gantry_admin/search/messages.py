@@ -85,7 +85,7 @@ class BudgetRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The search has ended."""
+    """The last message of a process: why the search has ended, and how far it came."""
 
     reason: EndReason
     progress: Progress

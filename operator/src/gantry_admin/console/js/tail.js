@@ -68,7 +68,7 @@ function begin() {
       changed();
     };
     const onFault = (text, isOver) => {
-      // A stream that begins again counts from zero: what it counted before is added.
+      // The next stream counts from zero, so the counts of this one are kept.
       part.before = totals(part);
       Object.assign(part, { status: null, fault: isOver ? text : `${text}; retrying` });
       changed();
