@@ -102,7 +102,7 @@ def test_tail_shows_new_messages_and_can_be_paused(group: Group, chromium: Brows
     """Only new messages that match appear; while paused, none does, and none is lost."""
     with page_at(chromium, group.console) as page:
         open_view(page, "tail", topic="orders", tag="even")
-        expect(page.locator("[data-sent]")).to_have_attribute("data-sent", "0")
+        expect(page.locator("[data-open]")).to_have_attribute("data-open", "1")
         send(group, range(1000, 1004))
         expect(page.locator(".message")).to_have_count(2)
         expect(page.locator(".message").first).to_contain_text("1002")
@@ -119,7 +119,7 @@ def test_tail_counts_what_the_rate_leaves_out(group: Group, chromium: Browser) -
     """Beyond the rate, messages are left out, and their number is shown."""
     with page_at(chromium, group.console) as page:
         open_view(page, "tail", topic="orders", rate="10")
-        expect(page.locator("[data-sent]")).to_have_attribute("data-sent", "0")
+        expect(page.locator("[data-open]")).to_have_attribute("data-open", "1")
         send(group, range(3000, 3200))
         expect(page.locator("[data-left-out]")).to_contain_text("not shown")
 

@@ -203,7 +203,10 @@ async def _from_index(sidecar: Sidecar, topic: str, matcher: MessageMatcher) -> 
     key = wanted.key if wanted.id is None else wanted.id
     if key is None or sidecar.broker.loop_state().state != "running":
         return None
-    records = await look_up_key(sidecar, topic, key, is_unique_key=wanted.id is not None)
+    try:
+        records = await look_up_key(sidecar, topic, key, is_unique_key=wanted.id is not None)
+    except Problem:
+        return None  # the broker does not answer; its files can be read nevertheless
     if len(records) >= FOUND_MAX:
         return None
     return sorted(filter(matcher.accepts, records), key=lambda one: one.physical_offset, reverse=True)

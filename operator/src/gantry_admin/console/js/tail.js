@@ -117,9 +117,10 @@ function results() {
   const all = parts.map(totals);
   const total = (name) => all.reduce((sum, one) => sum + one[name], 0);
   const rate = parts.reduce((sum, part) => sum + (part.status?.messages_per_second ?? 0), 0);
+  const openCount = parts.filter((part) => part.status !== null).length;
   const missing = total("left_out") + total("skipped");
   return [
-    h("header", { class: "panel-head wrap", key: "head" }, h("h2", null, tail.topic),
+    h("header", { class: "panel-head wrap", key: "head" }, h("h2", { "data-open": openCount }, tail.topic),
       h("span", { class: "faint number", "data-rate": rate }, `${short(rate)} new messages/s`),
       h("span", { class: "faint number", "data-sent": total("sent") }, `${count(total("sent"))} of ${count(total("examined"))} examined received`),
       h("span", { class: "grow" }),
@@ -128,6 +129,6 @@ function results() {
     missing === 0 ? null : h("div", { key: "missing", "data-left-out": missing }, note("warn", `${plural(missing, "message")} not shown: ${count(total("left_out"))} beyond the rate, ${count(total("skipped"))} skipped without a test. Raise the rate, or filter.`)),
     tail.dropped === 0 ? null : h("div", { key: "dropped" }, note("warn", `Messages were dropped while the tail was paused: the page keeps ${SHOWN_MAX}.`)),
     ...parts.filter((part) => part.fault !== null).map((part) => h("div", { role: "alert", key: `fault-${part.shard}` }, note("bad", `${part.shard}: ${part.fault}`))),
-    messages.length === 0 ? empty("Waiting for messages", "New messages appear here, the newest first.") : shardMessages(messages, openByShard),
+    messages.length === 0 ? empty(openCount === 0 ? "Connecting…" : "Waiting for messages", "New messages appear here, the newest first.") : shardMessages(messages, openByShard),
   ];
 }
