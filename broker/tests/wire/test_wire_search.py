@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gantry_wire.compress import Codec, compress_body
+from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, encode_record
 from gantry_wire.properties import encode_properties
 from gantry_wire.search import MessageMatcher, Needle, SearchCriteria, SearchFault, parse_json_condition
@@ -110,6 +111,14 @@ def test_conditions_on_properties_and_time() -> None:
     assert not accepts(one, from_ms=1_001)
     assert not accepts(one, to_ms=1_000)
     assert not accepts(one, key="order-17", sql="region = 'us'")
+
+
+def test_units_of_delayed_messages_have_no_codes_of_tags() -> None:
+    """Their units have a time there, so they are not excluded by it; those of other topics are."""
+    matcher = MessageMatcher(SearchCriteria(tag="paid"))
+
+    assert matcher.unit_codes("SCHEDULE_TOPIC_XXXX") == frozenset()
+    assert matcher.unit_codes("orders") == {tags_code("paid")}
 
 
 @pytest.mark.parametrize("codec", [Codec.ZLIB, Codec.LZ4, Codec.ZSTD])

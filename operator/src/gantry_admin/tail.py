@@ -123,7 +123,7 @@ class TopicTail:
 
     def _select(self, units: list[tuple[Unit, int, int]]) -> list[tuple[Unit, int, int]]:
         """Return the newest units that may match, at most as many as a poll may decode; the others are skipped."""
-        codes = self._matcher.tag_codes
+        codes = self._matcher.unit_codes(self._topic)
         wanted = [
             one for one in units
             if RECORD_BYTES_MIN <= one[0][1] <= RECORD_BYTES_MAX
