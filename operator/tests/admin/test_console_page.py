@@ -442,16 +442,16 @@ def test_console_is_usable_with_the_keyboard_alone(group: Group, chromium: Brows
     with page_at(chromium, group.console) as page:
         expect(page.locator("[data-offset]")).to_have_count(6)
         order = []
-        for _ in range(12):
+        for _ in range(14):
             page.keyboard.press("Tab")
             order.append(page.evaluate(focused))
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline != "none", f"{order[-1]} has the focus and does not look like it"
         assert order[0] == "Skip to content"
-        assert [name.partition(",")[0] for name in order[5:10]] == [
-            "Overview", "Topics", "Groups", "Messages", "Dead letters",
+        assert [name.partition(",")[0] for name in order[5:12]] == [
+            "Overview", "Topics", "Groups", "Messages", "Dead letters", "Search", "Live tail",
         ]  # fmt: skip
-        assert order[10] == "Details of orders-0 · 1"
+        assert order[12] == "Details of orders-0 · 1"
 
         page.keyboard.press("Enter")
         expect(page.get_by_role("dialog")).to_be_visible()
