@@ -457,7 +457,7 @@ def test_console_is_usable_with_the_keyboard_alone(group: Group, chromium: Brows
         expect(page.get_by_role("dialog")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_be_hidden()
-        wait_for(lambda: page.evaluate(focused) == order[11] or "Details" in page.evaluate(focused), "it is given back")
+        wait_for(lambda: page.evaluate(focused) == order[13] or "Details" in page.evaluate(focused), "it is given back")
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_contain_text("go to a view")
         page.keyboard.press("Escape")
