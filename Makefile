@@ -1,6 +1,6 @@
 # Every target has a description (`make help`) and calls the script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle charts interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink table-kills bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshots image image-operator image-pipelines image-archive image-test sbom e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node bench-archive
+.PHONY: docs help setup up down test test-speedups verify check format manifests lock olm-bundle charts interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink table-kills bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-acks bench-operator bench-spark screenshots image image-operator image-pipelines image-archive image-test sbom e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare bench bench-backlog bench-scale bench-proxy museum history histories interruptions soak kind-node bench-archive bench-search
 
 help: ## List all targets with their descriptions.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ bench-transactions: ## Measure transactions: 100 in flight compared with none, 1
 
 bench-archive: ## Measure a consumer that reads a topic which mostly only the archive has, and sends beside it.
 	@scripts/bench-archive $(BENCH_ARCHIVE)
+
+bench-search: ## Measure search and live tail of a topic with ten million messages, and sends beside a search.
+	@scripts/bench-search $(BENCH_SEARCH)
 
 bench-scale: ## Measure memory, CPU and starts as topics, connections, consumers, shards and the log grow, with pictures.
 	@scripts/bench-scale $(BENCH_SCALE)

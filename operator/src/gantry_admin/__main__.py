@@ -133,7 +133,7 @@ def _log_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--log-burst", type=int, default=defaults.burst_bytes, metavar="BYTES", help="burst after a pause"
     )
-    group.add_argument("--log-nice", type=int, default=defaults.niceness, metavar="0-19", help="niceness of the sender")
+    group.add_argument("--log-nice", type=int, default=defaults.niceness, metavar="0-19", help="niceness of readers")
     group.add_argument("--log-readers", type=int, default=defaults.readers_max, metavar="N", help="concurrent ranges")
     group.add_argument(
         "--log-range-max", type=int, default=defaults.range_bytes_max, metavar="BYTES", help="longest range per answer"

@@ -153,7 +153,8 @@ class LogSettings:
     """--log-readers: ranges that are read at a time; one more is answered 429 with the time to wait."""
 
     niceness: int = 19
-    """--log-nice: the niceness of the thread that sends files; 19, so that any other thread gets the core first."""
+    """--log-nice: the niceness of the thread that sends files and of searches; 19, so that any other thread gets the
+    core first."""
 
     range_bytes_max: int = 64 * MEBIBYTE
     """--log-range-max: the longest range of one answer; a longer one is answered with its beginning."""

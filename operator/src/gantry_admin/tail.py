@@ -74,7 +74,7 @@ class TopicTail:
         """
         self.examined = self.sent = self.left_out = self.skipped = 0
         """Messages that were compared with the conditions, that were sent, that matched beyond the rate, and that were
-        not examined. The last two have messages that nobody will get from this tail."""
+        not examined. Messages of the last two kinds are not sent later either."""
 
         self.positions: Positions = dict(positions or {})
         self._files: Final = files
@@ -123,7 +123,7 @@ class TopicTail:
 
     def _select(self, units: list[tuple[Unit, int, int]]) -> list[tuple[Unit, int, int]]:
         """Return the newest units that may match, at most as many as a poll may decode; the others are skipped."""
-        codes = self._matcher.tag_codes
+        codes = self._matcher.unit_codes(self._topic)
         wanted = [
             one for one in units
             if RECORD_BYTES_MIN <= one[0][1] <= RECORD_BYTES_MAX

@@ -295,6 +295,8 @@ def write_config(folder: Path) -> Path:
         '["2xx", "400", "401", "403", "404", "409", "410", "412", "416", "429", "502", "503", "504"]\n'
         '[[operations]]\ninclude-path = "/v1/durability/wait"\nparameters = { "query.timeout_ms" = 20 }\n'
         '[[operations]]\ninclude-path = "/v1/events"\nparameters = { "query.limit" = 1 }\n'
+        '[[operations]]\ninclude-path = "/v1/tail"\nparameters = { "query.limit" = 1 }\n'
+        '[[operations]]\ninclude-path = "/v1/search"\nparameters = { "query.deadline_s" = 1 }\n'
     )
     return path
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.needs_browser
 
 UNKNOWN = "\N{EN DASH}"
 LEVELS = ("wrote", "committed", "flushed", "acked", "confirmed")
-VIEWS = ("overview", "topics", "groups", "messages", "letters")
+VIEWS = ("overview", "topics", "groups", "messages", "letters", "search", "tail")
 HOSTILE = (
     '<img src=x onerror="window.broken=1"><script>window.broken=2</script><svg onload="window.broken=3">'
     "</pre></li>{{7*7}}\u202egnp.exe\u2066\u200b"
@@ -442,22 +442,22 @@ def test_console_is_usable_with_the_keyboard_alone(group: Group, chromium: Brows
     with page_at(chromium, group.console) as page:
         expect(page.locator("[data-offset]")).to_have_count(6)
         order = []
-        for _ in range(12):
+        for _ in range(14):
             page.keyboard.press("Tab")
             order.append(page.evaluate(focused))
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline != "none", f"{order[-1]} has the focus and does not look like it"
         assert order[0] == "Skip to content"
-        assert [name.partition(",")[0] for name in order[5:10]] == [
-            "Overview", "Topics", "Groups", "Messages", "Dead letters",
+        assert [name.partition(",")[0] for name in order[5:12]] == [
+            "Overview", "Topics", "Groups", "Messages", "Dead letters", "Search", "Live tail",
         ]  # fmt: skip
-        assert order[10] == "Details of orders-0 · 1"
+        assert order[12] == "Details of orders-0 · 1"
 
         page.keyboard.press("Enter")
         expect(page.get_by_role("dialog")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_be_hidden()
-        wait_for(lambda: page.evaluate(focused) == order[11] or "Details" in page.evaluate(focused), "it is given back")
+        wait_for(lambda: page.evaluate(focused) == order[13] or "Details" in page.evaluate(focused), "it is given back")
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_contain_text("go to a view")
         page.keyboard.press("Escape")

@@ -38,7 +38,7 @@ _TEXT: Final = re.compile(r"'((?:[^'\\]|\\.)*)'")
 
 
 class Operator(StrEnum):
-    """The operators of conditions."""
+    """The operators of conditions, as they are written."""
 
     EQUAL = "="
     NOT_EQUAL = "!="

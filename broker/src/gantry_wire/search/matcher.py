@@ -18,6 +18,7 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.filters import TagFilter, parse_tag_filter
 from gantry_wire.limits import MESSAGE_BYTES_MAX, PROPERTIES_BYTES_MAX
 from gantry_wire.message import StoredMessage, parse_offset_message_id
+from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.search.errors import SearchFault
 from gantry_wire.search.json_path import JsonCondition, decode_json, parse_json_condition
 from gantry_wire.search.needles import Needle, ascii_needle, select_needle
@@ -107,10 +108,12 @@ class MessageMatcher:
         """Whether any condition needs more than a queue unit."""
         return self.needs_body or self.criteria != SearchCriteria()
 
-    @property
-    def tag_codes(self) -> frozenset[int]:
-        """The codes that the queue units of matching messages have; empty if any code may match."""
-        return self._tags.codes
+    def unit_codes(self, topic: str) -> frozenset[int]:
+        """Return the codes that the queue units of matching messages of a topic have; empty if any code may match.
+
+        The units of delayed messages have the time of their delivery in place of the code of a tag.
+        """
+        return frozenset() if topic == SCHEDULE_TOPIC else self._tags.codes
 
     def accepts(self, message: StoredMessage) -> bool:
         """Return whether a stored message meets all conditions."""

@@ -190,7 +190,7 @@ async def search(
     sidecar.searches.running.check()
     order = SearchRequest(
         store=str(sidecar.files.root), topic=topic, begin=span.begin, end=span.end, criteria=criteria, hits_max=limit,
-        deadline_s=deadline_s,
+        deadline_s=deadline_s, niceness=sidecar.settings.log.niceness,
     )  # fmt: skip
     return _stream(_scanned_events(sidecar, order, body_bytes))
 
@@ -203,7 +203,10 @@ async def _from_index(sidecar: Sidecar, topic: str, matcher: MessageMatcher) -> 
     key = wanted.key if wanted.id is None else wanted.id
     if key is None or sidecar.broker.loop_state().state != "running":
         return None
-    records = await look_up_key(sidecar, topic, key, is_unique_key=wanted.id is not None)
+    try:
+        records = await look_up_key(sidecar, topic, key, is_unique_key=wanted.id is not None)
+    except Problem:
+        return None  # the broker does not answer; its files can be read nevertheless
     if len(records) >= FOUND_MAX:
         return None
     return sorted(filter(matcher.accepts, records), key=lambda one: one.physical_offset, reverse=True)
@@ -261,6 +264,9 @@ async def tail(
     content: Content,
     rate: Annotated[int, Query(ge=1, le=RATE_MAX, description="Messages per second, at most.")] = 50,
     body_bytes: BodyBytes = SHOWN_BYTES,
+    limit: Annotated[
+        int | None, Query(ge=1, le=1_000_000, description="Number of events after which the stream ends.")
+    ] = None,
     shard: Shard = None,
     last_event_id: Annotated[
         str | None, Header(max_length=8_192, description="The id of the last event: continue after it.")
@@ -273,29 +279,29 @@ async def tail(
     made = TopicTail(sidecar.files, topic, make_matcher(content), rate, positions=positions)
     sidecar.tails.check()
     first = await asyncio.to_thread(made.poll, log_span(sidecar.broker.reading))
-    return _stream(_tail_events(sidecar, made, first, body_bytes))
+    return _stream(_tail_events(sidecar, made, first, body_bytes, limit))
 
 
 async def _tail_events(
-    sidecar: Sidecar, made: TopicTail, first: TailPoll, body_bytes: int
+    sidecar: Sidecar, made: TopicTail, first: TailPoll, body_bytes: int, limit: int | None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield events until the client leaves."""
+    """Yield events until the client leaves, or ``limit`` events were sent."""
     loop = asyncio.get_running_loop()
     reporter = StatusReporter(made, loop.time())
-    sent_s, polled, end = loop.time(), first, -1
+    sent_s, polled, end, left = loop.time(), first, -1, limit
     with sidecar.tails.hold():
-        while True:
-            out = b"".join(
+        while left is None or left > 0:
+            events = [
                 format_sse("message", message_document(one.message, body_bytes), format_positions(one.positions))
                 for one in polled.messages
-            )
+            ]
             await asyncio.sleep(sidecar.limits.bucket.take(polled.read_bytes))
-            out += reporter.report(loop.time())
-            if not out and loop.time() - sent_s >= SILENCE_S:
-                out = HEARTBEAT
-            if out:
+            events = [*events, *reporter.report(loop.time())][:left]
+            if events or loop.time() - sent_s >= SILENCE_S:
                 sent_s = loop.time()
-                yield out
+                yield b"".join(events) or HEARTBEAT
+            if left is not None and (left := left - len(events)) == 0:
+                return
             polled = NO_MESSAGES
             await sidecar.broker.watch.next(STATUS_INTERVAL_S)
             with contextlib.suppress(Problem):  # while the broker recovers, nothing becomes readable
@@ -313,11 +319,11 @@ class StatusReporter:
         self._counted = 0
         self._last: TailStatusDocument | None = None
 
-    def report(self, now_s: float) -> bytes:
-        """Return the event that is due now; empty if none is."""
+    def report(self, now_s: float) -> list[bytes]:
+        """Return the event that is due now, or none."""
         made, elapsed_s = self._tail, now_s - self._reported_s
         if self._last is not None and elapsed_s < STATUS_INTERVAL_S:
-            return b""
+            return []
         count = made.examined + made.skipped + made.left_out
         status = TailStatusDocument(
             examined=made.examined, sent=made.sent, left_out=made.left_out, skipped=made.skipped,
@@ -325,6 +331,6 @@ class StatusReporter:
         )  # fmt: skip
         self._counted, self._reported_s = count, now_s
         if status == self._last:
-            return b""
+            return []
         self._last = status
-        return format_sse("status", status, format_positions(made.positions))
+        return [format_sse("status", status, format_positions(made.positions))]

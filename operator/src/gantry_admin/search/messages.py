@@ -19,8 +19,10 @@ LENGTH: Final = struct.Struct(">I")
 FRAME_BYTES_MAX: Final = RECORD_BYTES_MAX + 1024
 """The longest frame: a hit with the largest record."""
 
-BUDGET_BYTES: Final = 4 << 20
-"""The bytes of the log that a process may read for one grant: at the default rate, sixty-four grants per second."""
+BUDGET_BYTES: Final = 1 << 20
+"""The bytes of the log that a process may read for one grant: one window of a scan. At the default rate, the sidecar
+answers 256 requests per second, which costs it some hundredths of a core; less would delay the first hit at low rates
+less, and cost more."""
 
 GRANT: Final = b"+"
 """The byte that grants a budget."""
@@ -42,6 +44,8 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
     criteria: SearchCriteria
     hits_max: int
     deadline_s: float
+    niceness: int
+    """The niceness of the process: that of log readers (`--log-nice`)."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -81,7 +85,7 @@ class BudgetRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The search has ended."""
+    """The last message of a process: why the search has ended, and how far it came."""
 
     reason: EndReason
     progress: Progress

@@ -63,7 +63,6 @@ class Searches:
         Closing the generator kills the process.
         """
         with self.running.hold():
-            await asyncio.sleep(self._limits.bucket.take(BUDGET_BYTES))
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 limit=1 << 16,
@@ -95,6 +94,8 @@ class Searches:
                     event = await _read_message(process.stdout)
                 if isinstance(event, BudgetRequest):
                     await asyncio.sleep(self._limits.bucket.take(BUDGET_BYTES))
+                    if process.stdin.is_closing():
+                        raise EOFError  # the process has ended meanwhile
                     process.stdin.write(GRANT)
                     continue
                 yield event

@@ -1,8 +1,8 @@
 """`python -m gantry_admin.search.scan_process`: one search, in a process of its own with low priority.
 
 It is a process and not a thread, because a scan in Python keeps the interpreter's lock: the sidecar's probes would wait
-for it. After its start it has the idle scheduling policy and the lowest niceness, so any other thread of the machine
-takes the core from it at once, and its disk reads have the idle class, which follows from that policy in Linux.
+for it. After its start it has the niceness of log readers, by default the lowest priority, so any thread of the broker
+takes the core from it, and its disk reads have the idle class.
 
 The process reads the log only as far as the sidecar grants it budgets, which come from the limit of bytes per second of
 all readers of the log. It ends with its request: when the search is over, at the deadline, or when the pipe to the
@@ -11,6 +11,7 @@ sidecar breaks, which it notices at the next progress, a quarter of a second lat
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -41,7 +42,12 @@ from gantry_wire.search import MessageMatcher
 PROGRESS_INTERVAL_S: Final = 0.25
 """The time between two reports of the progress."""
 
-NICENESS: Final = 19
+_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
+"""The number of the system call `ioprio_set`, which Python does not offer, by machine."""
+
+_IOPRIO_WHO_PROCESS: Final = 1
+_IOPRIO_IDLE: Final = 3 << 13
+"""The idle class: disk time that no other process wants."""
 
 
 @final
@@ -59,7 +65,7 @@ class SearchProcess:
         self._target: Final = target
         self._began_s: Final = time.monotonic()
         self._reported_s = self._began_s
-        self._budget = BUDGET_BYTES  # the sidecar takes the first budget from its limit before it starts the process
+        self._budget = 0
         self._hits = 0
         self._matcher: Final = MessageMatcher(request.criteria)
         self._scan: Final = TopicScan(
@@ -122,12 +128,16 @@ class SearchProcess:
             raise _SidecarGone from error
 
 
-def lower_priority() -> None:
-    """Give this process the lowest priority for the CPU and, by that, for the disk."""
-    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
-    if hasattr(os, "SCHED_IDLE"):
-        with suppress(OSError):  # a container may forbid the call; the niceness remains
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+def lower_priority(niceness: int) -> None:
+    """Give this process a low priority for the CPU, and the idle class for the disk.
+
+    The policy SCHED_IDLE would be stricter, but on a busy machine a search would not even end when it is killed.
+    """
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    number = _IOPRIO_SET.get(os.uname().machine)
+    if number is not None:
+        # Without an effect where the kernel or its I/O scheduler has no priorities, or a container forbids the call.
+        ctypes.CDLL(None).syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
 
 
 def read_request(source: BinaryIO) -> SearchRequest:
@@ -140,7 +150,7 @@ def main() -> int:
     """Run the search of the request on standard input."""
     source, target = sys.stdin.buffer, os.fdopen(sys.stdout.fileno(), "wb", closefd=False)
     request = read_request(source)
-    lower_priority()  # only now: a start of a few hundredths of a second would take long on a busy machine
+    lower_priority(request.niceness)  # only now: imports would take long on a busy machine
     with suppress(_SidecarGone):
         SearchProcess(request, source, target).run()
     return 0

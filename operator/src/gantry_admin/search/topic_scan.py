@@ -66,6 +66,7 @@ class TopicScan:
         """
         self.scanned = self.deleted = self.unreadable = self.read_bytes = 0
         self._matcher: Final = matcher
+        self._codes: Final = matcher.unit_codes(topic)
         self._span: Final = span
         self._spend: Final = spend
         self._needle: Final = matcher.needle if uses_needle else None
@@ -113,7 +114,7 @@ class TopicScan:
 
     def _select(self, units: list[Unit]) -> list[Unit]:
         """Return the units that have a message which may match, by the codes of their tags."""
-        begin, end, codes = self._span.begin, self._span.end, self._matcher.tag_codes
+        begin, end, codes = self._span.begin, self._span.end, self._codes
         valid = [
             unit for unit in units
             if RECORD_BYTES_MIN <= unit[1] <= RECORD_BYTES_MAX and begin <= unit[0] and unit[0] + unit[1] <= end

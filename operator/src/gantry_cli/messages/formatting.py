@@ -44,17 +44,22 @@ def format_option(command: F) -> F:
 def choose_formatter(form: OutputFormat, template: str | None, *, is_verbose: bool) -> MessageFormatter:
     """Return the formatter for the options of a command. Raises InvalidInput, and click's UsageError."""
     if form.is_document:
-        refuse_ignored(f"with --output {form}, which prints all fields", ignored={"is_verbose", "verbose", "template"})
+        refuse_ignored(f"with --output {form}, which prints all fields", ignored={"verbose", "template"})
         return lambda message: record_text(form, message_document(message))
     if template is None:
         return line_text if is_verbose else body_text
-    refuse_ignored("with --format, which says what to print", ignored={"is_verbose", "verbose"})
-    named = _FORMATS.get(template)
+    refuse_ignored("with --format, which says what to print", ignored={"verbose"})
+    return parse_format(template)
+
+
+def parse_format(text: str) -> MessageFormatter:
+    """Return the formatter for a value of --format: a name or a template. Raises InvalidInput."""
+    named = _FORMATS.get(text)
     if named is not None:
         return named
-    if "{" not in template:
-        raise InvalidInput(f"--format {template[:64]!r}: expected {', '.join(_FORMATS)}, or a template with a field")
-    return _parse_template(template)
+    if "{" not in text:
+        raise InvalidInput(f"--format {text[:64]!r}: expected {', '.join(_FORMATS)}, or a template with a field")
+    return _parse_template(text)
 
 
 def body_text(message: ReceivedMessage) -> str:

@@ -106,11 +106,11 @@ def search(
     tags: str | None, sql: str | None, text: str | None, ignore_case: bool, json_paths: tuple[str, ...], scan: bool,
     limit: int, verbose: bool, template: str | None, form: OutputFormat,
 ) -> None:  # fmt: skip
-    """Search the messages of TOPIC.
+    """Search the messages of a topic.
 
-    Prints the messages that meet all conditions as they are found, newest first within each step of the search. Offsets
-    are neither used nor committed, so no consumer is affected. A key or an id is looked up in the brokers' indexes;
-    otherwise all messages in the time range are pulled, and the brokers filter them by tag or by SQL92. The last line
+    Prints the messages of TOPIC that meet all conditions as they are found, newest first within each step of it.
+    Offsets are neither used nor committed, so no consumer is affected. A key or an id is looked up in the brokers'
+    indexes; otherwise all messages in the time range are pulled, and the brokers filter by tag or SQL92. The last line
     goes to standard error: it has the exact share of the messages that was scanned, also after Ctrl-C.
     """
     now_ms = time.time_ns() // 1_000_000

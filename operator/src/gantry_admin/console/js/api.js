@@ -95,15 +95,21 @@ export const post = (path, body) =>
 /** Return a path with each part escaped, such as "/v1/queues/%25DLQ%25billing/0". */
 export const path = (...parts) => `/v1/${parts.map((part) => encodeURIComponent(String(part))).join("/")}`;
 
-/** Yield events until the stream ends or is silent for too long. Raises Refused or Unreachable. */
-export async function* events() {
+/**
+ * Yield events until the stream ends, is aborted, or is silent for too long. Raises Refused or Unreachable.
+ *
+ * `lastId` is the id of the last event of an earlier stream, after which this one continues.
+ */
+export async function* events(path = "/v1/events", { signal = null, lastId = null } = {}) {
   const broken = new AbortController();
+  const abort = () => broken.abort();
+  signal?.addEventListener("abort", abort);
   let timer = setTimeout(() => broken.abort(), EVENTS_SILENT_MS);
   try {
-    const answer = await fetch("/v1/events", {
-      headers: headers({ Accept: "text/event-stream" }), cache: "no-store", credentials: "omit", signal: broken.signal,
+    const answer = await fetch(path, {
+      headers: headers({ Accept: "text/event-stream", ...(lastId === null ? {} : { "Last-Event-ID": lastId }) }), cache: "no-store", credentials: "omit", signal: broken.signal,
     });
-    if (!answer.ok) throw new Refused(answer.status, `status ${answer.status}`);
+    if (!answer.ok) throw new Refused(answer.status, await reasonOf(answer));
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
@@ -123,17 +129,28 @@ export async function* events() {
     throw new Unreachable("the event stream was interrupted");
   } finally {
     clearTimeout(timer);
+    signal?.removeEventListener("abort", abort);
     broken.abort();
+  }
+}
+
+async function reasonOf(answer) {
+  try {
+    return String((await answer.json()).reason ?? `status ${answer.status}`);
+  } catch {
+    return `status ${answer.status}`;
   }
 }
 
 function parse(block) {
   let kind = "message";
   let data = "";
+  let id = null;
   for (const line of block.split("\n")) {
     if (line.startsWith("event: ")) kind = line.slice(7);
+    else if (line.startsWith("id: ")) id = line.slice(4);
     else if (line.startsWith("data: ")) data += line.slice(6);
   }
   if (!data) return null;
-  return { kind, facts: JSON.parse(data) };
+  return { kind, id, facts: JSON.parse(data) };
 }

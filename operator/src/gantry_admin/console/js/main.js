@@ -15,12 +15,14 @@ import { overview } from "./overview.js";
 import { button, dot, icon } from "./parts.js";
 import { go, currentView, VIEWS } from "./router.js";
 import { groupsPage } from "./server.js";
+import { searchView } from "./search.js";
 import { changed, refreshNow, onChange, state, wantTables, watch } from "./store.js";
+import { tailView } from "./tail.js";
 import { groupsView, topicsView } from "./topics.js";
 
-const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView, message: messageView, clients: clientsView };
+const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView, message: messageView, clients: clientsView, search: searchView, tail: tailView };
 const KEYS = [
-  ["1 – 5", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
+  ["1 – 7", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
   ["?", "this help"], ["Esc", "close, or leave a chart"], ["← →", "move in a chart that has the focus"],
 ];
 

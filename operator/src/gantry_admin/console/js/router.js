@@ -8,6 +8,8 @@ export const VIEWS = [
   { name: "groups", title: "Groups", key: "3" },
   { name: "messages", title: "Messages", key: "4" },
   { name: "letters", title: "Dead letters", key: "5" },
+  { name: "search", title: "Search", key: "6" },
+  { name: "tail", title: "Live tail", key: "7" },
 ];
 
 /** Views of one thing, which are reached by links; `parent` is the view that the navigation marks. */
