@@ -23,7 +23,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gantry_admin.bundle import RecentLines
 from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
-from gantry_admin.routes import console, log, messages, observe, probes, resends, role, status, tables
+from gantry_admin.routes import (
+    accounts,
+    changes,
+    console,
+    log,
+    messages,
+    observe,
+    probes,
+    resends,
+    role,
+    status,
+    tables,
+)
 from gantry_admin.routes.common import Shared
 from gantry_admin.sidecar import Sidecar
 from gantry_wire.version import VERSION
@@ -68,7 +80,7 @@ def make_app(
         subjects={} if subjects is None else subjects,
         recent=recent or RecentLines(logging.Formatter()),
     )
-    for module in (probes, status, tables, messages, resends, role, log, observe, console):
+    for module in (probes, status, tables, messages, resends, changes, accounts, role, log, observe, console):
         app.include_router(module.router)
     if sidecar.settings.openapi:
         _serve_openapi(app)

@@ -204,10 +204,7 @@ class MessageResender:
         self._broker.check_running("messages cannot be resent")
         try:
             async with asyncio.timeout(timeout_s):
-                name_servers = (await self._client.broker_settings()).get("namesrvAddr", "")
-                if not name_servers:
-                    raise Problem(409, "the broker registers with no name server, so the routes of topics are unknown")
-                settings = await self._client.settings()
+                name_servers, settings = await self._client.name_servers(), await self._client.settings()
                 async with (
                     PullConsumer(name_servers, request.reader, client_settings=settings) as reader,
                     Producer(name_servers, PRODUCER_GROUP, client_settings=settings) as producer,

@@ -118,7 +118,11 @@ def test_message_of_a_topic_is_sent_to_another(group: Group, sidecar: SidecarChi
     with Producer(group.name_server) as producer:
         receipt = producer.send(Message("checks", b"once", keys=["k"]))
     place = {"broker_name": "orders-0", "queue_id": 0, "offset": receipt.queue_offset}
-    chosen: dict[str, Any] = {"topic": "checks", "to_topic": "billing-input", "positions": [place, place | {"offset": 10_000}]}
+    chosen: dict[str, Any] = {
+        "topic": "checks",
+        "to_topic": "billing-input",
+        "positions": [place, place | {"offset": 10_000}],
+    }
 
     def planned() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = preview(sidecar, **chosen)["messages"]
