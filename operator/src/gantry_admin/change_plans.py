@@ -50,7 +50,7 @@ class ChangeStep(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePlan:
-    """What would be changed."""
+    """The values that a change would set, and the requests that set them."""
 
     kind: str
     name: str

@@ -1,6 +1,7 @@
 // The frame around the views: the top bar, navigation, the banner while the sidecar is unreachable, keyboard shortcuts,
 // and the announcements for screen readers.
 
+import { accountsView } from "./accounts.js";
 import { codeFromAddress, setToken, token, tokenFromAddress } from "./api.js";
 import { askToken, draw as drawDialog, isOpen, show, close } from "./dialogs.js";
 import { h, render } from "./dom.js";
@@ -14,9 +15,9 @@ import { go, currentView, VIEWS } from "./router.js";
 import { changed, refreshNow, onChange, state, wantTables, watch } from "./store.js";
 import { groupsView, topicsView } from "./topics.js";
 
-const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView };
+const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView, accounts: accountsView };
 const KEYS = [
-  ["1 – 5", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
+  ["1 – 6", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
   ["?", "this help"], ["Esc", "close, or leave a chart"], ["← →", "move in a chart that has the focus"],
 ];
 

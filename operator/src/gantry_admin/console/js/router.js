@@ -8,6 +8,7 @@ export const VIEWS = [
   { name: "groups", title: "Groups", key: "3" },
   { name: "messages", title: "Messages", key: "4" },
   { name: "letters", title: "Dead letters", key: "5" },
+  { name: "accounts", title: "Accounts", key: "6" },
 ];
 
 /** Return the current view and its parameters. */

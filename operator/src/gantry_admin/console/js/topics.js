@@ -1,7 +1,9 @@
 // The views of topics with their queues, and of consumer groups with their lag.
 
 import { h } from "./dom.js";
+import { deleteTopicDialog, groupDialog, newTopicDialog, topicDialog } from "./edits.js";
 import { count, duration, moment, plural, short } from "./format.js";
+import { resetDialog } from "./offsets.js";
 import { badge, button, empty, note, shardChoice, table } from "./parts.js";
 import { changed, selectShard, state } from "./store.js";
 import { go } from "./router.js";
@@ -20,7 +22,7 @@ export function topicsView() {
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Topics"), h("span", { class: "faint" }, plural(shown.length, "topic")),
       h("span", { class: "grow" }),
-      shardSelector(), search("topics", "Filter topics"),
+      button("New topic", () => newTopicDialog(), { class: "quiet" }), shardSelector(), search("topics", "Filter topics"),
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: filter.isAll, onchange: (event) => { filter.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
     sourceNote(topics),
     shown.length === 0 ? empty("No topics", words ? "No topic name contains this text." : "No application has created a topic on this broker.")
@@ -46,8 +48,13 @@ function topicRows(topic) {
     h("td", { class: "right number" }, topic.read_queues === topic.write_queues ? count(topic.read_queues) : `${topic.read_queues} / ${topic.write_queues}`),
     h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "none" }[topic.permission] ?? topic.permission),
     h("td", { class: "right number" }, last === 0 ? "–" : moment(last)));
-  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 6 }, queues(topic)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 6 }, queues(topic), topic.kind === "user" ? topicButtons(topic) : null))] : [row];
 }
+
+const topicButtons = (topic) =>
+  h("div", { class: "change-buttons" },
+    button("Settings", () => topicDialog(topic), { class: "quiet", "aria-label": `Settings of topic ${topic.name}` }),
+    button("Delete", () => deleteTopicDialog(topic), { class: "quiet bad", "aria-label": `Delete topic ${topic.name}` }));
 
 const queues = (topic) =>
   h("div", { class: "queues" }, topic.queues.map((queue) =>
@@ -82,8 +89,13 @@ function groupRows(group) {
     h("td", { class: "right number" }, group.dead_letters === 0 ? "0"
       : button(count(group.dead_letters), () => go("letters", { group: group.name }), { class: "quiet bad", "aria-label": `${group.dead_letters} dead letters of ${group.name}` })),
     h("td", { class: "right number" }, count(topics.size)));
-  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 5 }, lags(group)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 5 }, lags(group), groupButtons(group)))] : [row];
 }
+
+const groupButtons = (group) =>
+  h("div", { class: "change-buttons" },
+    button("Reset offsets", () => resetDialog(group), { class: "quiet", "aria-label": `Reset offsets of ${group.name}` }),
+    button("Settings", () => groupDialog(group), { class: "quiet", "aria-label": `Settings of group ${group.name}` }));
 
 function lags(group) {
   if (group.queues.length === 0) return h("p", { class: "faint" }, "This group has committed no offset on this broker.");
