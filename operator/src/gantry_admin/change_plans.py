@@ -17,27 +17,13 @@ from gantry_admin.errors import Problem
 from gantry_admin.topics_file import TopicsFile
 from gantry_client import Admin, MessageQueue, NoRoute, PullConsumer
 from gantry_client.offset_reset import OffsetChange, ResetRefused, ResetTarget, plan_reset, with_spans
+from gantry_client.setting_changes import ChangeRow, group_rows, topic_rows
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.names import is_internal_topic, is_system_group
 
 PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
-PERMISSION_TEXTS: Final = {6: "read, write", 4: "read", 2: "write", 0: "none"}
 QUEUES_DEFAULT: Final = 8
 """The queues of a new topic on each broker, as `gantry topic create` creates them."""
-
-
-class ChangeRow(NamedTuple):
-    """One value that a plan changes."""
-
-    place: str
-    """The broker, or the queue as `broker:queue`."""
-    setting: str
-    before: str | None
-    """The present value; None if there is none."""
-    after: str | None
-    """The new value; None if the thing is deleted."""
-    effect: str
-    """What it means for clients; empty if nothing else happens."""
 
 
 class ChangeStep(NamedTuple):
@@ -149,7 +135,7 @@ async def _plan_topic(admin: Admin, body: TopicBody, declared: TopicsFile) -> Ch
         )
         after = _changed_topic(base, body)
         if before is None or after != before:
-            rows += _topic_rows(name, before, after)
+            rows += topic_rows(name, before, after)
             steps.append(_topic_step(name, address, after))
     return ChangePlan(
         kind=body.kind, name=body.topic, rows=tuple(rows), steps=tuple(steps), guard=[one[1:] for one in found]
@@ -170,36 +156,6 @@ def _changed_topic(base: TopicConfig, body: TopicBody) -> TopicConfig:
         raise Problem(409, f"read queues {read}, but messages are sent to {write}: consumers would miss some")
     permission = base.perm if body.permission is None else PERMISSIONS[body.permission] | base.perm & 1
     return msgspec.structs.replace(base, write_queue_nums=write, read_queue_nums=read, perm=permission)
-
-
-def _topic_rows(broker: str, before: TopicConfig | None, after: TopicConfig) -> list[ChangeRow]:
-    old_write, old_read = (0, 0) if before is None else (before.write_queue_nums, before.read_queue_nums)
-    rows: list[ChangeRow] = []
-
-    def add(setting: str, old: str, new: str, effect: str) -> None:
-        if before is None or old != new:
-            rows.append(ChangeRow(broker, setting, None if before is None else old, new, effect))
-
-    add("write queues", str(old_write), str(after.write_queue_nums), _write_effect(old_write, after, before))
-    lost = old_read - after.read_queue_nums
-    add("read queues", str(old_read), str(after.read_queue_nums),
-        f"messages in {lost} queues cannot be consumed any more" if lost > 0 else "")  # fmt: skip
-    old_permission = 0 if before is None else before.perm
-    stopped = [text for bit, text in ((2, "sends are refused"), (4, "consumption stops")) if not after.perm & bit]
-    add("permission", _permission_text(old_permission), _permission_text(after.perm), "; ".join(stopped))
-    return rows
-
-
-def _write_effect(old: int, after: TopicConfig, before: TopicConfig | None) -> str:
-    if before is None:
-        return "clients find the topic with their next query"
-    if after.write_queue_nums < old:
-        return f"producers stop sending to {old - after.write_queue_nums} queues, which consumers can drain"
-    return "clients use the new queues within 30 s; messages of an ordered key may change their queue"
-
-
-def _permission_text(permission: int) -> str:
-    return PERMISSION_TEXTS[permission & 6]
 
 
 def _topic_step(broker: str, address: str, config: TopicConfig) -> ChangeStep:
@@ -268,27 +224,11 @@ async def _plan_group(admin: Admin, body: GroupBody, declared: TopicsFile) -> Ch
             consume_enable=before.consume_enable if body.consume_enabled is None else body.consume_enabled,
         )
         if after != before:
-            rows += _group_rows(name, before, after)
+            rows += group_rows(name, before, after)
             steps.append(_group_step(name, address, after))
     return ChangePlan(
         kind=body.kind, name=body.group, rows=tuple(rows), steps=tuple(steps), guard=[one[1:] for one in found]
     )  # fmt: skip
-
-
-def _group_rows(broker: str, before: SubscriptionGroupConfig, after: SubscriptionGroupConfig) -> list[ChangeRow]:
-    rows: list[ChangeRow] = []
-    if before.retry_max_times != after.retry_max_times:
-        effect = f"a message becomes a dead letter after {after.retry_max_times} redeliveries"
-        rows.append(
-            ChangeRow(broker, "redeliveries", str(before.retry_max_times), str(after.retry_max_times), effect)
-        )  # fmt: skip
-    if before.consume_enable != after.consume_enable:
-        effect = "members consume again" if after.consume_enable else "consumption stops; the lag grows"
-        words = {True: "enabled", False: "disabled"}
-        rows.append(
-            ChangeRow(broker, "consumption", words[before.consume_enable], words[after.consume_enable], effect)
-        )  # fmt: skip
-    return rows
 
 
 def _group_step(broker: str, address: str, config: SubscriptionGroupConfig) -> ChangeStep:

@@ -152,6 +152,24 @@ def test_single_dead_letters_are_selected(group: Group, sidecar: SidecarChild, c
     wait_for(lambda: messages_in(group, "billing-input") == before + 3, "they have arrived")
 
 
+def test_message_of_a_topic_is_sent_to_another(group: Group, sidecar: SidecarChild, chromium: Browser) -> None:
+    """From the view of messages, after the choice of a target and a preview."""
+    before = messages_in(group, "checks")
+    queue = next(
+        one["queue_id"] for topic in sidecar.get("/v1/topics", token=TOKEN).json()["topics"]
+        if topic["name"] == "billing-input" for one in topic["queues"] if one["end"]
+    )  # fmt: skip
+    with page_at(chromium, console(sidecar)) as page:
+        open_view(page, f"messages?how=newest&topic=billing-input&queue={queue}")
+        page.get_by_role("button", name="Resend message").first.click()
+        dialog_of(page).get_by_label("Target topic").fill("checks")
+        dialog_of(page).get_by_role("button", name="Preview").click()
+        dialog_of(page).get_by_role("button", name="Resend 1").click()
+        expect(page.locator("[data-outcome=sent]")).to_contain_text("checks")
+
+    wait_for(lambda: messages_in(group, "checks") == before + 1, "it has arrived")
+
+
 def test_offsets_are_reset_after_a_preview(group: Group, sidecar: SidecarChild, chromium: Browser) -> None:
     """The row of a group has the dialog; it shows each queue from and to, and sets these offsets."""
 

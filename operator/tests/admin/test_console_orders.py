@@ -52,7 +52,7 @@ def orders(page: Page) -> list[dict[str, Any]]:
         if request.url.endswith("/preview"):
             route.fulfill(json=PREVIEW)
             return
-        given.append(request.post_data_json)
+        given.append(request.post_data_json or {})
         route.fulfill(json=JOB)
 
     page.route("**/v1/resends**", answer)

@@ -5,7 +5,8 @@ import { get, path } from "./api.js";
 import { h } from "./dom.js";
 import { withToken } from "./access.js";
 import { bytes, count, exactly, hexDump, moment, plain, plural } from "./format.js";
-import { badge, empty, facts, icon, note } from "./parts.js";
+import { badge, button, empty, facts, icon, note } from "./parts.js";
+import { isResending, outcomes, resendMessage } from "./resend.js";
 import { currentView, go } from "./router.js";
 import { changed, state, withShard } from "./store.js";
 import { shardSelector } from "./topics.js";
@@ -30,6 +31,7 @@ export function messagesView() {
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "form" },
       h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), shardSelector()), searchForm()),
+    outcomes(),
     h("section", { class: "panel results", "aria-label": "Found", "aria-busy": String(found.isBusy), key: "found" }, results()));
 }
 
@@ -96,9 +98,14 @@ function results() {
   if (found.messages === null) return empty(found.isBusy ? "Searching…" : "No search yet", "Enter a topic and a queue, or an id. Reading messages changes no consumer offsets.");
   return [
     h("header", { class: "panel-head", key: "head" }, h("h2", { role: "status" }, plural(found.messages.length, "message")), h("span", { class: "faint" }, found.words)),
-    found.messages.length === 0 ? empty("No messages", "No message matches the search.") : h("ol", { class: "messages", key: "list" }, found.messages.map((one) => messageItem(one, open))),
+    found.messages.length === 0 ? empty("No messages", "No message matches the search.") : h("ol", { class: "messages", key: "list" }, found.messages.map((one) => messageItem(one, open, [resendButton(one)]))),
   ];
 }
+
+const brokerName = () => state.shard ?? state.group?.members.find((member) => member.is_self)?.status?.broker_name ?? "";
+
+const resendButton = (message) =>
+  message.topic.startsWith("%") ? null : button("Resend", () => resendMessage(message, brokerName()), { class: "quiet", disabled: isResending(), "aria-label": `Resend message ${message.queue_offset}` });
 
 export const keyOf = (message) => `${message.topic}/${message.queue_id}/${message.queue_offset}/${message.physical_offset}`;
 

@@ -5,11 +5,12 @@
 
 import { askForChanges, changeFault, withToken } from "./access.js";
 import { download, get, path, post } from "./api.js";
+import { textField } from "./changes.js";
 import { close, show } from "./dialogs.js";
 import { h } from "./dom.js";
-import { bytes, count, exactly, plain, plural } from "./format.js";
+import { bytes, count, moment, plain, plural } from "./format.js";
 import { badge, button, note, table } from "./parts.js";
-import { changed } from "./store.js";
+import { changed, state } from "./store.js";
 
 const POLL_MS = 400;
 const ROWS_MAX = 200; // The most rows of a table; a download has all of them.
@@ -32,6 +33,25 @@ export async function resend(body) {
   }
   current.isBusy = false;
   changed();
+}
+
+/** Ask for the target of an ordinary message, then preview and send it. `message` is as `/v1/queues` has it. */
+export async function resendMessage(message, brokerName) {
+  const values = { target: message.topic };
+  const isChosen = await show("resend-target", () => ({
+    title: "Resend this message",
+    body: [
+      h("p", { class: "faint mono" }, plain(message.message_id)),
+      h("form", { onsubmit: (event) => { event.preventDefault(); close(true); } }, textField(values, "target", "Target topic, which must exist", { list: "resend-topics", autofocus: true }),
+        h("datalist", { id: "resend-topics" }, (state.topics?.topics ?? []).filter((topic) => topic.kind === "user").map((topic) => h("option", { value: topic.name, key: topic.name })))),
+    ],
+    actions: [button("Cancel", () => close(false)), button("Preview", () => close(true), { class: "primary" })],
+  }));
+  if (!isChosen) return;
+  await resend({
+    topic: message.topic, to_topic: values.target.trim(), include_resent: true,
+    positions: [{ broker_name: brokerName, queue_id: message.queue_id, offset: message.queue_offset }],
+  });
 }
 
 const confirmed = (preview) =>
@@ -70,7 +90,7 @@ const keyOf = (one) => `${one.broker_name}/${one.queue_id}/${one.offset}`;
 function planTable(messages) {
   const rows = messages.slice(0, ROWS_MAX).map((one) => h("tr", { key: keyOf(one), "data-verdict": one.verdict }, cells(one),
     h("td", null, badge(one.verdict === "send" ? "good" : "warn", one.verdict), one.reason === "" ? null : ` ${plain(one.reason)}`,
-      one.resent_wall_ms === null ? null : h("span", { class: "faint" }, ` copy stored ${exactly(one.resent_wall_ms)}`))));
+      one.resent_wall_ms === null ? null : h("span", { class: "faint" }, ` copy stored ${moment(one.resent_wall_ms)}`))));
   return [table("Messages of the preview", [...COLUMNS, { title: "Decision" }], rows), leftOut(messages.length)];
 }
 
