@@ -116,6 +116,14 @@ async def test_plan_examines_a_limited_number(cluster: FakeCluster) -> None:
     assert (plan.messages, plan.remaining) == ([], 2)
 
 
+async def test_plan_reads_a_limited_number_of_bytes(cluster: FakeCluster) -> None:
+    """Bodies of one byte: after three of them, the others remain."""
+    async with run_of(cluster, SELECTION) as run:
+        plan = await run.plan(100, examined_bytes_max=3)
+
+    assert (len(plan.messages), plan.remaining) == (3, 3)
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -80,18 +80,20 @@ async def _plan_reset(admin: Admin, reader: PullConsumer, body: ResetBody) -> Ch
     except ResetRefused as error:
         raise Problem(404 if error.is_not_found else 409, str(error)) from error
     plan = await with_spans(plan, reader)
+    # Members may be ahead of the offset that they have committed, so with members no queue counts as unchanged.
+    changes = [one for one in plan.changes if plan.members or one.before != one.after]
     warnings: list[str] = []
     if plan.members:
         warnings.append(
-            f"{plan.members} members are running: they continue at the new offsets, discard messages in flight, and "
+            f"{plan.members} running members continue at the new offsets, discard messages in flight, and "
             "may commit between this preview and the change"
         )
     again, skipped = (sum(one.redelivered for one in plan.changes), sum(one.skipped for one in plan.changes))
-    warnings.append(f"{again} messages are delivered again, {skipped} are skipped")
+    warnings.append(f"{again} messages are delivered again, {skipped} are skipped, counted from committed offsets")
     return ChangePlan(
         kind=body.kind, name=body.group, warnings=tuple(warnings),
-        rows=tuple(_offset_row(one) for one in plan.changes if one.before != one.after),
-        steps=tuple(_offset_step(body.group, one) for one in plan.changes if one.before != one.after),
+        rows=tuple(_offset_row(one) for one in changes),
+        steps=tuple(_offset_step(body.group, one) for one in changes),
         guard=(plan.members > 0, None if plan.members else [(one.queue, one.before) for one in plan.changes]),
     )  # fmt: skip
 
@@ -100,6 +102,8 @@ def _offset_row(change: OffsetChange) -> ChangeRow:
     span = "" if change.span_ms is None else f", stored over {change.span_ms / 1000:.1f} s"
     if change.before is None:
         effect = "consumption starts here"
+    elif change.before == change.after:
+        effect = "members continue here again"
     elif change.redelivered:
         effect = f"{change.redelivered} again{span}"
     else:

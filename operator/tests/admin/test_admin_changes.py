@@ -13,8 +13,9 @@ from admin_scene import READ_TOKEN, TOKEN, SidecarChild, sidecar_process, wait_f
 from console_scene import Group, console_group
 
 from gantry_admin.change_plans import PERMISSIONS
-from gantry_client import Admin, Message
+from gantry_client import Admin, ConsumerSettings, Message, PushConsumer, ReceivedMessage, StartFrom
 from gantry_client.sync import Producer
+from gantry_testing.client import wait_until
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 
 DECLARED = {"topics": [{"name": "declared", "queues": 2}], "groups": [{"name": "auditors", "retryMax": 3}]}
@@ -100,6 +101,30 @@ def test_reset_sets_what_the_preview_shows(
     assert execute(sidecar, planned).json()["is_done"]
     assert committed(group) == [after]
     assert execute(sidecar, planned).status_code == 404, "a token works once"
+
+
+def test_reset_with_running_members_warns_and_moves_them(group: Group, sidecar: SidecarChild) -> None:
+    """The preview names the members; they consume again from the new offset, although they commit meanwhile."""
+    consumed: list[bytes] = []
+
+    async def consume(message: ReceivedMessage) -> None:
+        consumed.append(message.body)
+
+    async def reset() -> dict[str, Any]:
+        settings = ConsumerSettings(start_from=StartFrom.FIRST)
+        async with PushConsumer(group.name_server, "readers", topics="orders", handler=consume, settings=settings):
+            await wait_until(lambda: len(consumed) >= 6, timeout_s=60, what="all are consumed")
+            planned = await asyncio.to_thread(
+                preview, sidecar, kind="reset-offsets", group="readers", topic="orders", to="earliest"
+            )
+            done = await asyncio.to_thread(execute, sidecar, planned)
+            assert done.json()["is_done"], done.text
+            await wait_until(lambda: len(consumed) >= 12, timeout_s=60, what="all are consumed again")
+            return planned
+
+    planned = asyncio.run(reset())
+    assert any("1 running members" in text for text in planned["warnings"])
+    assert sorted(consumed) == sorted([b"%d" % number for number in range(6)] * 2)
 
 
 @pytest.mark.parametrize("changes", [True, False], ids=["changed", "twin: unchanged"])

@@ -32,7 +32,7 @@ router = APIRouter(prefix="/v1/resends", tags=["messages"])
 JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 
-@router.post("/preview", dependencies=READ, responses=refusals(400, 401, 403, 404, 409, 413, 422, 502, 503, 504))
+@router.post("/preview", dependencies=READ, responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504))
 async def preview(body: ResendPreviewBody, sidecar: TheSidecar) -> ResendPreviewDocument:
     """Return which messages would be sent, to which topic, and which ones not and why. Nothing is sent."""
     return preview_document(await sidecar.resender.preview(body.request(), body.messages_max))
