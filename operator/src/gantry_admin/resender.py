@@ -40,7 +40,7 @@ EXAMINED_MAX: Final = 20_000
 """The most messages that a preview reads to find those that its filter accepts: about ten seconds of reading."""
 
 EXAMINED_BYTES_MAX: Final = 256 << 20
-"""The most bytes of bodies that a preview reads: a few seconds of a broker's network, whatever the filter accepts."""
+"""The most bytes of bodies that a preview reads, also if its filter accepts none: a few seconds of a network."""
 
 PREVIEWS_MAX: Final = 2
 """The previews that are made at a time, each of which keeps the broker busy with reading; a read token is enough."""
