@@ -145,6 +145,10 @@ class MessageResender:
         job.task = asyncio.create_task(self._execute(job, on_end), name="gantry-resend")
         return job
 
+    def jobs(self) -> list[ResendJob]:
+        """Return the jobs whose outcomes are kept, the newest first."""
+        return list(reversed(self._jobs.values()))
+
     def job(self, job_id: str) -> ResendJob:
         """Return a job. Raises ``Problem`` 404 if it is unknown, or was displaced by later ones."""
         found = self._jobs.get(job_id)

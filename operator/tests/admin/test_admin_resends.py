@@ -85,6 +85,8 @@ def test_outcomes_are_what_the_preview_listed(sidecar: SidecarChild) -> None:
     assert places(planned["messages"]) == places(job["outcomes"])
     assert (job["state"], job["counts"]) == ("complete", {"sent": 2, "failed": 0, "unknown": 0, "skipped": 0})
     assert preview(sidecar, group="billing", sql="region = 'us'")["messages"] == []
+    [listed] = sidecar.get("/v1/resends", token=READ_TOKEN).json()["resends"]
+    assert listed == {name: value for name, value in job.items() if name != "outcomes"}
     path = f"/v1/resends/{job['id']}/outcomes"
     lines = sidecar.get(path, token=READ_TOKEN).text.splitlines()
     rows = list(csv.DictReader(io.StringIO(sidecar.get(f"{path}?format=csv", token=READ_TOKEN).text)))

@@ -37,7 +37,8 @@ def sidecar(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with sidecar_process(group.brokers[0].store, *write_token_files(tmp_path_factory.mktemp("tokens"))) as started:
         started.wait_ready()
         wait_for(
-            lambda: started.get("/v1/dead-letters/billing", token=TOKEN).json()["queues"] != [], "letters are read"
+            lambda: started.get("/v1/dead-letters/billing", token=TOKEN).json().get("queues", []) != [],
+            "letters are read",
         )
         yield started
 
@@ -109,6 +110,9 @@ def test_filtered_dead_letters_are_previewed_and_resent(
         with page.expect_download() as saved:
             page.get_by_role("button", name="Download JSON lines").click()
         saved.value.save_as(tmp_path / "outcomes.jsonl")
+        page.reload()
+        page.get_by_label("Earlier resends").select_option(index=1)
+        expect(page.locator("[data-outcome=sent]")).to_have_count(2)
 
     rows = list(csv.DictReader((tmp_path / "outcomes.csv").read_text().splitlines()))
     lines = [json.loads(line) for line in (tmp_path / "outcomes.jsonl").read_text().splitlines()]

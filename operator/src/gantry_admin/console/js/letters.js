@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { count, plain, plural } from "./format.js";
 import { messageItem } from "./messages.js";
 import { badge, button, empty, note } from "./parts.js";
-import { isResending, outcomes, resend } from "./resend.js";
+import { isResending, loadRecent, outcomes, recentResends, resend } from "./resend.js";
 import { currentView, go } from "./router.js";
 import { changed, state, withShard } from "./store.js";
 import { shardSelector } from "./topics.js";
@@ -32,7 +32,7 @@ export function lettersView() {
   const names = [...new Set([...groups.map((group) => group.name), ...(wanted === null ? [] : [wanted])])];
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "head" },
-      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Dead letters"), h("span", { class: "grow" }), shardSelector(),
+      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Dead letters"), h("span", { class: "grow" }), recentResends(), shardSelector(),
         names.length === 0 ? null : h("label", { class: "field row" }, h("span", null, "Group"),
           h("select", { onchange: (event) => go("letters", { group: event.target.value }) }, names.map((name) =>
             h("option", { key: name, value: name, selected: name === wanted }, name))))),
@@ -118,6 +118,7 @@ async function load() {
   try {
     const document = await withToken(() => get(withShard(`${path("dead-letters", group)}?count=50`)), WHY);
     if (isShown()) Object.assign(shown, { document, fault: null });
+    await loadRecent();
   } catch (error) {
     if (isShown()) shown.fault = error.message;
   }

@@ -4,7 +4,7 @@
 // have changed. A message is shown as sent only if the broker has acknowledged it.
 
 import { askForChanges, changeFault, withToken } from "./access.js";
-import { download, get, path, post } from "./api.js";
+import { download, get, path, post, Refused, Unreachable } from "./api.js";
 import { textField } from "./changes.js";
 import { close, show } from "./dialogs.js";
 import { h } from "./dom.js";
@@ -16,7 +16,7 @@ const POLL_MS = 400;
 const ROWS_MAX = 200; // The most rows of a table; a download has all of them.
 const TONES = { sent: "good", failed: "bad", unknown: "warn", skipped: "plain" };
 const TEXTS = { sent: "sent", failed: "failed", unknown: "unknown, may be stored", skipped: "skipped" };
-const current = { job: null, fault: null, isBusy: false };
+const current = { job: null, fault: null, isBusy: false, recent: [] };
 
 /** Return whether a resend is being previewed or executed. */
 export const isResending = () => current.isBusy;
@@ -32,7 +32,7 @@ export async function resend(body) {
     current.fault = error.message;
   }
   current.isBusy = false;
-  changed();
+  await loadRecent();
 }
 
 /** Ask for the target of an ordinary message, then preview and send it. `message` is as `/v1/queues` has it. */
@@ -98,6 +98,10 @@ const leftOut = (number) => (number > ROWS_MAX ? note("plain", `${count(number -
 
 async function execute(body) {
   current.job = await post(path("resends"), body);
+  await follow();
+}
+
+async function follow() {
   while (current.job.state === "running") {
     changed();
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
@@ -123,7 +127,38 @@ async function save(form) {
   }
 }
 
-/** Return the outcomes of the last resend of this page; null without any. */
+/** Load the last resends of this sidecar, so that outcomes can be seen after a reload, and by others. */
+export async function loadRecent() {
+  try {
+    current.recent = (await get(path("resends"))).resends;
+  } catch (error) {
+    if (!(error instanceof Refused || error instanceof Unreachable)) throw error;
+    current.recent = []; // the request of the view itself shows the fault
+  }
+  changed();
+}
+
+async function openRecent(event) {
+  const { value } = event.target;
+  if (value === "" || current.isBusy) return;
+  Object.assign(current, { isBusy: true, fault: null });
+  try {
+    current.job = await get(path("resends", value));
+    await follow();
+  } catch (error) {
+    current.fault = error.message;
+  }
+  current.isBusy = false;
+  changed();
+}
+
+/** Return the choice of an earlier resend, or null without any. */
+export const recentResends = () =>
+  current.recent.length === 0 ? null : h("label", { class: "field row", key: "recent" }, h("span", null, "Earlier resends"),
+    h("select", { name: "recent", onchange: openRecent }, h("option", { value: "", key: "" }, "choose"), current.recent.map((one) =>
+      h("option", { key: one.id, value: one.id }, `${moment(one.started_wall_ms)} · ${plain(one.group ?? one.topic)} · ${plural(one.message_count, "message")}`))));
+
+/** Return the outcomes of the resend that this page shows; null without any. */
 export function outcomes() {
   const { job, fault } = current;
   if (job === null) return fault === null ? null : h("div", { class: "outcome", role: "alert" }, note("bad", fault));
