@@ -232,12 +232,6 @@ def sum_of_queue_ends(group: Group, topic: str) -> int:
     return sum(int(queue["end"]) for one in topics if one["name"] == topic for queue in one["queues"])
 
 
-def resent_count(group: Group, name: str) -> int:
-    """Return the number of resent dead letters, as the sidecar reports it."""
-    queues = group.sidecars[0].get(f"/v1/dead-letters/{name}", token=TOKEN).json().get("queues", [])
-    return sum(int(queue["resent_end"] or 0) for queue in queues)
-
-
 def fullest_queue(group: Group) -> int:
     """Return the queue of `billing-input` with the most messages."""
     topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json()["topics"]

@@ -1,11 +1,12 @@
 """The administrator's client: topics, groups, brokers and messages of a cluster.
 
 One object per concern, so that each stays small: `admin.topics`, `admin.groups`, `admin.consumers`, `admin.brokers`,
-`admin.messages`, `admin.replicas`.
+`admin.messages`, `admin.replicas`, `admin.accounts`.
 """
 
 from typing import final
 
+from gantry_client.admin_accounts import Accounts
 from gantry_client.admin_brokers import Brokers
 from gantry_client.admin_consumers import Consumers
 from gantry_client.admin_groups import Groups
@@ -16,7 +17,7 @@ from gantry_client.client import Client
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses
 
-__all__ = ["Admin", "Brokers", "Consumers", "Groups", "Messages", "Replicas", "Topics"]
+__all__ = ["Accounts", "Admin", "Brokers", "Consumers", "Groups", "Messages", "Replicas", "Topics"]
 
 
 @final
@@ -31,3 +32,4 @@ class Admin(Client):
         self.consumers = Consumers(self._session, self.brokers)
         self.messages = Messages(self._session)
         self.replicas = Replicas(self._session)
+        self.accounts = Accounts(self._session)

@@ -11,7 +11,9 @@ some messages twice, and skips none that can be sent. Dead letters stay in their
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 from gantry_client.admin import Admin
@@ -51,6 +53,23 @@ STOPPED: Final = "not attempted: the run stopped after a failure"
 CANCELLED: Final = "the run was cancelled before the broker answered"
 
 
+@dataclass(slots=True)
+class _Budget:
+    """What a plan may still read, so that a filter that accepts little costs a limited amount."""
+
+    messages: float
+    body_bytes: float
+
+    def spend(self, read: "_Read") -> None:
+        """Count one message that was read."""
+        self.messages -= 1
+        self.body_bytes -= 0 if read.message is None else len(read.message.stored_body)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.messages <= 0 or self.body_bytes <= 0
+
+
 class _Read(NamedTuple):
     """One position of the source, and what was read there."""
 
@@ -81,42 +100,43 @@ class ResendRun:
 
     # ------- the plan
 
-    async def plan(self, messages_max: int, *, examined_max: int | None = None) -> ResendPlan:
+    async def plan(
+        self, messages_max: int, *, examined_max: float = math.inf, examined_bytes_max: float = math.inf
+    ) -> ResendPlan:
         """Return the next messages that would be sent: at most this many, after at most `examined_max` were read.
 
-        The next call continues after them. Raises ClientError.
+        `examined_bytes_max` limits the bodies that are read, up to one fetch more. The next call continues after them.
+        Raises ClientError.
         """
-        plan, left = ResendPlan(), examined_max
+        plan, budget = ResendPlan(), _Budget(examined_max, examined_bytes_max)
         if self._request.positions:
             for position in self._request.positions:
                 plan.messages.append(await self._planned(await self._read_one(position)))
         else:
             for queue in await self._reader.queues(self._request.source):
-                left = await self._plan_queue(plan, queue, messages_max, left)
+                await self._plan_queue(plan, queue, messages_max, budget)
         digest = PlanDigest(self._request)
         for one in plan.messages:
             digest.add(one)
         plan.digest = digest.text()
         return plan
 
-    async def _plan_queue(
-        self, plan: ResendPlan, queue: MessageQueue, messages_max: int, examined_max: int | None
-    ) -> int | None:
-        """Add the messages of one queue to the plan. Return how many more messages may be examined."""
+    async def _plan_queue(self, plan: ResendPlan, queue: MessageQueue, messages_max: int, budget: _Budget) -> None:
+        """Add the messages of one queue to the plan."""
         begin, end = await self._range(queue)
-        offset, stop = begin, end if examined_max is None else min(end, begin + examined_max)
-        if len(plan.messages) < messages_max:
-            async for read in self._read(queue, begin, stop):
+        offset = begin
+        if len(plan.messages) < messages_max and not budget.is_spent:
+            async for read in self._read(queue, begin, end):
                 offset = read.position.offset + 1
+                budget.spend(read)
                 if read.message is None or self._request.accepts(read.message):
                     plan.messages.append(await self._planned(read))
-                    if len(plan.messages) >= messages_max:
-                        break
+                if len(plan.messages) >= messages_max or budget.is_spent:
+                    break
             else:
-                offset = stop
+                offset = end
         self._next[queue] = offset
         plan.remaining += end - offset
-        return None if examined_max is None else examined_max - (offset - begin)
 
     async def _range(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the range of offsets to examine now."""

@@ -24,6 +24,8 @@ from gantry_admin.bundle import RecentLines
 from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
 from gantry_admin.routes import (
+    accounts,
+    changes,
     clients,
     console,
     lag,
@@ -83,7 +85,8 @@ def make_app(
         recent=recent or RecentLines(logging.Formatter()),
     )
     for module in (
-        probes, status, tables, lag, clients, messages, topic_messages, search, resends, role, log, observe, console,
+        probes, status, tables, lag, clients, messages, topic_messages, search, resends, changes, accounts, role, log,
+        observe, console,
     ):  # fmt: skip
         app.include_router(module.router)
     if sidecar.settings.openapi:

@@ -71,6 +71,13 @@ class BrokerClient:
         except (ClientError, AccessFileError) as error:
             raise Problem(503, str(error)[:300]) from error
 
+    async def name_servers(self) -> str:
+        """Return the name servers at which the broker registers. Raises ``Problem`` 409 without any, and 503."""
+        found = (await self.broker_settings()).get("namesrvAddr", "")
+        if not found:
+            raise Problem(409, "the broker registers with no name server, so the routes of topics are unknown")
+        return found
+
     async def settings(self) -> ClientSettings:
         """Return the settings for clients of this broker: time limits, account and TLS. Raises ``AccessFileError``."""
         path = self._paths.credentials

@@ -119,16 +119,30 @@ class OutcomeDocument(PlannedDocument):
     new_offset: int | None
 
 
-class ResendJobDocument(Document):
-    """The progress of a resend, with one outcome for each message that was processed, in the order of the preview."""
+class ResendSummaryDocument(Document):
+    """One resend, without its outcomes."""
 
     id: str
+    group: str | None = Field(description="The group whose dead letters were sent; null for messages of a topic.")
+    topic: str | None
+    to_topic: str | None = Field(description="The target, if it was not the original topic.")
     state: str = Field(description="`running`, `complete` or `stopped`.")
     started_wall_ms: int
     ended_wall_ms: int | None
     message_count: int = Field(description="Messages of the preview.")
     counts: dict[str, int] = Field(description="The number of outcomes of each kind.")
+
+
+class ResendJobDocument(ResendSummaryDocument):
+    """The progress of a resend, with one outcome for each message that was processed, in the order of the preview."""
+
     outcomes: list[OutcomeDocument]
+
+
+class ResendsDocument(Document):
+    """The resends whose outcomes are kept, the newest first."""
+
+    resends: list[ResendSummaryDocument]
 
 
 def preview_document(plan: ResendPlan) -> ResendPreviewDocument:
@@ -141,12 +155,21 @@ def preview_document(plan: ResendPlan) -> ResendPreviewDocument:
 
 
 def job_document(job: ResendJob) -> ResendJobDocument:
-    """Return the document of a job."""
-    return ResendJobDocument(
-        id=job.id, state=job.state.value, started_wall_ms=job.started_wall_ms, ended_wall_ms=job.ended_wall_ms,
-        message_count=len(job.plan.messages), counts=job.counts(),
-        outcomes=[outcome_document(one) for one in job.outcomes],
-    )  # fmt: skip
+    """Return the document of a job with its outcomes."""
+    return ResendJobDocument(**_summary(job), outcomes=[outcome_document(one) for one in job.outcomes])
+
+
+def resends_document(jobs: list[ResendJob]) -> ResendsDocument:
+    """Return the document of all jobs."""
+    return ResendsDocument(resends=[ResendSummaryDocument(**_summary(job)) for job in jobs])
+
+
+def _summary(job: ResendJob) -> dict[str, Any]:
+    return {
+        "id": job.id, "group": job.request.group, "topic": job.request.topic, "to_topic": job.request.to_topic,
+        "state": job.state.value, "started_wall_ms": job.started_wall_ms, "ended_wall_ms": job.ended_wall_ms,
+        "message_count": len(job.plan.messages), "counts": job.counts(),
+    }  # fmt: skip
 
 
 def outcome_document(outcome: ResendOutcome) -> OutcomeDocument:

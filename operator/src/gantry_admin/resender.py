@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, final
 from gantry_access import AccessFileError
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
+from gantry_admin.limits import ConcurrencyLimit
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_client import Admin, Producer, PullConsumer
 from gantry_client.errors import ClientError, InvalidMessage, NoRoute
@@ -37,6 +38,12 @@ TIMEOUT_S: Final = 60.0
 
 EXAMINED_MAX: Final = 20_000
 """The most messages that a preview reads to find those that its filter accepts: about ten seconds of reading."""
+
+EXAMINED_BYTES_MAX: Final = 256 << 20
+"""The most bytes of bodies that a preview reads, also if its filter accepts none: a few seconds of a network."""
+
+PREVIEWS_MAX: Final = 2
+"""The previews that are made at a time, each of which keeps the broker busy with reading; a read token is enough."""
 
 JOBS_MAX: Final = 16
 """The jobs whose outcomes are kept; one more drops the oldest. The outcomes of a job are as many as its messages."""
@@ -88,6 +95,7 @@ class MessageResender:
         self._broker: Final = broker
         self._client: Final = client
         self._jobs: OrderedDict[str, ResendJob] = OrderedDict()
+        self._previews: Final = ConcurrencyLimit(PREVIEWS_MAX, "previews are being made already", retry_after_s=2)
         self._is_busy = False
         """Whether an order is executed, in the background or not."""
 
@@ -102,9 +110,16 @@ class MessageResender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def preview(self, request: ResendRequest, messages_max: int) -> ResendPlan:
-        """Return what would be sent now. Raises ``Problem``."""
+        """Return what would be sent now. Raises ``Problem``, 429 while too many previews are made."""
+        self._previews.check()
+        with self._previews.hold():
+            return await self._plan(request, messages_max)
+
+    async def _plan(self, request: ResendRequest, messages_max: int) -> ResendPlan:
         async with self._run(request) as run:
-            return await run.plan(messages_max, examined_max=EXAMINED_MAX)
+            return await run.plan(
+                messages_max, examined_max=EXAMINED_MAX, examined_bytes_max=EXAMINED_BYTES_MAX
+            )  # fmt: skip
 
     async def start(
         self, request: ResendRequest, messages_max: int, digest: str, on_end: Callable[[ResendJob], None]
@@ -115,7 +130,7 @@ class MessageResender:
         """
         self._occupy()
         try:
-            plan = await self.preview(request, messages_max)
+            plan = await self._plan(request, messages_max)
             if plan.digest != digest:
                 raise Problem(409, "the messages to send have changed since the preview; make a new preview")
         except BaseException:
@@ -129,6 +144,10 @@ class MessageResender:
         self._jobs[job.id] = job
         job.task = asyncio.create_task(self._execute(job, on_end), name="gantry-resend")
         return job
+
+    def jobs(self) -> list[ResendJob]:
+        """Return the jobs whose outcomes are kept, the newest first."""
+        return list(reversed(self._jobs.values()))
 
     def job(self, job_id: str) -> ResendJob:
         """Return a job. Raises ``Problem`` 404 if it is unknown, or was displaced by later ones."""
@@ -204,10 +223,7 @@ class MessageResender:
         self._broker.check_running("messages cannot be resent")
         try:
             async with asyncio.timeout(timeout_s):
-                name_servers = (await self._client.broker_settings()).get("namesrvAddr", "")
-                if not name_servers:
-                    raise Problem(409, "the broker registers with no name server, so the routes of topics are unknown")
-                settings = await self._client.settings()
+                name_servers, settings = await self._client.name_servers(), await self._client.settings()
                 async with (
                     PullConsumer(name_servers, request.reader, client_settings=settings) as reader,
                     Producer(name_servers, PRODUCER_GROUP, client_settings=settings) as producer,

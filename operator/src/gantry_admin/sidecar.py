@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.certificates import listener_certificates
+from gantry_admin.changes import ChangeExecutor
 from gantry_admin.describe import (
     HOT_PATHS,
     buffer_document,
@@ -99,6 +100,7 @@ class Sidecar:
         self.lag: Final = LagMonitor(self.inventory, times, settings.state, clock=clock)
         self.rates: Final = Rates(self.broker, self.client.connect)
         self.resender: Final = MessageResender(self.broker, self.client)
+        self.changes: Final = ChangeExecutor(self.broker, self.client, settings.topics_file)
         lease_client = None if settings.lease is None else KubernetesLeaseClient(settings.lease)
         self.lease: Final = self._lease_renewal(lease_client)
         """The renewal of the shard's Lease; None without --lease."""

@@ -35,7 +35,13 @@ from gantry_cli.migrate.migrator import MigrationResult
 from gantry_cli.orders import OrderDocument
 from gantry_cli.status.commands import ClusterDocument
 from gantry_cli.store.documents import RecordDocument, VerifyDocument
-from gantry_cli.topic.documents import TopicCreatedDocument, TopicDeletedDocument, TopicDocument, TopicOrderDocument
+from gantry_cli.topic.documents import (
+    TopicCreatedDocument,
+    TopicDeletedDocument,
+    TopicDocument,
+    TopicOrderDocument,
+    TopicPlanDocument,
+)
 from gantry_status.orders import HaStatus, Promised
 
 DOCUMENTS: Final[dict[str, Any]] = {
@@ -49,6 +55,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry backup": BackupDocument,
     "gantry topic list": list[str],
     "gantry topic create": TopicCreatedDocument,
+    "gantry topic create --dry-run": TopicPlanDocument,
     "gantry topic delete": TopicDeletedDocument,
     "gantry topic describe": TopicDocument,
     "gantry topic order": TopicOrderDocument,

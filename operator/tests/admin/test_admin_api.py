@@ -157,7 +157,7 @@ preview has its selection in a body, and changes nothing."""
 
 @pytest.mark.parametrize("route", routes(), ids=lambda route: f"{sorted(route.methods or ())[0]} {route.path}")
 def test_every_endpoint_declares_its_scope(route: APIRoute) -> None:
-    """Each has one scope; all but GET requests, previews, and the login of the console need the permission to change."""
+    """Each has one scope; all but GET requests, the preview of a resend and the login need that to change."""
     scopes = scopes_of(route)
 
     assert len(scopes) == 1, "give it `needs(...)`"

@@ -85,6 +85,8 @@ def test_outcomes_are_what_the_preview_listed(sidecar: SidecarChild) -> None:
     assert places(planned["messages"]) == places(job["outcomes"])
     assert (job["state"], job["counts"]) == ("complete", {"sent": 2, "failed": 0, "unknown": 0, "skipped": 0})
     assert preview(sidecar, group="billing", sql="region = 'us'")["messages"] == []
+    [listed] = sidecar.get("/v1/resends", token=READ_TOKEN).json()["resends"]
+    assert listed == {name: value for name, value in job.items() if name != "outcomes"}
     path = f"/v1/resends/{job['id']}/outcomes"
     lines = sidecar.get(path, token=READ_TOKEN).text.splitlines()
     rows = list(csv.DictReader(io.StringIO(sidecar.get(f"{path}?format=csv", token=READ_TOKEN).text)))
@@ -118,7 +120,11 @@ def test_message_of_a_topic_is_sent_to_another(group: Group, sidecar: SidecarChi
     with Producer(group.name_server) as producer:
         receipt = producer.send(Message("checks", b"once", keys=["k"]))
     place = {"broker_name": "orders-0", "queue_id": 0, "offset": receipt.queue_offset}
-    chosen: dict[str, Any] = {"topic": "checks", "to_topic": "billing-input", "positions": [place, place | {"offset": 10_000}]}
+    chosen: dict[str, Any] = {
+        "topic": "checks",
+        "to_topic": "billing-input",
+        "positions": [place, place | {"offset": 10_000}],
+    }
 
     def planned() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = preview(sidecar, **chosen)["messages"]

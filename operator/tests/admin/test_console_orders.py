@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from typing import Any
 
 import pytest
 from admin_scene import TOKEN
@@ -30,47 +29,60 @@ def chromium() -> Iterator[Browser]:
         yield started
 
 
-def orders(page: Page, left: Iterator[int]) -> list[str]:
-    """Intercept orders: each is answered with one resent message and a number from ``left``.
+PLANNED = {
+    "broker_name": "orders-0", "queue_id": 0, "offset": 1, "message_id": "M1", "target": "t", "bytes": 1,
+    "stored_wall_ms": 1, "verdict": "send", "reason": "", "resent_wall_ms": None,
+}  # fmt: skip
+PREVIEW = {"digest": "0" * 64, "messages": [PLANNED], "send_count": 1, "send_bytes": 1, "remaining": 0}
+SENT = {
+    **PLANNED, "outcome": "sent", "new_offset_message_id": "7F", "new_broker_name": "orders-0", "new_queue_id": 0,
+    "new_offset": 9,
+}  # fmt: skip
+JOB = {
+    "id": "0" * 16, "state": "complete", "started_wall_ms": 1, "ended_wall_ms": 2, "message_count": 1,
+    "counts": {"sent": 1, "failed": 0, "unknown": 0, "skipped": 0}, "outcomes": [SENT],
+}  # fmt: skip
 
-    During the first one, the page is sent to the group `audit`.
-    """
-    given: list[str] = []
 
-    def obey(route: Route, request: Request) -> None:
-        given.append(urlsplit(request.url).path)
-        if len(given) == 1:
-            page.evaluate("location.hash = '#/letters?group=audit'")
-        answer = {"group": "g", "sent": {"t": 1}, "passed_over": [], "passed_over_count": 0, "left": next(left)}
-        route.fulfill(status=200, content_type="application/json", body=json.dumps(answer))
+def orders(page: Page) -> list[dict[str, Any]]:
+    """Answer previews with one message, and orders with its outcome; return the bodies of the orders."""
+    given: list[dict[str, Any]] = []
 
-    page.route("**/resend", obey)
+    def answer(route: Route, request: Request) -> None:
+        if request.url.endswith("/preview"):
+            route.fulfill(json=PREVIEW)
+            return
+        given.append(request.post_data_json or {})
+        route.fulfill(json=JOB)
+
+    page.route("**/v1/resends**", answer)
+    page.route("**/v1/resends/preview", answer)
     return given
 
 
 @pytest.mark.parametrize(
-    ("name", "verb", "path"),
-    [("Resend 2", "Resend 2", "/v1/dead-letters/billing/resend"),
-     ("Resend dead letter 1", "Resend", "/v1/dead-letters/billing/0/1/resend")],
+    ("name", "chosen"),
+    [("Preview resend", {}), ("Resend dead letter 1", {"positions": [
+        {"broker_name": "orders-0", "queue_id": 0, "offset": 1}]})],
     ids=["all", "one"],
 )  # fmt: skip
 def test_confirmed_order_keeps_its_group_after_navigation(
-    group: Group, chromium: Browser, name: str, verb: str, path: str
+    group: Group, chromium: Browser, name: str, chosen: dict[str, object]
 ) -> None:
     """The confirmation is about one group, and the page shows another before it is confirmed."""
     with page_at(chromium, f"{group.console}") as page:
         page.evaluate("location.hash = '#/letters?group=billing'")
-        given = orders(page, iter([0]))
+        given = orders(page)
         page.get_by_role("button", name=name).click()
         dialog = page.get_by_role("dialog")
         expect(dialog).to_be_visible()
         page.evaluate("location.hash = '#/letters?group=audit'")
         expect(page.get_by_role("combobox", name="Group")).to_have_value("audit")
-        dialog.get_by_role("button", name=verb).click()
+        dialog.get_by_role("button", name="Resend 1").click()
         expect(dialog).to_be_hidden()
-        expect(page.locator(".outcome")).to_contain_text("Resent: 1 to t")
+        expect(page.locator(".outcome")).to_contain_text("Resend complete: 1 sent")
 
-    assert given == [path]
+    assert given == [{"group": "billing", "include_resent": bool(chosen), **chosen, "digest": "0" * 64}]
 
 
 LETTERS = {"age_ms": 1, "group": "billing", "queues": [], "source": "broker", "topic": "%DLQ%billing"}
@@ -103,20 +115,6 @@ def test_late_dead_letters_of_another_shard_are_not_shown(group: Group, chromium
             late[0].fulfill(json=LETTERS | {"broker_name": "orders-0"})
         page.evaluate(DRAWN)
         assert "on orders-1" in letters.inner_text()
-
-
-def test_repeated_order_keeps_its_group_after_navigation(group: Group, chromium: Browser) -> None:
-    """Between the first and the second batch the user selects another group, which the order must not affect."""
-    with page_at(chromium, f"{group.console}") as page:
-        page.evaluate("location.hash = '#/letters?group=billing'")
-        given = orders(page, iter([1, 0]))
-        page.get_by_role("button", name="Resend 2").click()
-        page.get_by_role("dialog").get_by_role("button", name="Resend 2").click()
-        expect(page.get_by_role("combobox", name="Group")).to_have_value("audit")
-        expect(page.locator(".outcome")).to_contain_text("Resent: 2 to t")
-        expect(page.get_by_role("button", name="Stop")).to_have_count(0)
-
-    assert given == ["/v1/dead-letters/billing/resend"] * 2
 
 
 def test_token_pasted_into_an_open_page_is_removed_from_the_address(group: Group, chromium: Browser) -> None:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "produce": ("orders", "hello"),
     "consume": ("orders", "--count", "1"),
     "topic order": ("orders",),
+    "topic resend": ("orders", "--message", "broker-a:0:0"),
     "group list": (),
     "group describe": ("billing",),
     "group stats": ("billing",),

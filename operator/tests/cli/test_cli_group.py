@@ -239,8 +239,10 @@ def test_dry_run_changes_no_offset(servers: ThreadedNamedCluster, group: str) ->
         (("--to", "2100-01-01T00:00"), 5),
         (("--to", "earliest", "--queue", "test-broker:0"), 0),
         (("--to-offset", "4", "--queue", "test-broker:0"), 4),
+        (("--by", "-2"), 1),
+        (("--by", "100"), 5),
     ],
-    ids=["earliest", "now", "latest", "age", "future", "one queue", "offset"],
+    ids=["earliest", "now", "latest", "age", "future", "one queue", "offset", "back", "beyond the end"],
 )
 def test_reset_sets_the_requested_offsets(
     servers: ThreadedNamedCluster, group: str, words: tuple[str, ...], place: int
@@ -266,8 +268,8 @@ def test_reset_can_be_declined(servers: ThreadedNamedCluster, group: str) -> Non
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ((), "give either --to WHEN or --to-offset OFFSET"),
-        (("--to", "now", "--to-offset", "1"), "give either --to WHEN or --to-offset OFFSET"),
+        ((), "give one of --to WHEN, --to-offset OFFSET and --by COUNT"),
+        (("--to", "now", "--to-offset", "1"), "give one of --to WHEN, --to-offset OFFSET and --by COUNT"),
         (("--to-offset", "1"), "name it with --queue"),
         (("--to", "yesterday"), "invalid start position"),
         (("--to", "now", "--queue", "broker"), "is not a queue"),

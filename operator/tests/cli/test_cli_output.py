@@ -205,6 +205,27 @@ def test_wide_has_further_columns(words: tuple[str, ...], expected: str, cluster
     assert gantry(*words, "-n", cluster.name_server, "-O", "wide").exit_code in (0, 1)
 
 
+def test_dry_run_of_topic_create_shows_changes_and_makes_none(cluster: FakeCluster) -> None:
+    """The settings of each broker before and after; a topic that would be new has none before."""
+
+    def plan(name: str, *options: str) -> list[list[object]]:
+        words = ["topic", "create", name, "--dry-run", "--json", "-n", cluster.name_server, *options]
+        result = CliRunner().invoke(cli, words)
+        assert result.exit_code == 0, result.output
+        return [[row["setting"], row["before"], row["after"]] for row in json.loads(result.output)["changes"]]
+
+    words = ["topic", "create", "planned", "--queues", "2", "-n", cluster.name_server]
+    new = plan("planned", "--queues", "2")
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    unchanged, changed = plan("planned", "--queues", "2"), plan("planned", "--queues", "4", "--permission", "r")
+
+    assert new == [["write queues", None, "2"], ["read queues", None, "2"], ["permission", None, "read, write"],
+                   ["ordered", None, "no"]]  # fmt: skip
+    assert unchanged == []
+    assert changed == [["write queues", "2", "4"], ["read queues", "2", "4"], ["permission", "read, write", "read"]]
+    assert plan("planned", "--queues", "2") == [], "a dry run changes nothing"
+
+
 def test_topic_create_prints_whether_the_topic_was_new(cluster: FakeCluster) -> None:
     """An update of an existing topic is not reported as its creation."""
     words = ("topic", "create", "bills", "-n", cluster.name_server, "--queues")

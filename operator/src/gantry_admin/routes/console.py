@@ -37,6 +37,28 @@ class SessionDocument(Document):
     lifetime_s: int = Field(description="Seconds until it expires. It also ends with its token, and with the sidecar.")
 
 
+class AccessDocument(Document):
+    """What the caller may do, so that a page can offer it, or say why not."""
+
+    name: str | None = Field(description="The name of the token or certificate; null for an anonymous caller.")
+    may_change: bool
+    needs_token: bool = Field(description="Whether a token that permits changes is missing.")
+    reason: str = Field(description="Why the caller may not change anything; empty if it may.")
+
+
+@router.get("/access", responses=refusals(401, 403))
+async def access(
+    request: Request, sidecar: TheSidecar, caller: Annotated[Caller, needs(Scope.VIEW)]
+) -> AccessDocument:  # fmt: skip
+    """Return whether the caller may change anything."""
+    try:
+        sidecar.guard.check(Scope.CHANGE, caller, request.headers.get("host"))
+    except Problem as problem:
+        is_missing = problem.status == 401
+        return AccessDocument(name=caller.name, may_change=False, needs_token=is_missing, reason=problem.reason)
+    return AccessDocument(name=caller.name, may_change=True, needs_token=False, reason="")
+
+
 @router.post("/codes", responses=refusals(401, 403, 413))
 async def new_code(request: Request, sidecar: TheSidecar, caller: Annotated[Caller, needs(Scope.READ)]) -> CodeDocument:
     """Create a code that opens the console once, with the permissions of this token. Only a token gets one."""

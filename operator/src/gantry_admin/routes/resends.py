@@ -17,11 +17,13 @@ from gantry_admin.resend_documents import (
     ResendJobDocument,
     ResendPreviewBody,
     ResendPreviewDocument,
+    ResendsDocument,
     ResendStartBody,
     job_document,
     outcome_csv,
     outcome_lines,
     preview_document,
+    resends_document,
 )
 from gantry_admin.resender import ResendJob
 from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
@@ -32,7 +34,7 @@ router = APIRouter(prefix="/v1/resends", tags=["messages"])
 JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 
-@router.post("/preview", dependencies=READ, responses=refusals(400, 401, 403, 404, 409, 413, 422, 502, 503, 504))
+@router.post("/preview", dependencies=READ, responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504))
 async def preview(body: ResendPreviewBody, sidecar: TheSidecar) -> ResendPreviewDocument:
     """Return which messages would be sent, to which topic, and which ones not and why. Nothing is sent."""
     return preview_document(await sidecar.resender.preview(body.request(), body.messages_max))
@@ -55,6 +57,12 @@ async def start(body: ResendStartBody, request: Request, sidecar: TheSidecar, ca
 def _audit_end(request: Request, caller: Caller, job: ResendJob, on: dict[str, object]) -> None:
     """Write the audit line with the numbers of outcomes: the first line was written before anything was sent."""
     write_audit(request, caller, "resend ended", on | job.counts() | {"state": job.state.value}, 200, "")
+
+
+@router.get("", dependencies=READ, responses=refusals(401, 403))
+async def resends(sidecar: TheSidecar) -> ResendsDocument:
+    """Return the last resends, the newest first, without their outcomes."""
+    return resends_document(sidecar.resender.jobs())
 
 
 @router.get("/{job_id}", dependencies=READ, responses=refusals(401, 403, 404, 422))

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import click
 import msgspec
@@ -18,32 +17,11 @@ from gantry_cli.options import name_server_option, run
 from gantry_cli.output import OutputFormat, output_option, show, table
 from gantry_cli.text import START_POSITION_HELP, StartPosition, count_text, parse_start_position
 from gantry_client import Admin, MessageQueue
+from gantry_client.offset_reset import OffsetChange, OffsetPlan, ResetRefused, ResetTarget, plan_reset
 from gantry_wire.names import is_retry_or_dead_letter
 
 NOW = "now"
 """A synonym of `latest` for --to: `--to now` skips all messages that are not consumed yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetChange:
-    """The change of a group's offset in one queue: the committed offset, and the new one."""
-
-    queue: MessageQueue
-    before: int | None
-    """The committed offset; None if there is none."""
-
-    after: int
-    """The new offset to commit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetPlan:
-    """The planned changes of offsets, and the number of the group's members at the time of the plan."""
-
-    changes: tuple[OffsetChange, ...]
-    members: int
-    is_new_group: bool = False
-    """Whether the target group does not exist yet; it is then created with the settings of the source."""
 
 
 # -- reset -------------------------------------------------------------------------------------------------------------
@@ -55,6 +33,7 @@ class OffsetPlan:
         ("gantry group reset billing orders --to earliest", "consume everything again; asks first"),
         ("gantry group reset billing orders --to now --yes", "skip unconsumed messages, in a script"),
         ("gantry group reset billing orders --to 2h", "consume the messages of the last two hours"),
+        ("gantry group reset billing orders --by -100", "consume the last 100 messages of each queue again"),
         ("gantry group reset billing orders --to-offset 1200 --queue broker-a:3", "reset one queue to an offset"),
     )
 )
@@ -67,13 +46,16 @@ class OffsetPlan:
 @click.option(
     "--to-offset", type=click.IntRange(0), metavar="OFFSET", help="Reset to this offset; requires one --queue."
 )
+@click.option(
+    "--by", "shift", type=int, metavar="COUNT", help="Move each offset by this many messages; back, if negative."
+)
 @click.option("--queue", "queues", multiple=True, metavar="BROKER:NUMBER", help="Reset only this queue; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show the new offsets, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 def reset(
-    name: str, topic: str, name_server: str, when: str | None, to_offset: int | None, queues: tuple[str, ...],
-    dry_run: bool, yes: bool, form: OutputFormat,
+    name: str, topic: str, name_server: str, when: str | None, to_offset: int | None, shift: int | None,
+    queues: tuple[str, ...], dry_run: bool, yes: bool, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Reset the offsets of a consumer group in TOPIC.
 
@@ -82,25 +64,29 @@ def reset(
     changed. Brokers with useServerSideResetOffset=false, and those older than RocketMQ 5, have the members reset their
     offsets, which takes about ten seconds; there --queue is refused while the group has members.
     """
-    start = _parse_start(when, to_offset, queues)
+    start = _parse_start(when, to_offset, shift, queues)
     chosen = [_parse_queue(topic, text) for text in queues]
     plan = run(
-        _plan_reset(name_server, name, topic, start, to_offset, chosen), name_server, waiting_for="reading offsets"
+        _plan_reset(name_server, name, topic, start, to_offset, shift, chosen),
+        name_server,
+        waiting_for="reading offsets",
     )
     if not dry_run:
         _confirm(f"Reset offsets of {name}?", plan, form, yes=yes)
         changed = run(
-            _reset(name_server, name, topic, start, plan, chosen), name_server, waiting_for=f"resetting {name}"
+            _reset(name_server, name, topic, start, plan, chosen or _exact(shift, plan)),
+            name_server,
+            waiting_for=f"resetting {name}",
         )
         plan = OffsetPlan(changes=changed, members=plan.members)
     document = ResetDocument(group=name, is_dry_run=dry_run, members=plan.members, queues=_rows(plan.changes))
     show(form, document, lambda: _render(f"{'New offsets' if dry_run else 'Offsets'} of {name}", plan))
 
 
-def _parse_start(when: str | None, to_offset: int | None, queues: tuple[str, ...]) -> StartPosition:
+def _parse_start(when: str | None, to_offset: int | None, shift: int | None, queues: tuple[str, ...]) -> StartPosition:
     """Return the position that --to gives; with --to-offset, the end, which is not used. Raises InvalidInput."""
-    if (when is None) == (to_offset is None):
-        raise InvalidInput("give either --to WHEN or --to-offset OFFSET")
+    if [when, to_offset, shift].count(None) != 2:
+        raise InvalidInput("give one of --to WHEN, --to-offset OFFSET and --by COUNT")
     if to_offset is not None and len(queues) != 1:
         raise InvalidInput("--to-offset is an offset in one queue: name it with --queue BROKER:NUMBER")
     try:
@@ -111,6 +97,11 @@ def _parse_start(when: str | None, to_offset: int | None, queues: tuple[str, ...
         )
     except ValueError as error:
         raise InvalidInput(f"--to: {error}") from error
+
+
+def _exact(shift: int | None, plan: OffsetPlan) -> list[MessageQueue]:
+    """Return the queues that are reset one by one, to the offsets of the plan: all of a shift."""
+    return [] if shift is None else [change.queue for change in plan.changes]
 
 
 def _parse_queue(topic: str, text: str) -> MessageQueue:
@@ -131,31 +122,24 @@ async def _plan_reset(
     topic: str,
     start: StartPosition,
     to_offset: int | None,
+    shift: int | None,
     chosen: Sequence[MessageQueue],
 ) -> OffsetPlan:
-    async with Admin(name_server, client_settings=client_settings()) as admin:
-        if group not in await admin.groups.all():
-            raise NotFoundError(f"group {group} not found", "see `gantry group list`")
-        reset_targets = await admin.groups.reset_targets(topic, _timestamp_ms(start))
-        before = await admin.groups.committed(group, topic)
-        members = await admin.consumers.connections(group)
-        if to_offset is not None:
-            stats = await admin.topics.stats(topic)
-    for queue in chosen:
-        if queue not in reset_targets:
-            name = f"{queue.broker_name}:{queue.queue_id}"
-            raise NotFoundError(f"{topic} has no queue {name}", f"see `gantry topic describe {topic}`")
-    if to_offset is not None:
-        ends = stats[chosen[0]]
-        if not ends.min_offset <= to_offset <= ends.max_offset:
-            raise InvalidInput(
-                f"--to-offset: {to_offset} is outside the queue; expected {ends.min_offset} to {ends.max_offset}"
-            )
-        reset_targets = {chosen[0]: to_offset}
-    wanted = chosen or list(reset_targets)
-    return OffsetPlan(
-        changes=_offset_changes({queue: reset_targets[queue] for queue in wanted}, before), members=len(members)
+    target = (
+        ResetTarget(offset=to_offset)
+        if to_offset is not None
+        else ResetTarget(shift=shift)
+        if shift is not None
+        else ResetTarget(timestamp_ms=_timestamp_ms(start))
     )
+    async with Admin(name_server, client_settings=client_settings()) as admin:
+        try:
+            return await plan_reset(admin, group, topic, target, chosen)
+        except ResetRefused as error:
+            if error.is_not_found:
+                seen = "`gantry group list`" if "group" in str(error) else f"`gantry topic describe {topic}`"
+                raise NotFoundError(str(error), f"see {seen}") from error
+            raise InvalidInput(f"--to-offset: {error}" if to_offset is not None else str(error)) from error
 
 
 async def _reset(

@@ -33,6 +33,7 @@ from gantry_cli.topic.documents import (
     TopicOrderDocument,
     TopicSettingsDocument,
 )
+from gantry_cli.topic.plan import plan_topic, render_plan
 from gantry_cli.topic.resend import resend
 from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
 from gantry_wire.commands.admin import TopicConfig
@@ -191,6 +192,7 @@ def _listing_screen(listing: _Listing) -> Iterator[RenderableType]:
         ("gantry topic create orders", "create a topic with 8 queues on every master"),
         ("gantry topic create orders --queues 16", "change the number of queues"),
         ("gantry topic create orders --permission r", "make the topic read-only"),
+        ("gantry topic create orders --queues 16 --dry-run", "show what would change"),
         ("gantry topic create ledger --ordered --cluster east", "create an ordered topic in one cluster"),
         (
             "gantry topic create orders --queues 2 --read-queues 8",
@@ -215,10 +217,11 @@ def _listing_screen(listing: _Listing) -> Iterator[RenderableType]:
               help="Set an attribute; repeatable.")  # fmt: skip
 @click.option("--no-attribute", "dropped", multiple=True, metavar="NAME", help="Remove an attribute; repeatable.")
 @click.option("--cluster", help="Create the topic only on brokers of this cluster.")
+@click.option("--dry-run", is_flag=True, help="Show which settings would change on each broker, and change nothing.")
 @output_option
 def create(
     name: str, name_server: str, queues: int, read_queues: int | None, permission: str, ordered: bool,
-    attributes: dict[str, str], dropped: tuple[str, ...], cluster: str | None, form: OutputFormat,
+    attributes: dict[str, str], dropped: tuple[str, ...], cluster: str | None, dry_run: bool, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Create topic NAME, or update it if it exists.
 
@@ -229,6 +232,16 @@ def create(
 
     if both := sorted(attributes.keys() & set(dropped)):
         raise click.UsageError(f"--attribute and --no-attribute are contradictory: both name {', '.join(both)}")
+
+    if dry_run:
+        wanted = TopicConfig(
+            topic_name=name, read_queue_nums=read_queues or queues, write_queue_nums=queues,
+            perm=PERMISSIONS[permission], order=ordered,
+        )  # fmt: skip
+        work = plan_topic(name_server, wanted, {**attributes, **dict.fromkeys(dropped)}, cluster)
+        plan = run(work, name_server, waiting_for=f"querying topic {name}")
+        show(form, plan, lambda: render_plan(plan))
+        return
 
     async def create_topic() -> tuple[set[str], bool]:
         async with Admin(name_server, client_settings=client_settings()) as admin:

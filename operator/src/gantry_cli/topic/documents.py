@@ -51,6 +51,29 @@ class TopicCreatedDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChangeDocument:
+    """One setting that would change."""
+
+    place: str
+    """The broker."""
+    setting: str
+    before: str | None
+    """The present value; null if there is none."""
+    after: str | None
+    """The new value; null if it is removed."""
+    effect: str
+    """What it means for clients; empty if nothing else happens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlanDocument:
+    """`gantry topic create --dry-run`: the settings that would change on each broker."""
+
+    topic: str
+    changes: list[TopicChangeDocument]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOrderDocument:
     """`gantry topic order`: the order configuration on the name servers, or null, and its queues by broker."""
 

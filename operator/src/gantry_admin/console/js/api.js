@@ -92,6 +92,22 @@ export const get = (path) => ask(path, { headers: headers({}) }, TIMEOUT_MS);
 export const post = (path, body) =>
   ask(path, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) }, 70_000);
 
+/** Save an answer as a file. The token is sent as with every request, so a plain link could not do this. */
+export async function download(path, name) {
+  let answer;
+  try {
+    answer = await fetch(path, { cache: "no-store", credentials: "omit", headers: headers({}), signal: AbortSignal.timeout(TIMEOUT_MS) });
+  } catch {
+    throw new Unreachable("the sidecar is unreachable");
+  }
+  if (!answer.ok) throw new Refused(answer.status, `status ${answer.status}`);
+  const url = URL.createObjectURL(await answer.blob());
+  const link = document.createElement("a");
+  Object.assign(link, { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), TIMEOUT_MS);
+}
+
 /** Return a path with each part escaped, such as "/v1/queues/%25DLQ%25billing/0". */
 export const path = (...parts) => `/v1/${parts.map((part) => encodeURIComponent(String(part))).join("/")}`;
 

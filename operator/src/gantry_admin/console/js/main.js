@@ -2,6 +2,7 @@
 // and the announcements for screen readers.
 
 import { enterToken } from "./access.js";
+import { accountsView } from "./accounts.js";
 import { codeFromAddress, token, tokenFromAddress } from "./api.js";
 import { clientsView } from "./clients.js";
 import { draw as drawDialog, isOpen, show, close } from "./dialogs.js";
@@ -20,9 +21,9 @@ import { changed, refreshNow, onChange, state, wantTables, watch } from "./store
 import { tailView } from "./tail.js";
 import { groupsView, topicsView } from "./topics.js";
 
-const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView, message: messageView, clients: clientsView, search: searchView, tail: tailView };
+const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView, message: messageView, clients: clientsView, search: searchView, tail: tailView, accounts: accountsView };
 const KEYS = [
-  ["1 – 7", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
+  ["1 – 8", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
   ["?", "this help"], ["Esc", "close, or leave a chart"], ["← →", "move in a chart that has the focus"],
 ];
 

@@ -7,9 +7,10 @@ import { faultState } from "./faults.js";
 import { h } from "./dom.js";
 import { bytes, count, hexDump, hexOf, plain } from "./format.js";
 import { prettyJson } from "./json.js";
-import { messageFacts, messageProperties } from "./messages.js";
+import { messageFacts, messageProperties, resendButton } from "./messages.js";
 import { badge, copyButton, empty, link, note, topicLinks } from "./parts.js";
 import { progressSection } from "./progress.js";
+import { outcomes } from "./resend.js";
 import { currentView, hrefOf } from "./router.js";
 import { atShard, hasShards, ownShard } from "./shards.js";
 import { changed } from "./store.js";
@@ -33,6 +34,7 @@ export function messageView() {
     h("section", { class: "panel", "aria-labelledby": "title", key: "head" },
       h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Message"), trail(parameters), h("span", { class: "grow" }), topicLinks(topic, "messages")),
       shown.error !== null ? faultState(shown.error, load) : shown.message === null ? empty("Reading…", topic) : head()),
+    outcomes(),
     shown.message === null ? null : [bodySection(), progressSection(shown, loadProgress), propertiesSection()]);
 }
 
@@ -108,7 +110,7 @@ function head() {
   return h("div", { class: "message-head" },
     h("div", { class: "message-tools" },
       neighbour(message.queue_offset - 1, "Previous", "prev"), neighbour(message.queue_offset + 1, "Next", "next"),
-      copyButton("Address", "Copy the address of this message", () => location.href), copyButton("Id", "Copy the message id", () => message.message_id),
+      copyButton("Address", "Copy the address of this message", () => location.href), copyButton("Id", "Copy the message id", () => message.message_id), resendButton(message),
       original ? link("message", { id: original, shard: message.shard }, `Original in ${plain(message.properties.RETRY_TOPIC ?? "its topic")}`, { class: "button", key: "original" }) : null,
       deadOf === null ? null : link("letters", { group: deadOf }, `Dead letters of ${plain(deadOf)}`, { class: "button", key: "letters" })),
     messageFacts(message));

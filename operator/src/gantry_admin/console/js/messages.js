@@ -8,6 +8,7 @@ import { h } from "./dom.js";
 import { bytes, count, hexDump, plain, plural, utc, zoneName } from "./format.js";
 import { MessagePages } from "./message_pages.js";
 import { badge, button, command, empty, facts, icon, link, note, time, topicLinks } from "./parts.js";
+import { isResending, outcomes, resendMessage } from "./resend.js";
 import { currentView, go } from "./router.js";
 import { allShards, askShards, hasShards, ownShard } from "./shards.js";
 import { changed, state } from "./store.js";
@@ -39,6 +40,7 @@ export function messagesView() {
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "form" },
       h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), topicLinks(form.topic, "messages")), searchForm()),
+    outcomes(),
     h("section", { class: "panel results", "aria-label": "Found", "aria-busy": String(found.isBusy), key: "found" }, results()));
 }
 
@@ -188,7 +190,7 @@ function results() {
   return [
     h("header", { class: "panel-head wrap", key: "head" }, h("h2", { role: "status" }, plural(messages.length, "message")), h("span", { class: "faint" }, words), h("span", { class: "grow" }), button("Refresh", search, { class: "quiet" })),
     faults, unreadable,
-    h("ol", { class: "messages", key: "list" }, messages.map((one) => messageItem(one, open, messageLink(one)))),
+    h("ol", { class: "messages", key: "list" }, messages.map((one) => messageItem(one, open, [resendButton(one), messageLink(one)]))),
     pages?.hasMore() ? h("div", { class: "more", key: "more" }, button(found.isBusy ? "Reading…" : "Older", older, { disabled: found.isBusy })) : null,
   ];
 }
@@ -215,6 +217,10 @@ export const keyOf = (message) => `${message.shard ?? ""}/${message.topic}/${mes
 /** Return the link to the view of one message. */
 export const messageLink = (message) =>
   link("message", { topic: message.topic, queue: message.queue_id, offset: message.queue_offset, shard: message.shard }, "Open", { class: "button quiet", "aria-label": `Open message ${message.queue_offset} of queue ${message.queue_id}` });
+
+/** Return the button that sends a message again; null for one of a system topic. */
+export const resendButton = (message) =>
+  message.topic.startsWith("%") ? null : button("Resend", () => resendMessage(message, message.shard ?? ownShard() ?? ""), { class: "quiet", disabled: isResending(), "aria-label": `Resend message ${message.queue_offset}` });
 
 /** Return the element of one message: a line, and all of its content while it is open. `actions` are its buttons. */
 export function messageItem(message, openOnes, actions = null) {

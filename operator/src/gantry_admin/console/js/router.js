@@ -10,6 +10,7 @@ export const VIEWS = [
   { name: "letters", title: "Dead letters", key: "5" },
   { name: "search", title: "Search", key: "6" },
   { name: "tail", title: "Live tail", key: "7" },
+  { name: "accounts", title: "Accounts", key: "8" },
 ];
 
 /** Views of one thing, which are reached by links; `parent` is the view that the navigation marks. */

@@ -1,8 +1,10 @@
 // The views of topics with their queues, and of consumer groups with their lag.
 
 import { h } from "./dom.js";
+import { deleteTopicDialog, groupDialog, newTopicDialog, topicDialog } from "./edits.js";
 import { count, duration, plural, short } from "./format.js";
 import { lagDetails, trendCell, waitCell, worstGroupCell } from "./lag.js";
+import { resetDialog } from "./offsets.js";
 import { badge, button, command, empty, link, note, shardChoice, table, time, topicLinks } from "./parts.js";
 import { changed, selectShard, state } from "./store.js";
 import { currentView, go, hrefOf } from "./router.js";
@@ -36,7 +38,7 @@ export function topicsView() {
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Topics"), h("span", { class: "faint" }, plural(shown.length, "topic")),
       h("span", { class: "grow" }),
-      shardSelector(), search("topics", "Filter topics"),
+      button("New topic", () => newTopicDialog(), { class: "quiet" }), shardSelector(), search("topics", "Filter topics"),
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: filter.isAll, onchange: (event) => { filter.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
     sourceNote(topics),
     shown.length === 0 ? words ? empty("No topics", "No topic name contains this text.") : h("div", { class: "empty" }, h("strong", null, "No topics"), h("p", null, "A topic appears here with its first message. To send one:"), command("gantry produce orders 'first message'"))
@@ -63,7 +65,7 @@ function topicRows(topic) {
     h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "none" }[topic.permission] ?? topic.permission),
     h("td", { class: "right number" }, time(last)),
     worstGroupCell(topic.name));
-  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, linksOf(topic), queues(topic)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, linksOf(topic), queues(topic), topic.kind === "user" ? topicButtons(topic) : null))] : [row];
 }
 
 /** Return links from a topic to its messages, and to the groups that consume it. */
@@ -71,6 +73,11 @@ function linksOf(topic) {
   const names = (state.groups?.groups ?? []).filter((group) => group.queues.some((queue) => queue.topic === topic.name)).map((group) => group.name);
   return topicLinks(topic.name, "topics", h("span", { class: "faint" }, names.length === 0 ? "no group consumes it" : "consumed by"), names.map((group) => link("groups", { group }, group, { class: "mono", key: group })));
 }
+
+const topicButtons = (topic) =>
+  h("div", { class: "change-buttons" },
+    button("Settings", () => topicDialog(topic), { class: "quiet", "aria-label": `Settings of topic ${topic.name}` }),
+    button("Delete", () => deleteTopicDialog(topic), { class: "quiet bad", "aria-label": `Delete topic ${topic.name}` }));
 
 const queues = (topic) =>
   h("div", { class: "queues" }, topic.queues.map((queue) =>
@@ -107,13 +114,18 @@ function groupRows(group) {
     h("td", { class: "right number" }, group.dead_letters === 0 ? "0"
       : button(count(group.dead_letters), () => go("letters", { group: group.name }), { class: "quiet bad", "aria-label": `${group.dead_letters} dead letters of ${group.name}` })),
     h("td", { class: "right number" }, count(topics.size)));
-  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, groupLinks(group, topics), lagDetails(group)))] : [row];
+  return isOpen ? [row, h("tr", { key: `${group.name}/queues`, class: "inner" }, h("td", { colspan: 7 }, groupLinks(group, topics), lagDetails(group), groupButtons(group)))] : [row];
 }
 
 /** Return links from a group to its clients, its dead letters and its topics. */
 const groupLinks = (group, topics) =>
   h("p", { class: "link-row" }, link("clients", { group: group.name }, "Clients", { key: "clients" }), link("letters", { group: group.name }, "Dead letters", { key: "letters" }),
     topics.size === 0 ? null : h("span", { class: "faint" }, "consumes"), [...topics].filter((topic) => !topic.startsWith("%RETRY%")).map((topic) => link("messages", { topic }, topic, { class: "mono", key: `topic-${topic}` })));
+
+const groupButtons = (group) =>
+  h("div", { class: "change-buttons" },
+    button("Reset offsets", () => resetDialog(group), { class: "quiet", "aria-label": `Reset offsets of ${group.name}` }),
+    button("Settings", () => groupDialog(group), { class: "quiet", "aria-label": `Settings of group ${group.name}` }));
 
 /** Return the button that opens a row; the address of the view names the row that was opened last in `parameter`. */
 const opener = (open, name, view, parameter) =>
