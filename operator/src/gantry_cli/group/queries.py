@@ -1,7 +1,7 @@
 """The commands `gantry group list`, `describe`, `members` and `running`, which query groups and their members."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
