@@ -49,6 +49,9 @@ def orders(page: Page) -> list[dict[str, Any]]:
     given: list[dict[str, Any]] = []
 
     def answer(route: Route, request: Request) -> None:
+        if request.method == "GET":
+            route.fulfill(json={"resends": []})
+            return
         if request.url.endswith("/preview"):
             route.fulfill(json=PREVIEW)
             return
