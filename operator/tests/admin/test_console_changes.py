@@ -250,7 +250,7 @@ def test_accounts_view_explains_a_broker_without_accounts(
 ) -> None:
     """It says that every client may do everything, and how to change that."""
     with page_at(chromium, console(sidecar)) as page:
-        page.keyboard.press("6")
+        page.keyboard.press("8")
         expect(page.locator("main h1")).to_have_text("Accounts")
         expect(page.locator("main")).to_contain_text("No access control")
 

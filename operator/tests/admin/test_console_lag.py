@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from admin_scene import TOKEN, wait_for
@@ -16,7 +17,7 @@ from console_browser import CONTRASTS, OVERFLOW, Scheme, browser, page_at
 from console_scene import Group, body_of, console_group
 from playwright.sync_api import Browser, Page, Route, expect
 
-from gantry_client import Message, MessageQueue, Producer, PullConsumer
+from gantry_client import Message, MessageQueue, NoRoute, Producer, PullConsumer
 
 pytestmark = pytest.mark.needs_browser
 
@@ -53,8 +54,19 @@ async def send_and_commit(name_server: str) -> None:
         for number in range(1, SENT):
             await producer.send(Message(TOPIC, body_of(number)), queue=queue)
         for consumer, offset in ((behind, CONSUMED), (done, SENT)):
+            await route_of(consumer, queue.topic)
             await consumer.fetch(queue, 0)
             await consumer.commit(queue, offset)
+
+
+async def route_of(consumer: PullConsumer, topic: str) -> None:
+    """Wait until the broker has registered a topic that its first message has created."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(NoRoute):
+                await consumer.queues(topic)
+                return
+            await asyncio.sleep(0.02)
 
 
 def rows(group: Group) -> dict[str, dict[str, object]]:
@@ -104,7 +116,7 @@ def test_topic_leads_to_the_group_that_waits_longest(group: Group, chromium: Bro
         worst = page.locator(f'[data-topic="{TOPIC}"] [data-worst]')
         expect(worst).to_have_attribute("data-worst", "billing")
         worst.get_by_role("link", name="billing").click()
-        expect(page).to_have_url(re.compile(r"#/groups\?name=billing$"))
+        expect(page).to_have_url(re.compile(r"#/groups\?group=billing$"))
         expect(page.locator('[data-group="billing"]').get_by_role("button")).to_have_attribute("aria-expanded", "true")
         expect(page.locator('[data-group="audit"]').get_by_role("button")).to_have_attribute("aria-expanded", "false")
 
@@ -115,7 +127,7 @@ def test_opened_row_is_in_the_address(group: Group, chromium: Browser) -> None:
         go(page, "/groups")
         opener = page.locator('[data-group="audit"]').get_by_role("button")
         opener.click()
-        expect(page).to_have_url(re.compile(r"#/groups\?name=audit$"))
+        expect(page).to_have_url(re.compile(r"#/groups\?group=audit$"))
         expect(opener).to_have_attribute("aria-expanded", "true")
         opener.click()
         expect(page).to_have_url(re.compile(r"#/groups$"))

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "produce": ("orders", "hello"),
     "consume": ("orders", "--count", "1"),
     "topic order": ("orders",),
+    "search": ("orders", "--key", "order-17"),
     "topic resend": ("orders", "--message", "broker-a:0:0"),
     "group list": (),
     "group describe": ("billing",),

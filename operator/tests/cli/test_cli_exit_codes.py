@@ -42,6 +42,7 @@ ARGUMENTS = {
 }
 """Values for the arguments of commands; a new argument must be added here."""
 OPTIONS = {
+    "--message": "b:0:0",
     "--socket": "/nowhere/control.sock",
     "--epoch": "8",
     "--master": "192.0.2.1:10912",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from gantry_cli.messages.content import make_matcher
 from gantry_cli.messages.formatting import parse_format
 from gantry_cli.messages.topic_search import TopicSearch
 from gantry_cli.text import StartPosition
-from gantry_client import Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from gantry_client import Message, MessageQueue, NoRoute, Producer, PullConsumer, ReceivedMessage
 from gantry_testing.client import FakeCluster
 from gantry_testing.ports import free_ports
 from gantry_wire.message import StoredMessage
@@ -98,6 +99,12 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 async def send_orders(address: str) -> None:
     async with Producer(address, "test") as producer:
+        async with asyncio.timeout(60):
+            while True:  # until the broker has registered
+                with suppress(NoRoute):
+                    await producer.send(Message("warm-up", b"x"))
+                    break
+                await asyncio.sleep(0.02)
         for number in range(COUNT):
             body = json.dumps({"order": {"id": number}}).encode()
             properties = {"region": "us" if number == 17 else "eu"}
