@@ -17,6 +17,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Match, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -155,7 +156,16 @@ async def _problem(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StarletteHTTPException), "registered for it"
     reason = _REASONS.get(error.status_code, str(error.detail))
-    return JSONResponse({"reason": reason}, error.status_code, headers=error.headers)
+    headers = {"Allow": _allowed_methods(request)} if error.status_code == 405 else error.headers
+    return JSONResponse({"reason": reason}, error.status_code, headers=headers)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return the methods of all routes with the path of a request. The router names those of the first one only."""
+    routes = [
+        one for one in request.app.routes if isinstance(one, Route) and one.matches(request.scope)[0] != Match.NONE
+    ]
+    return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -149,7 +149,7 @@ async def test_rates_are_measured_only_while_a_client_reads_them(path: str, is_m
 OTHER_SCOPES = {
     "/v1/console/codes": {Scope.READ},
     "/v1/console/sessions": {Scope.PROBE},
-    "/v1/resends/preview": {Scope.READ},
+    "/v1/resend-preview": {Scope.READ},
 }
 """A token that may read gets a code with its own permissions; a page gets a session for the code, without a token. A
 preview has its selection in a body, and changes nothing."""
@@ -283,7 +283,8 @@ def test_schemathesis_finds_no_violation(
 
 
 def write_config(folder: Path) -> Path:
-    """Write the statuses that may refuse a valid request: a log that does not reach an offset answers 416.
+    """Write the statuses that may refuse a valid request, such as 416 for an offset that a log does not reach, or an
+    invalid one, such as 413 for a body that is too long.
 
     The parameters keep requests from waiting for long and from listening forever.
     """
@@ -293,6 +294,8 @@ def write_config(folder: Path) -> Path:
         'not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "502", "503", "504"]\n'
         "positive_data_acceptance.expected-statuses = "
         '["2xx", "400", "401", "403", "404", "409", "410", "412", "416", "429", "502", "503", "504"]\n'
+        "negative_data_rejection.expected-statuses = "
+        '["400", "401", "403", "404", "405", "409", "413", "415", "422", "429", "5xx"]\n'
         '[[operations]]\ninclude-path = "/v1/durability/wait"\nparameters = { "query.timeout_ms" = 20 }\n'
         '[[operations]]\ninclude-path = "/v1/events"\nparameters = { "query.limit" = 1 }\n'
         '[[operations]]\ninclude-path = "/v1/tail"\nparameters = { "query.limit" = 1 }\n'

@@ -56,7 +56,7 @@ def sidecar(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def preview(sidecar: SidecarChild, token: str = TOKEN, **body: object) -> dict[str, Any]:
     """Return a preview, which must succeed."""
-    answer = sidecar.post("/v1/resends/preview", body, token=token)
+    answer = sidecar.post("/v1/resend-preview", body, token=token)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -148,7 +148,7 @@ def test_sending_requires_a_token_that_may_change(sidecar: SidecarChild) -> None
     job = complete(sidecar, accepted.json())
 
     assert (refused.status_code, accepted.status_code) == (403, 200)
-    assert sidecar.post("/v1/resends/preview", {"group": "billing"}).status_code == 401
+    assert sidecar.post("/v1/resend-preview", {"group": "billing"}).status_code == 401
     assert sidecar.post(f"/v1/resends/{job['id']}/stop", {}, token=READ_TOKEN).status_code == 403
     assert sidecar.post(f"/v1/resends/{job['id']}/stop", {}, token=TOKEN).json()["state"] == "complete"
     wait_for(lambda: "resend ended" in sidecar.child.log, "the end has a line")
@@ -165,7 +165,7 @@ def test_sending_requires_a_token_that_may_change(sidecar: SidecarChild) -> None
 )  # fmt: skip
 def test_contradictory_selection_is_refused(sidecar: SidecarChild, body: dict[str, object]) -> None:
     """400 with the reason, before anything is read."""
-    assert sidecar.post("/v1/resends/preview", body, token=TOKEN).status_code == 400
+    assert sidecar.post("/v1/resend-preview", body, token=TOKEN).status_code == 400
 
 
 def test_cell_that_a_spreadsheet_would_evaluate_is_quoted() -> None:

@@ -130,7 +130,7 @@ def test_changed_set_is_refused_in_the_page(group: Group, sidecar: SidecarChild,
         expect(dialog_of(page)).to_contain_text("Resend 1 message?")
         in_thread(lambda: store_dead_letters(group.name_server, "stock", [b"1", b"2"]))
         wait_for(
-            lambda: sidecar.post("/v1/resends/preview", {"group": "stock"}, token=TOKEN).json()["send_count"] > 1,
+            lambda: sidecar.post("/v1/resend-preview", {"group": "stock"}, token=TOKEN).json()["send_count"] > 1,
             "the second one can be read",
         )
         dialog_of(page).get_by_role("button", name="Resend 1").click()

@@ -59,7 +59,7 @@ def orders(page: Page) -> list[dict[str, Any]]:
         route.fulfill(json=JOB)
 
     page.route("**/v1/resends**", answer)
-    page.route("**/v1/resends/preview", answer)
+    page.route("**/v1/resend-preview", answer)
     return given
 
 

@@ -29,18 +29,20 @@ from gantry_admin.resender import ResendJob
 from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
 
 READ = [needs(Scope.READ)]
-router = APIRouter(prefix="/v1/resends", tags=["messages"])
+router = APIRouter(prefix="/v1", tags=["messages"])
 
 JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 
-@router.post("/preview", dependencies=READ, responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504))
+@router.post(
+    "/resend-preview", dependencies=READ, responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504)
+)
 async def preview(body: ResendPreviewBody, sidecar: TheSidecar) -> ResendPreviewDocument:
     """Return which messages would be sent, to which topic, and which ones not and why. Nothing is sent."""
     return preview_document(await sidecar.resender.preview(body.request(), body.messages_max))
 
 
-@router.post("", responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504))
+@router.post("/resends", responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504))
 async def start(body: ResendStartBody, request: Request, sidecar: TheSidecar, caller: Orderer) -> ResendJobDocument:
     """Send the messages of a preview; 409 if they are not the same any more. The answer has the id of the job."""
     on: dict[str, object] = {"group": body.group, "topic": body.topic, "to_topic": body.to_topic}
@@ -59,19 +61,19 @@ def _audit_end(request: Request, caller: Caller, job: ResendJob, on: dict[str, o
     write_audit(request, caller, "resend ended", on | job.counts() | {"state": job.state.value}, 200, "")
 
 
-@router.get("", dependencies=READ, responses=refusals(401, 403))
+@router.get("/resends", dependencies=READ, responses=refusals(401, 403))
 async def resends(sidecar: TheSidecar) -> ResendsDocument:
     """Return the last resends, the newest first, without their outcomes."""
     return resends_document(sidecar.resender.jobs())
 
 
-@router.get("/{job_id}", dependencies=READ, responses=refusals(401, 403, 404, 422))
+@router.get("/resends/{job_id}", dependencies=READ, responses=refusals(401, 403, 404, 422))
 async def job(job_id: JobId, sidecar: TheSidecar) -> ResendJobDocument:
     """Return the progress of a resend and the outcomes so far."""
     return job_document(sidecar.resender.job(job_id))
 
 
-@router.get("/{job_id}/outcomes", dependencies=READ, responses=refusals(401, 403, 404, 422))
+@router.get("/resends/{job_id}/outcomes", dependencies=READ, responses=refusals(401, 403, 404, 422))
 async def outcomes(
     job_id: JobId, sidecar: TheSidecar, form: Annotated[Literal["jsonl", "csv"], Query(alias="format")] = "jsonl"
 ) -> Response:
@@ -84,7 +86,7 @@ async def outcomes(
     return Response(text, media_type=media_type, headers=headers)
 
 
-@router.post("/{job_id}/stop", responses=refusals(401, 403, 404, 413, 422))
+@router.post("/resends/{job_id}/stop", responses=refusals(401, 403, 404, 413, 422))
 async def stop(job_id: JobId, request: Request, sidecar: TheSidecar, caller: Orderer) -> ResendJobDocument:
     """Stop a resend. The message whose answer is missing is `unknown`, and the following ones are `skipped`."""
     with audited(request, caller, "resend stop", {"id": job_id}):

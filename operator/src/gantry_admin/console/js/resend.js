@@ -26,7 +26,7 @@ export async function resend(body) {
   Object.assign(current, { isBusy: true, fault: null });
   changed();
   try {
-    const preview = await withToken(() => post(path("resends", "preview"), body), "Reading messages requires a token.");
+    const preview = await withToken(() => post(path("resend-preview"), body), "Reading messages requires a token.");
     if (await confirmed(preview) && await askForChanges("Resending messages requires a token that permits changes.")) await execute({ ...body, digest: preview.digest });
   } catch (error) {
     current.fault = error.message;
