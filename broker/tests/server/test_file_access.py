@@ -158,6 +158,7 @@ SOURCES = {
 UNLIMITED = {
     "gantry_cli.child": "executes a server, which limits its files itself",
     "gantry_operator.main": "writes no files",
+    "gantry_admin.search.scan_process": "writes no files, and inherits the limit of the sidecar",
     "gantry_proxy.serving_process": "writes no files, and inherits the limit of the main process",
     "gantry_pipelines.__main__": "writes a job's output, which is for its readers",
 }

@@ -93,6 +93,7 @@ def test_groups_show_how_long_messages_wait(group: Group, chromium: Browser) -> 
         expect(page.locator('[data-group="audit"] [data-wait]')).to_have_text(UNKNOWN)
 
 
+@pytest.mark.verify
 def test_address_of_a_group_opens_its_row_with_queues_and_history(group: Group, chromium: Browser) -> None:
     """The address can be sent to a colleague; the row has the chart of 24 hours, and a queue leads to its messages."""
     with page_at(chromium, group.console) as page:

@@ -148,6 +148,7 @@ def test_list_shows_groups_that_need_attention_first(chromium: Browser, groups: 
         expect(page.locator("main")).to_contain_text("1 of 2 groups")
 
 
+@pytest.mark.verify
 def test_list_follows_the_cluster_and_keeps_the_last_data_in_a_fault(
     chromium: Browser, groups: GroupsPage, directory: ScriptedGroups
 ) -> None:

@@ -36,12 +36,16 @@ from gantry_wire import Command
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.nameserver import KeyValueTable
 
+GOLDEN: Final = max(path for path in (ROOT / "broker/tests/golden").iterdir() if path.is_dir())
+"""The recorded frames of the newest release of RocketMQ; the folder is named for it."""
+RELEASE: Final = f"V{GOLDEN.name.replace('.', '_')}"
+"""How brokers of that release name their version."""
 MASTER: Final = BrokerFacts(
     name="a",
     broker_id=0,
     address="10.0.0.1:10911",
     connection=Connection(),
-    runtime={"brokerVersionDesc": "V5_5_0", "commitLogDiskRatio": "0.3", "commitLogMaxOffset": "1000"},
+    runtime={"brokerVersionDesc": RELEASE, "commitLogDiskRatio": "0.3", "commitLogMaxOffset": "1000"},
     config={"brokerName": "a", "gantryVersion": "1.0", "brokerIP2": "10.0.0.1", "haListenPort": "10912"},
     replication=ReplicationFacts(is_master=True, is_streaming=False, master=""),
     clock=ClockOffset(-5, 999),
@@ -107,8 +111,8 @@ def test_healthy_cluster_is_ok() -> None:
         (replace(HEALTHY, name_servers=(replace(SERVER, gantry_version="0.9"),)), "version"),
         (with_master(clock=ClockOffset(2_001, 3_000)), "clock-skew"),
         (with_master(clock=ClockOffset(-3_000, -2_001)), "clock-skew"),
-        (with_master(runtime={"brokerVersionDesc": "V5_5_0", "commitLogDiskRatio": "0.85"}), "disk"),
-        (with_master(runtime={"brokerVersionDesc": "V5_5_0", "commitLogDiskRatio_/b": "0.9"}), "disk"),
+        (with_master(runtime={"brokerVersionDesc": RELEASE, "commitLogDiskRatio": "0.85"}), "disk"),
+        (with_master(runtime={"brokerVersionDesc": RELEASE, "commitLogDiskRatio_/b": "0.9"}), "disk"),
         (replace(HEALTHY, brokers=(SLAVE,)), "slave-following"),
         (with_slave(runtime=None, connection=failed(ConnectionFault.SILENT)), "slave-following"),
         (with_master(runtime={"commitLogDiskRatio": "0", "commitLogMaxOffset": "268436457"}), "slave-following"),
@@ -171,8 +175,8 @@ def test_clock_offset_is_bounded_by_the_round_trip() -> None:
 
 
 def apache_reply(name: str) -> bytes:
-    """Return the body of a reply that Apache RocketMQ 5.5.0 sent, from the golden frames."""
-    frame = (ROOT / f"broker/tests/golden/5.5.0/{name}.reply-0.tools-5.5.0.json.bin").read_bytes()
+    """Return the body of a reply that Apache RocketMQ sent, from the golden frames."""
+    frame = (GOLDEN / f"{name}.reply-0.tools-{GOLDEN.name}.json.bin").read_bytes()
     return frame[8 + int.from_bytes(frame[5:8], "big") :]
 
 
