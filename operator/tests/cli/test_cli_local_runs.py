@@ -120,7 +120,7 @@ def test_group_with_secrets_refuses_unknown_clients(tmp_path: Path) -> None:
 
     denied.value.close()
     assert "spec.access.aclSecret: " in refused
-    assert "no name server answers" in in_plain_text
+    assert "it may require TLS" in in_plain_text
     assert "16 NO_PERMISSION" in without_account
     assert "SEND_OK" in known and denied.value.code == 401
     with tarfile.open(tmp_path / "b.tar.gz") as archive:
