@@ -52,7 +52,7 @@ def orders(page: Page) -> list[dict[str, Any]]:
         if request.method == "GET":
             route.fulfill(json={"resends": []})
             return
-        if request.url.endswith("/preview"):
+        if request.url.endswith("/resend-preview"):
             route.fulfill(json=PREVIEW)
             return
         given.append(request.post_data_json or {})
