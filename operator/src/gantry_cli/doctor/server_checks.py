@@ -149,7 +149,9 @@ def _check_local_pages(local: LocalFacts) -> Finding:
     found = f"the write buffers need {needed} of huge pages; {mounts or 'no hugetlbfs is mounted'}; tmpfs is used"
     pages = -(-wanted.needed_bytes // (2 << 20))
     mount = "" if wanted.mounts else "mount -t hugetlbfs -o pagesize=2M none /dev/hugepages, "
-    remedy = f"{mount}sysctl vm.nr_hugepages={pages}, then restart the group; or set spec.writeBuffer.medium: Memory"
+    # Other programs may use the present pages, so these are added to them.
+    reserve = f"sysctl vm.nr_hugepages=$(($(cat /proc/sys/vm/nr_hugepages) + {pages}))"
+    remedy = f"{mount}{reserve}, then restart the group; or set spec.writeBuffer.medium: Memory"
     return fault(local.folder, found, "the buffers take memory that can be swapped and needs more page tables", remedy)
 
 
