@@ -49,6 +49,11 @@ DISK: Final = Bound(per_hour=8.0, share_per_hour=0.3, noise=4.0, noise_share=0.3
 LOGS: Final = Bound(per_hour=40.0, noise=4.0)
 """Logs grow with the events of faults; a line for each message would be several hundred MiB an hour."""
 
+SET_ASIDE: Final = Bound(per_hour=40.0, noise=4.0)
+"""A store keeps a copy of what a fault damaged until an operator deletes it; one of each log file would be more."""
+
+DISK_BY_KIND: Final = {"logs": LOGS, "damage set aside": SET_ASIDE}
+
 LATENCY: Final = Bound(per_hour=5.0, share_per_hour=1.0, noise=5.0, noise_share=0.5)
 P99: Final = Bound(per_hour=100.0, share_per_hour=2.0, noise=50.0, noise_share=1.0)
 OTHER_CORES_MAX: Final = 0.5
@@ -104,7 +109,7 @@ def _values(sample: Sample) -> Iterator[tuple[str, str, str, Bound, float, str]]
         is_stored = table in ("topics", "groups", "offset tables", "offsets", "queues")
         yield "tables", name, "", bound, length, RUN if is_stored else lives.get(process_name, RUN)
     for name, size in sample.disk.items():
-        yield "disk", name, "MiB", LOGS if name.endswith("/logs") else DISK, size / MIB, RUN
+        yield "disk", name, "MiB", DISK_BY_KIND.get(name.rpartition("/")[2], DISK), size / MIB, RUN
     for latency in sample.latencies if sample.other_cores <= OTHER_CORES_MAX else ():
         yield "p50", latency.name, "ms", LATENCY, latency.p50_ms, RUN
         yield "p99", latency.name, "ms", P99, latency.p99_ms, RUN

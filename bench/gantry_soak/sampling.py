@@ -29,6 +29,7 @@ CLIENT: Final = "client"
 KINDS: Final = {
     "commitlog": "commit log", "consumequeue": "consume queues", "index": "key index", "config": "tables",
     "timerwheel": "timers", "timerlog": "timers", "timers": "timers", "logs": "logs",
+    "set-aside": "damage set aside",
 }  # fmt: skip
 """Kinds of files, by the folder in a store."""
 

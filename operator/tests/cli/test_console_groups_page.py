@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 from admin_scene import TOKEN, SidecarChild, write_token_files
-from console_browser import CONTRASTS, OVERFLOW, Scheme, browser, page_at
+from console_browser import CONTRASTS, OVERFLOW, Scheme, accessibility_violations, browser, page_at
 from playwright.sync_api import Browser, expect
 
 from gantry_cli.console import groups_page
@@ -210,6 +210,18 @@ def test_list_is_readable_on_every_screen(chromium: Browser, groups: GroupsPage,
         assert page.evaluate(OVERFLOW) <= 0
         page.keyboard.press("t")
         assert page.evaluate("document.documentElement.dataset.theme") != scheme
+
+
+@pytest.mark.needs_axe
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_list_has_no_serious_violation(chromium: Browser, groups: GroupsPage, scheme: Scheme) -> None:
+    """Nothing that axe-core calls serious or critical, with faults of groups, and without any group."""
+    with page_at(chromium, groups.new_address(), scheme=scheme, motion="reduce") as page:
+        expect(page.locator("[data-group]")).to_have_count(2)
+        assert accessibility_violations(page) == []
+        page.get_by_label("Filter groups").fill("unknown")
+        expect(page.locator(".empty")).to_be_visible()
+        assert accessibility_violations(page) == []
 
 
 def test_files_of_the_page_are_a_fixed_set(groups: GroupsPage) -> None:
