@@ -135,6 +135,7 @@ def _document(
         waiting_before=message.queue_offset - max(consumed, begin) if is_waiting and consumed is not None else None,
         retries=[_copy(inventory, group, copy) for copy in sorted(retries, key=lambda one: one.physical_offset)],
         dead_letters=[_copy(inventory, group, copy) for copy in found[dead].copies],
+        reading=None,
         is_search_complete=all(one.is_complete for one in found.values()),
     )
 

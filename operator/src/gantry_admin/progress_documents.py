@@ -21,6 +21,15 @@ class RedeliveryDocument(Document):
                                    "dead letter, or if the group has committed no offset there.")  # fmt: skip
 
 
+class GroupReadingDocument(Document):
+    """How the consumers of a group that are connected to this broker read the topic of a message."""
+
+    clients: int
+    filter: str | None = Field(description="Type and expression of their filter, such as `TAG paid`; null without a "
+                               "consumer or a subscription to the topic.")  # fmt: skip
+    is_accepted: bool | None = Field(description="Whether the filter accepts the message; null without a filter.")
+
+
 class GroupProgressDocument(Document):
     """The progress of one consumer group at one message.
 
@@ -38,6 +47,8 @@ class GroupProgressDocument(Document):
     retries: list[RedeliveryDocument] = Field(description="Copies for redelivery on this broker, the oldest first. A "
                                               "copy whose delay has not elapsed is not among them.")  # fmt: skip
     dead_letters: list[RedeliveryDocument]
+    reading: GroupReadingDocument | None = Field(description="Null if the broker does not answer: only it knows its "
+                                                 "clients.")  # fmt: skip
     is_search_complete: bool = Field(description="Whether all messages of the retry and dead letter topics since this "
                                      "message were searched; if not, there may be further copies.")  # fmt: skip
 

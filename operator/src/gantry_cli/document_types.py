@@ -30,6 +30,7 @@ from gantry_cli.kube.backups import BackupDocument
 from gantry_cli.kube.capacity_documents import CapacityDocument
 from gantry_cli.kube.documents import ClusterGroupStatus, KubeExplainDocument
 from gantry_cli.local.group_status import ExplainDocument
+from gantry_cli.message.documents import MessageDescriptionDocument
 from gantry_cli.messages.documents import MessageDocument, ReceiptDocument
 from gantry_cli.migrate.migrator import MigrationResult
 from gantry_cli.orders import OrderDocument
@@ -75,7 +76,8 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry group consume": DirectConsumeDocument,
     "gantry group resend": ResendDocument,
     "gantry group resend --outcomes": ResendOutcomeDocument,
-    "gantry topic resend": ResendDocument,
+    "gantry message describe": MessageDescriptionDocument,
+    "gantry message resend": ResendDocument,
     "gantry store inspect": StoreSummary,
     "gantry store verify": VerifyDocument,
     "gantry store dump": RecordDocument,

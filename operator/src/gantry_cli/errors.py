@@ -54,7 +54,8 @@ class CliError(click.ClickException):
 
 
 QUERIES: Final = re.compile(
-    r"gantry (?:status(?! bg/)|doctor(?! bg/)|(?:topic|group) list|(?:topic (?:describe|create)|group members) [^\s`]+)"
+    r"gantry (?:status(?! bg/)|doctor(?! bg/)|(?:topic|group) list|"
+    r"(?:topic (?:describe|create)|group members|message (?:describe|resend)) [^\s`]+)"
 )
 """The commands in hints that query the same cluster as the command that shows the hint."""
 

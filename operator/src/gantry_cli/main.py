@@ -77,6 +77,9 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
         "produce": CommandEntry("gantry_cli.messages.produce", "produce", "Send messages."),
         "consume": CommandEntry("gantry_cli.messages.consume", "consume", "Read messages."),
         "search": CommandEntry("gantry_cli.messages.search", "search", "Search the messages of a topic."),
+        "message": CommandEntry(
+            "gantry_cli.message.commands", "message", "Show what became of a stored message, or send it again."
+        ),
         "group": CommandEntry(
             "gantry_cli.group.commands", "group", "Show consumer groups, reset their offsets, and resend dead letters."
         ),

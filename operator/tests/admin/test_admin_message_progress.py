@@ -103,6 +103,23 @@ def test_progress_tells_passed_waiting_retried_and_dead_apart(group: Group) -> N
     assert of_group(progress(group, 0), "stopped")["state"] == "passed"
 
 
+async def test_present_consumers_and_their_filter_are_known(group: Group) -> None:
+    """How many consumers of a group are connected, and whether their filter accepts the message."""
+
+    async def take(message: ReceivedMessage) -> None:
+        return
+
+    def reading_in(name: str) -> Any:
+        return of_group(progress(group, 1), name).get("reading")
+
+    async with PushConsumer(
+        group.name_server, "filtered", topics={"orders": "paid || sent"}, handler=take, settings=FIRST
+    ):
+        expected = {"clients": 1, "filter": "TAG paid || sent", "is_accepted": False}
+        await asyncio.to_thread(wait_for, lambda: reading_in("filtered") == expected, "the filter is known")
+        assert reading_in("stopped") == {"clients": 0, "filter": None, "is_accepted": None}
+
+
 def test_copy_leads_to_its_original(group: Group) -> None:
     """The dead letter names the broker's id and the topic of the message that it is a copy of."""
     wait_for(lambda: len(of_group(progress(group, 1), "billing").get("dead_letters", [])) == 1, "it is given up")

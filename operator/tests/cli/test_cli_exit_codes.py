@@ -38,11 +38,12 @@ ARGUMENTS = {
     "words": "0",
     "paths": "/v1/status",
     "source": "y",
+    "which": "x/b/0@0",
+    "places": "x/b/0@0",
     "message_id": "7F00000100002A9F0000000000000C80",
 }
 """Values for the arguments of commands; a new argument must be added here."""
 OPTIONS = {
-    "--message": "b:0:0",
     "--socket": "/nowhere/control.sock",
     "--epoch": "8",
     "--master": "192.0.2.1:10912",

@@ -422,7 +422,7 @@ def test_message_of_a_topic_is_sent_again(cluster: FakeCluster) -> None:
     """It is chosen by its position, and sent to another topic, or to its own where it then has a copy."""
     store_dead_letter(cluster, b"1")
     resend_successfully(cluster)
-    words = ["topic", "resend", "orders", "--message", "broker-a:0:0", "-n", cluster.name_server]
+    words = ["message", "resend", "orders/broker-a/0@0", "-n", cluster.name_server]
     to_bills = CliRunner().invoke(cli, [*words, "--to-topic", "bills"])
     to_orders = CliRunner().invoke(cli, words)
     again = CliRunner().invoke(cli, words)
@@ -433,12 +433,20 @@ def test_message_of_a_topic_is_sent_again(cluster: FakeCluster) -> None:
     assert (included.output, bodies(cluster), bodies(cluster, "bills")) == (to_orders.output, [b"1"] * 3, [b"1"])
 
 
-def test_invalid_position_is_refused(cluster: FakeCluster) -> None:
-    """A position that is not BROKER:QUEUE:OFFSET is invalid usage."""
-    words = ["topic", "resend", "orders", "--message", "broker-a:0", "-n", cluster.name_server]
-    result = CliRunner().invoke(cli, words)
+@pytest.mark.parametrize(
+    ("places", "part"),
+    [
+        (("orders/broker-a/0",), "expected TOPIC/BROKER/QUEUE@OFFSET"),
+        (("orders@0",), "expected TOPIC/BROKER/QUEUE@OFFSET"),
+        (("orders/broker-a/0@x",), "expected TOPIC/BROKER/QUEUE@OFFSET"),
+        (("orders/broker-a/0@0", "bills/broker-a/0@0"), "in several topics, bills, orders"),
+    ],
+)
+def test_invalid_place_is_refused(cluster: FakeCluster, places: tuple[str, ...], part: str) -> None:
+    """A text that is no place, and places in several topics, are invalid usage."""
+    result = CliRunner().invoke(cli, ["message", "resend", *places, "-n", cluster.name_server])
 
-    assert (result.exit_code, "expected BROKER:QUEUE:OFFSET" in result.stderr) == (2, True)
+    assert (result.exit_code, part in result.stderr) == (2, True), result.stderr
 
 
 # ------- with a real broker

@@ -42,7 +42,7 @@ def fill_message(
     topic, users = target.topic, target.user_properties
     topic.resource_namespace, topic.name = namespace, message.topic
     for name, value in pairs.items():
-        if name not in own.RESERVED:
+        if name not in wire.RESERVED:
             users[name] = value
     target.body = message.stored_body
     system = target.system_properties

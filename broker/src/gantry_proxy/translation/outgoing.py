@@ -189,7 +189,7 @@ def _user_properties(
             f"the message has {len(pairs)} properties, but at most {limits.user_properties_max} are allowed",
         )
     for name, value in pairs.items():
-        check_user_property(name, value, own.RESERVED)
+        check_user_property(name, value, wire.RESERVED)
     check_tag(tag)
     for key in keys:
         check_key(key)

@@ -1,25 +1,34 @@
 """The newest messages of a topic over all of its queues, and the progress of one message through its consumer groups.
 
 Like `routes/messages.py` these endpoints read the store's files within the limits of the log's readers, and are
-available while the broker is down; only traces need the broker's index.
+available while the broker is down; only traces, and what is said of a group's present consumers, need the broker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request
 
+from gantry_access import AccessFileError
 from gantry_admin.errors import Problem
 from gantry_admin.message_documents import SHOWN_BYTES, TopicMessagesDocument, TopicQueueDocument, message_document
 from gantry_admin.message_progress import progress_of
 from gantry_admin.message_trace import trace_steps
-from gantry_admin.progress_documents import MessageProgressDocument, TraceDocument
+from gantry_admin.progress_documents import (
+    GroupProgressDocument,
+    GroupReadingDocument,
+    MessageProgressDocument,
+    TraceDocument,
+)
 from gantry_admin.ranges import OFFSET_MAX, log_span
 from gantry_admin.relay import Shard, relay_to_shard
+from gantry_admin.routes.clients import TEXT_CHARACTERS_MAX
 from gantry_admin.routes.common import TheSidecar, refusals
 from gantry_admin.routes.messages import (
+    BROKER_TIMEOUT_S,
     READ,
     READ_REFUSALS,
     BodyBytes,
@@ -32,6 +41,8 @@ from gantry_admin.routes.messages import (
 from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX
 from gantry_admin.topic_messages import TopicPage, read_topic_messages
+from gantry_client import ClientError
+from gantry_client.deliveries import reading_of
 from gantry_wire import properties as names
 from gantry_wire.message import StoredMessage
 from gantry_wire.names import TRACE_TOPIC
@@ -112,10 +123,30 @@ async def message_progress(
         progress = await asyncio.to_thread(progress_of, sidecar.files, span, snapshot.inventory, message)
         await asyncio.sleep(sidecar.limits.bucket.take(progress.bytes_read))
     return MessageProgressDocument(
-        topic=topic, queue_id=queue_id, queue_offset=offset, groups=progress.groups,
+        topic=topic, queue_id=queue_id, queue_offset=offset,
+        groups=await _with_readings(sidecar, message, progress.groups),
         groups_left_out=progress.left_out, source=snapshot.source, age_ms=snapshot.age_ms, reason=snapshot.reason,
         trace=await _trace(sidecar, message, TRACE_TOPIC in snapshot.inventory.system_messages),
     )  # fmt: skip
+
+
+async def _with_readings(
+    sidecar: Sidecar, message: StoredMessage, groups: list[GroupProgressDocument]
+) -> list[GroupProgressDocument]:
+    """Add how the consumers of each group read the topic, if the broker answers in time."""
+    found: list[GroupProgressDocument] = []
+    with contextlib.suppress(TimeoutError, ClientError, AccessFileError, Problem):
+        async with asyncio.timeout(BROKER_TIMEOUT_S):
+            admin, address = await sidecar.client.connect()
+            for group in groups:
+                connections = await admin.brokers.connections(address, group.group)
+                reading = reading_of(connections, message.topic, message.properties)
+                document = GroupReadingDocument(
+                    clients=reading.clients, is_accepted=reading.is_accepted,
+                    filter=None if reading.filter is None else reading.filter[:TEXT_CHARACTERS_MAX],
+                )  # fmt: skip
+                found.append(group.model_copy(update={"reading": document}))
+    return found + groups[len(found) :]
 
 
 async def _trace(sidecar: Sidecar, message: StoredMessage, has_topic: bool) -> TraceDocument:

@@ -207,7 +207,7 @@ class DirectConsumeDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResendDocument:
-    """`gantry group resend` and `gantry topic resend`: what became of the messages, or what would be sent."""
+    """`gantry group resend` and `gantry message resend`: what became of the messages, or what would be sent."""
 
     group: str | None
     """The group whose dead letters were sent; null for messages of a topic."""

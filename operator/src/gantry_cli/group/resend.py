@@ -1,4 +1,4 @@
-"""The command `gantry group resend`, and what it shares with `gantry topic resend`: plan, send, report outcomes."""
+"""The command `gantry group resend`, and what it shares with `gantry message resend`: plan, send, report outcomes."""
 
 from __future__ import annotations
 

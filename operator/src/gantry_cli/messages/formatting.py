@@ -16,6 +16,7 @@ import msgspec
 
 from gantry_cli.errors import InvalidInput
 from gantry_cli.messages.documents import MessageDocument
+from gantry_cli.messages.places import place_of
 from gantry_cli.options import refuse_ignored
 from gantry_cli.output import OutputFormat, record_text
 from gantry_cli.text import time_text
@@ -72,12 +73,10 @@ def body_text(message: ReceivedMessage) -> str:
 
 def line_text(message: ReceivedMessage) -> str:
     """Return a message as one line: store time, queue and offset, tag, keys, retries and body."""
-    queue = message.queue
     marks = [f"tag={message.tags}"] if message.tags else []
     marks += [f"keys={','.join(message.keys)}"] if message.keys else []
     marks += [f"retries={message.reconsume_times}"] if message.reconsume_times else []
-    place = f"{queue.topic}/{queue.broker_name}/{queue.queue_id}@{message.queue_offset}"
-    return "  ".join([time_text(message.store_timestamp_ms), place, *marks, body_text(message)])
+    return "  ".join([time_text(message.store_timestamp_ms), str(place_of(message)), *marks, body_text(message)])
 
 
 def message_document(message: ReceivedMessage) -> MessageDocument:

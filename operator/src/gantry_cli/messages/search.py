@@ -14,10 +14,11 @@ import msgspec
 
 from gantry_cli.account import client_settings
 from gantry_cli.completers import complete_topic
-from gantry_cli.errors import EXIT_INTERRUPTED, InvalidInput
+from gantry_cli.errors import EXIT_INTERRUPTED, InvalidInput, for_same_cluster
 from gantry_cli.examples import examples
 from gantry_cli.messages.content import accepts, content_options, make_matcher
 from gantry_cli.messages.formatting import MessageFormatter, choose_formatter, format_option
+from gantry_cli.messages.places import Place, place_of
 from gantry_cli.messages.reading import run_until_interrupted
 from gantry_cli.messages.topic_search import TopicSearch
 from gantry_cli.options import name_server_option, run
@@ -26,6 +27,7 @@ from gantry_cli.progress import SearchLine
 from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.text import StartPosition, count_text, parse_start_position, plural, rate_text
 from gantry_client import Admin, BrokerRefused, InvalidMessage, PullConsumer, ReceivedMessage, Sql
+from gantry_client.subscriptions import FilterExpression
 from gantry_wire.search import MessageMatcher, SearchCriteria
 
 INDEX_MESSAGES_MAX: Final = 32
@@ -60,6 +62,8 @@ class _Outcome:
 
     is_interrupted: bool = True
     is_limited: bool = False
+    first: Place | None = None
+    """The place of the first hit."""
 
     def text(self, limit: int) -> str:
         """Return the last line: the hits, the exact share that was scanned, and why the search ended."""
@@ -110,8 +114,9 @@ def search(
 
     Prints the messages of TOPIC that meet all conditions as they are found, newest first within each step of it.
     Offsets are neither used nor committed, so no consumer is affected. A key or an id is looked up in the brokers'
-    indexes; otherwise all messages in the time range are pulled, and the brokers filter by tag or SQL92. The last line
-    goes to standard error: it has the exact share of the messages that was scanned, also after Ctrl-C.
+    indexes; otherwise all messages in the time range are pulled. The brokers filter by tag, and by SQL92 if they have
+    enablePropertyFilter; if not, it is done here. The last lines go to standard error: the exact share of the messages
+    that was scanned, also after Ctrl-C, and the command that says what became of the first hit.
     """
     now_ms = time.time_ns() // 1_000_000
     try:
@@ -131,6 +136,9 @@ def search(
     outcome = _Outcome()
     run(run_until_interrupted(_search(name_server, order, outcome)), name_server)
     click.echo(outcome.text(limit), err=True)
+    if outcome.first is not None and not form.is_document:
+        next_command = f"gantry message describe {outcome.first}"
+        click.echo(for_same_cluster(f"What became of the first one in each group: {next_command}"), err=True)
     if outcome.is_interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
 
@@ -150,6 +158,7 @@ async def _search(name_server: str, order: SearchOrder, outcome: _Outcome) -> No
                 line.clear()
                 click.echo(order.format_message(message))
                 outcome.hits += 1
+                outcome.first = outcome.first or place_of(message)
                 if outcome.hits >= order.limit:
                     outcome.is_limited = True
                     break
@@ -160,10 +169,13 @@ async def _by_scan(
     name_server: str, order: SearchOrder, outcome: _Outcome, line: SearchLine
 ) -> AsyncGenerator[ReceivedMessage, None]:
     criteria = order.matcher.criteria
-    server_filter = Sql(criteria.sql) if criteria.sql is not None else criteria.tag or "*"
     async with PullConsumer(name_server, READER_GROUP, client_settings=client_settings()) as consumer:
-        # The broker has applied the SQL filter; a name of a property may differ in what a client sees of it.
-        matcher = make_matcher(msgspec.structs.replace(criteria, sql=None))
+        if criteria.sql is not None and await _brokers_filter(consumer, order.topic, criteria.sql):
+            # The brokers apply the SQL filter; a name of a property may differ in what a client sees of it.
+            matcher = make_matcher(msgspec.structs.replace(criteria, sql=None))
+            server_filter: FilterExpression = Sql(criteria.sql)
+        else:
+            matcher, server_filter = order.matcher, criteria.tag or "*"
         found = TopicSearch(consumer, order.topic, matcher, server_filter=server_filter)
         await found.open(order.start, order.end)
         outcome.search = found
@@ -181,6 +193,18 @@ async def _by_scan(
         finally:
             shown.cancel()
             await asyncio.gather(shown, return_exceptions=True)
+
+
+async def _brokers_filter(consumer: PullConsumer, topic: str, sql: str) -> bool:
+    """Return whether the brokers of a topic apply an SQL92 filter; those without `enablePropertyFilter` refuse it."""
+    for queue in {one.broker_name: one for one in await consumer.queues(topic)}.values():
+        try:
+            await consumer.fetch(queue, await consumer.max_offset(queue), tags=Sql(sql), messages_max=1)
+        except BrokerRefused as error:
+            if "SQL92" in str(error):
+                return False
+            raise
+    return True
 
 
 async def _in_index(name_server: str, order: SearchOrder) -> AsyncGenerator[ReceivedMessage, None]:

@@ -34,7 +34,6 @@ from gantry_cli.topic.documents import (
     TopicSettingsDocument,
 )
 from gantry_cli.topic.plan import plan_topic, render_plan
-from gantry_cli.topic.resend import resend
 from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
 from gantry_wire.commands.admin import TopicConfig
 
@@ -333,7 +332,6 @@ def describe(name: str, name_server: str, interval_s: float | None, form: Output
 
 topic.add_command(describe, "stats")
 topic.add_command(order)
-topic.add_command(resend)
 
 
 async def _groups_of(admin: Admin, name: str) -> list[GroupView]:

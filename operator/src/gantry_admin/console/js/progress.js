@@ -31,9 +31,10 @@ function storedStep(message) {
 const WORDS = { passed: ["good", "passed"], waiting: ["warn", "waiting"], unknown: ["plain", "no offset"] };
 
 function groupStep(group, message) {
-  const [tone, word] = group.dead_letters.length > 0 ? ["bad", "dead letter"] : WORDS[group.state];
+  const isLeftOut = group.retries.length === 0 && group.reading?.is_accepted === false;
+  const [tone, word] = group.dead_letters.length > 0 ? ["bad", "dead letter"] : isLeftOut ? ["warn", "left out"] : WORDS[group.state];
   return step(`group-${group.group}`, tone, word,
-    h("p", null, link("groups", { group: group.group }, plain(group.group), { class: "mono" }), " ", stateText(group)),
+    h("p", null, link("groups", { group: group.group }, plain(group.group), { class: "mono" }), " ", stateText(group), readingText(group.reading)),
     copies(group.retries, "Retry", message, (copy) => `, delivery ${count(copy.reconsume_times + 1)}`),
     copies(group.dead_letters, "Given up", message, (copy) => `, after ${plural(copy.reconsume_times, "delivery", "deliveries")}`),
     group.dead_letters.length > 0 ? h("p", null, link("letters", { group: group.group }, `Dead letters of ${plain(group.group)}`)) : null,
@@ -44,6 +45,13 @@ function stateText(group) {
   if (group.state === "unknown") return "consumes this topic, but has committed no offset in this queue.";
   if (group.state === "waiting") return `has not passed it: its offset is ${count(group.consumed)}, ${group.waiting_before === 0 ? "so this message is next" : `${plural(group.waiting_before, "message")} before this one`}.`;
   return `has passed it: its offset in this queue is ${count(group.consumed)}.`;
+}
+
+/** Return why a group may not consume the message: no consumer is connected, or its filter does not accept it. */
+function readingText(reading) {
+  if (reading === null) return "";
+  if (reading.clients === 0) return " No consumer of the group is connected.";
+  return reading.is_accepted === false ? ` The filter of its consumers does not accept it: ${plain(reading.filter)}.` : "";
 }
 
 /** Return the list of copies of the message; `words` returns what is said of one. */

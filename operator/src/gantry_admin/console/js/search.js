@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { bytes, count, duration, plural, short } from "./format.js";
 import { Refused, Unreachable } from "./api.js";
 import { button, empty, icon, meter, note } from "./parts.js";
+import { outcomes } from "./resend.js";
 import { go } from "./router.js";
 import { changed } from "./store.js";
 import { contentFields, field, filled, readStream, shardMessages, shardsToRead, streamPath, takeAddress, topicField } from "./streams.js";
@@ -15,7 +16,7 @@ const WHY = "Searching messages requires a token.";
 
 const form = { topic: "", from: "", to: "", key: "", id: "", tag: "", sql: "", text: "", json_path: "", ignore_case: false };
 const last = { parameters: null };
-const openByShard = new Map();
+const open = new Set(); // the messages that are shown whole
 let isWanted = false; // a search of the address that has not begun, because the group is not known yet
 let search = null;
 
@@ -31,6 +32,7 @@ export function searchView() {
       h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Search")),
       h("p", { class: "lead" }, "Searches the messages of a topic in all shards, newest first. All conditions must hold. No consumer is affected."),
       searchForm()),
+    outcomes(),
     h("section", { class: "panel results", "aria-label": "Search results", "aria-busy": String(isRunning()), key: "found" }, results()));
 }
 
@@ -54,7 +56,7 @@ const milliseconds = (text) => (text === "" ? null : new Date(text).getTime());
 
 function begin() {
   stop();
-  openByShard.clear();
+  open.clear();
   const shards = shardsToRead();
   if (shards === null || form.topic === "") return;
   const { from, to, ...values } = form;
@@ -116,7 +118,7 @@ function results() {
       meter(`${count(scanned)} of ${count(total)} messages scanned`, share, `${(share * 100).toFixed(1)}% · ${short(sum(parts, "messages_per_second"))}/s · ${bytes(sum(parts, "read_bytes"))} read`)),
     ...parts.filter((part) => part.fault !== null).map((part) => h("div", { role: "alert", key: `fault-${part.shard}` }, note("bad", `${part.shard}: ${part.fault}`))),
     leftOut(parts),
-    hits.length === 0 ? empty(isRunning() ? "Searching…" : "No messages", isRunning() ? "Hits appear here as they are found." : "No message that was scanned meets the conditions.") : shardMessages(hits, openByShard),
+    hits.length === 0 ? empty(isRunning() ? "Searching…" : "No messages", isRunning() ? "Hits appear here as they are found." : "No message that was scanned meets the conditions.") : shardMessages(hits, open),
   ];
 }
 

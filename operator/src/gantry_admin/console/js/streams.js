@@ -5,7 +5,7 @@
 import { withToken } from "./access.js";
 import { events, Refused, Unreachable } from "./api.js";
 import { h } from "./dom.js";
-import { messageItem } from "./messages.js";
+import { messageItem, messageLink, resendButton } from "./messages.js";
 import { currentView } from "./router.js";
 import { changed, state } from "./store.js";
 
@@ -95,11 +95,9 @@ export const contentFields = (form) => [
   h("label", { class: "check", key: "ignore_case" }, h("input", { type: "checkbox", name: "ignore_case", checked: form.ignore_case, onchange: (event) => { form.ignore_case = event.target.checked; changed(); } }), "ignore case"),
 ];
 
-/** Return the elements of messages of several shards; `openByShard` has the open ones. */
-export const shardMessages = (entries, openByShard) =>
-  h("ol", { class: "messages", key: "list" }, entries.map(({ shard, message }) => {
-    if (!openByShard.has(shard)) openByShard.set(shard, new Set());
-    const item = messageItem(message, openByShard.get(shard));
-    item.props.key = `${shard}/${item.props.key}`;
-    return item;
+/** Return the elements of messages of several shards, each with a link to its view and a button to send it again. */
+export const shardMessages = (entries, open) =>
+  h("ol", { class: "messages", key: "list" }, entries.map((entry) => {
+    const message = { ...entry.message, shard: entry.shard };
+    return messageItem(message, open, [resendButton(message), messageLink(message)]);
   }));

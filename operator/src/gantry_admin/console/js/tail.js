@@ -4,6 +4,7 @@
 import { h } from "./dom.js";
 import { count, plural, short } from "./format.js";
 import { button, empty, icon, note } from "./parts.js";
+import { outcomes } from "./resend.js";
 import { go } from "./router.js";
 import { changed } from "./store.js";
 import { contentFields, filled, followStream, shardMessages, shardsToRead, streamPath, takeAddress, topicField } from "./streams.js";
@@ -14,7 +15,7 @@ const WHY = "Reading messages requires a token.";
 
 const form = { topic: "", tag: "", sql: "", text: "", json_path: "", ignore_case: false, rate: "50" };
 const last = { parameters: null };
-const openByShard = new Map();
+const open = new Set(); // the messages that are shown whole
 let isWanted = false;
 let tail = null;
 
@@ -31,6 +32,7 @@ export function tailView() {
       h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Live tail")),
       h("p", { class: "lead" }, "Shows new messages of a topic as they become visible to consumers. No consumer is affected."),
       tailForm()),
+    outcomes(),
     h("section", { class: "panel results", "aria-label": "New messages", key: "found" }, results()));
 }
 
@@ -52,7 +54,7 @@ function tailForm() {
 
 function begin() {
   stop();
-  openByShard.clear();
+  open.clear();
   const shards = shardsToRead();
   if (shards === null || form.topic === "") return;
   const own = { topic: form.topic, controller: new AbortController(), messages: [], waiting: [], isPaused: false, dropped: 0, parts: [] };
@@ -129,6 +131,6 @@ function results() {
     missing === 0 ? null : h("div", { key: "missing", "data-left-out": missing }, note("warn", `${plural(missing, "message")} not shown: ${count(total("left_out"))} beyond the rate, ${count(total("skipped"))} skipped without a test. Raise the rate, or filter.`)),
     tail.dropped === 0 ? null : h("div", { key: "dropped" }, note("warn", `Messages were dropped while the tail was paused: the page keeps ${SHOWN_MAX}.`)),
     ...parts.filter((part) => part.fault !== null).map((part) => h("div", { role: "alert", key: `fault-${part.shard}` }, note("bad", `${part.shard}: ${part.fault}`))),
-    messages.length === 0 ? empty(openCount === 0 ? "Connecting…" : "Waiting for messages", "New messages appear here, the newest first.") : shardMessages(messages, openByShard),
+    messages.length === 0 ? empty(openCount === 0 ? "Connecting…" : "Waiting for messages", "New messages appear here, the newest first.") : shardMessages(messages, open),
   ];
 }
