@@ -74,6 +74,13 @@ class GroupBody(OrderBody):
     consume_enabled: Annotated[bool, Field(strict=True)] | None = None
 
 
+class DeleteGroupBody(OrderBody):
+    """The deletion of a consumer group with its offsets and its waiting retries. Dead letters stay."""
+
+    kind: Literal["delete-group"]
+    group: Name
+
+
 class ExecuteBody(OrderBody):
     """The token of a preview, and where the preview requires it, the name of what is deleted."""
 

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple, final
 
 import msgspec
 
-from gantry_admin.change_bodies import DeleteTopicBody, GroupBody, ResetBody, TopicBody
+from gantry_admin.change_bodies import DeleteGroupBody, DeleteTopicBody, GroupBody, ResetBody, TopicBody
 from gantry_admin.errors import Problem
 from gantry_admin.topics_file import TopicsFile
 from gantry_client import Admin, MessageQueue, NoRoute, PullConsumer
+from gantry_client.group_deletion import plan_group_deletion
 from gantry_client.offset_reset import OffsetChange, ResetRefused, ResetTarget, plan_reset, with_spans
 from gantry_client.setting_changes import ChangeRow, group_rows, topic_rows
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
@@ -50,7 +51,7 @@ class ChangePlan:
     """Whether the name must be repeated, because messages are lost for ever."""
 
 
-ChangeBody = ResetBody | TopicBody | DeleteTopicBody | GroupBody
+ChangeBody = ResetBody | TopicBody | DeleteTopicBody | GroupBody | DeleteGroupBody
 
 
 async def plan_change(admin: Admin, reader: PullConsumer, body: ChangeBody, declared: TopicsFile) -> ChangePlan:
@@ -61,6 +62,8 @@ async def plan_change(admin: Admin, reader: PullConsumer, body: ChangeBody, decl
         return await _plan_topic(admin, body, declared)
     if isinstance(body, DeleteTopicBody):
         return await _plan_deletion(admin, body, declared)
+    if isinstance(body, DeleteGroupBody):
+        return await _plan_group_deletion(admin, body, declared)
     return await _plan_group(admin, body, declared)
 
 
@@ -208,8 +211,7 @@ def _declared(what: str) -> Problem:
 
 
 async def _plan_group(admin: Admin, body: GroupBody, declared: TopicsFile) -> ChangePlan:
-    if is_system_group(body.group):
-        raise Problem(409, f"{body.group} is a group of the system; brokers manage it")
+    _check_application_group(body.group)
     if body.retry_max is not None and body.group in {one.name for one in declared.groups}:
         raise _declared(f"the number of redeliveries of group {body.group}")
     found: list[tuple[str, str, SubscriptionGroupConfig]] = []
@@ -232,6 +234,30 @@ async def _plan_group(admin: Admin, body: GroupBody, declared: TopicsFile) -> Ch
             steps.append(_group_step(name, address, after))
     return ChangePlan(
         kind=body.kind, name=body.group, rows=tuple(rows), steps=tuple(steps), guard=[one[1:] for one in found]
+    )  # fmt: skip
+
+
+def _check_application_group(group: str) -> None:
+    if is_system_group(group):
+        raise Problem(409, f"{group} is a group of the system; brokers manage it")
+
+
+async def _plan_group_deletion(admin: Admin, body: DeleteGroupBody, declared: TopicsFile) -> ChangePlan:
+    _check_application_group(body.group)
+    if body.group in {one.name for one in declared.groups}:
+        raise _declared(f"group {body.group}")
+    found = await plan_group_deletion(admin, body.group)
+    if not found.brokers:
+        raise Problem(404, f"group {body.group} not found")
+    if found.members:
+        raise Problem(409, f"consumers of {body.group} are connected ({found.members}); stop them before you delete it")
+
+    async def execute(admin: Admin) -> None:
+        await admin.groups.delete(body.group)
+
+    return ChangePlan(
+        kind=body.kind, name=body.group, rows=tuple(found.rows), needs_name=True, guard=found.brokers,
+        steps=(ChangeStep(", ".join(found.brokers), execute),), warnings=("its dead letters are kept",),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from gantry_cli.doctor.results import DoctorDocument
 from gantry_cli.group.documents import (
     CloneDocument,
     DirectConsumeDocument,
+    GroupDeletedDocument,
     GroupDocument,
     GroupLagDocument,
     MembersOfGroupDocument,
@@ -74,6 +75,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry group reset": ResetDocument,
     "gantry group clone": CloneDocument,
     "gantry group consume": DirectConsumeDocument,
+    "gantry group delete": GroupDeletedDocument,
     "gantry group resend": ResendDocument,
     "gantry group resend --outcomes": ResendOutcomeDocument,
     "gantry message describe": MessageDescriptionDocument,

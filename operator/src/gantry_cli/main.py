@@ -81,7 +81,9 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
             "gantry_cli.message.commands", "message", "Show what became of a stored message, or send it again."
         ),
         "group": CommandEntry(
-            "gantry_cli.group.commands", "group", "Show consumer groups, reset their offsets, and resend dead letters."
+            "gantry_cli.group.commands",
+            "group",
+            "Show consumer groups, reset offsets, resend dead letters, delete groups.",
         ),
     },
     "Bulk processing": {

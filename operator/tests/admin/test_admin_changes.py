@@ -176,6 +176,36 @@ def test_settings_of_a_group_are_changed(group: Group, sidecar: SidecarChild) ->
     assert (config.retry_max_times, config.consume_enable, config.consume_broadcast_enable) == (5, False, True)
 
 
+async def test_group_is_deleted_by_its_name_when_its_consumers_are_gone(group: Group, sidecar: SidecarChild) -> None:
+    """With a consumer it is refused; then the preview has its lag, and its offsets are gone afterwards."""
+
+    seen: list[bytes] = []
+
+    async def take(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async def is_there() -> bool:
+        async with Admin(group.name_server) as admin:
+            return "leavers" in await admin.groups.all()
+
+    def refused() -> bool:
+        body = {"kind": "delete-group", "group": "leavers"}
+        answer = sidecar.post("/v1/changes/preview", body, token=TOKEN)
+        return answer.status_code == 409 and "consumers of leavers are connected (1)" in answer.text
+
+    first = ConsumerSettings(start_from=StartFrom.FIRST)
+    async with PushConsumer(group.name_server, "leavers", topics="orders", handler=take, settings=first):
+        await asyncio.to_thread(wait_for, refused, "the consumer is connected")
+        await wait_until(lambda: len(seen) >= 6, timeout_s=60, what="all are consumed")
+    planned = await asyncio.to_thread(preview, sidecar, kind="delete-group", group="leavers")
+    assert [(row["setting"], row["after"]) for row in planned["rows"]] == [("offsets", None), ("waiting retries", None)]
+    assert planned["rows"][0]["before"] == "1 queues, lag 0"
+    assert (await asyncio.to_thread(execute, sidecar, planned)).status_code == 409
+    assert await is_there()
+    assert (await asyncio.to_thread(execute, sidecar, planned, name="leavers")).json()["is_done"]
+    assert not await is_there()
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -186,13 +216,17 @@ def test_settings_of_a_group_are_changed(group: Group, sidecar: SidecarChild) ->
         ({"kind": "group", "group": "auditors", "consume_enabled": True}, 200),
         ({"kind": "topic", "topic": "SCHEDULE_TOPIC_XXXX", "permission": "none"}, 409),
         ({"kind": "delete-topic", "topic": "missing"}, 404),
+        ({"kind": "delete-group", "group": "auditors"}, 409),
+        ({"kind": "delete-group", "group": "missing"}, 404),
+        ({"kind": "delete-group", "group": "CID_RMQ_SYS_TRANS"}, 409),
         ({"kind": "reset-offsets", "group": "missing", "topic": "orders", "to": "latest"}, 404),
         ({"kind": "reset-offsets", "group": "billing", "topic": "orders"}, 400),
         ({"kind": "topic", "topic": "spare", "write_queues": 0}, 422),
         ({"kind": "drop-everything"}, 422),
     ],
     ids=["declared queues", "declared topic", "declared group", "twin: permission", "twin: consumption", "system topic",
-         "no topic", "no group", "no target", "no queues", "unknown kind"],
+         "no topic", "declared group deleted", "no group deleted", "system group", "no group", "no target", "no queues",
+         "unknown kind"],
 )  # fmt: skip
 def test_change_that_would_be_reverted_or_is_invalid_is_refused(
     sidecar: SidecarChild, body: dict[str, object], status: int
@@ -201,7 +235,8 @@ def test_change_that_would_be_reverted_or_is_invalid_is_refused(
     answer = sidecar.post("/v1/changes/preview", body, token=TOKEN)
 
     assert answer.status_code == status, answer.text
-    assert ("manifest" in answer.text) == (status == 409 and "SCHEDULE" not in str(body))
+    is_declared = not {"declared", "auditors"}.isdisjoint(map(str, body.values()))
+    assert ("manifest" in answer.text) == (status == 409 and is_declared)
 
 
 def test_changes_require_a_token_that_may_change(sidecar: SidecarChild) -> None:

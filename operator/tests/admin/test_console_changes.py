@@ -17,6 +17,7 @@ from console_scene import Group, console_group, store_dead_letters
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gantry_client import Admin
+from gantry_wire.commands.admin import SubscriptionGroupConfig
 
 pytestmark = pytest.mark.needs_browser
 
@@ -219,6 +220,22 @@ def test_topic_is_edited_and_deleted(group: Group, sidecar: SidecarChild, chromi
     [config] = with_admin(group, lambda admin: admin.topics.settings("spare")).values()
     assert config.perm == 4
     assert "doomed" not in with_admin(group, lambda admin: admin.topics.all())
+
+
+def test_group_is_deleted_by_its_name(group: Group, sidecar: SidecarChild, chromium: Browser) -> None:
+    """A group without consumers, after its preview and its name."""
+    config = SubscriptionGroupConfig(group_name="leavers")
+    with_admin(group, lambda admin: admin.groups.create(config))
+    with page_at(chromium, console(sidecar)) as page:
+        open_view(page, "groups?group=leavers")
+        page.get_by_role("button", name="Delete group leavers").click()
+        dialog_of(page).get_by_role("button", name="Preview").click()
+        expect(dialog_of(page)).to_contain_text("its dead letters are kept")
+        dialog_of(page).get_by_label("Type leavers to confirm").fill("leavers")
+        dialog_of(page).get_by_role("button", name="Apply").click()
+        expect(dialog_of(page)).to_contain_text("Changed.")
+
+    assert "leavers" not in with_admin(group, lambda admin: admin.groups.all())
 
 
 @pytest.mark.parametrize("may_change", [False, True], ids=["read-only", "twin: may change"])

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "group reset": ("billing", "orders", "--to", "earliest", "--yes"),
     "group clone": ("billing", "billing-2", "--yes"),
     "group consume": ("billing", "7F00000100002A9F0000000000000C80"),
+    "group delete": ("billing", "--yes"),
     "group resend": ("billing", "--from-dead-letters"),
     "migrate": ("--data", "new", "--dry-run"),
 }

@@ -1,4 +1,4 @@
-"""`gantry group`: progress, members, resets and clones of groups, against a real broker on a thread."""
+"""`gantry group`: progress, members, resets, clones and deletions of groups, against a real broker on a thread."""
 
 from __future__ import annotations
 
@@ -353,3 +353,37 @@ def test_one_message_is_consumed_on_request(servers: ThreadedNamedCluster, group
 
     assert gantry(servers, "consume", group, good, "--client", "stranger").exit_code == 3
     assert gantry(servers, "consume", group, "order-17").exit_code == 2
+
+
+# ------- deleting
+
+
+def test_group_is_deleted_after_a_summary_and_a_confirmation(servers: ThreadedNamedCluster, group: str) -> None:
+    """A dry run and a refused question delete nothing; after the deletion the group is unknown."""
+    assert "lag 2" in run(servers, "delete", group, "--dry-run")
+    assert json_document(servers, "delete", group, "--dry-run")["members"] == 0
+    refused = gantry(servers, "delete", group, keys="n\n")
+    assert refused.exit_code != 0 and "lag 2" in refused.stderr
+    assert committed(servers, group) == 3
+    assert run(servers, "delete", group, keys="y\n") == f'Group "{group}" deleted\n'
+    assert committed(servers, group) is None
+    again = gantry(servers, "delete", group, "--yes")
+    assert again.exit_code == 3 and "gantry group list -n" in again.stderr
+
+
+def test_group_with_connected_consumers_is_not_deleted(
+    servers: ThreadedNamedCluster, group: str, consumer: PushConsumer
+) -> None:
+    """They would create it again, so the command names them and changes nothing."""
+    result = gantry(servers, "delete", group, "--yes")
+
+    assert result.exit_code == 1 and "has connected consumers (1)" in result.stderr
+    assert f"gantry group members {group} -n" in result.stderr
+    assert group in run(servers, "list").split()
+
+
+def test_group_of_the_system_is_not_deleted(servers: ThreadedNamedCluster) -> None:
+    """Brokers need these groups, so the command refuses their names at once."""
+    result = gantry(servers, "delete", "CID_RMQ_SYS_TRANS", "--yes")
+
+    assert result.exit_code == 2 and "group of the system" in result.stderr

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from gantry_admin.audit import audited
-from gantry_admin.change_bodies import DeleteTopicBody, ExecuteBody, GroupBody, ResetBody, TopicBody
+from gantry_admin.change_bodies import DeleteGroupBody, DeleteTopicBody, ExecuteBody, GroupBody, ResetBody, TopicBody
 from gantry_admin.change_plans import ChangePlan
 from gantry_admin.changes import LIFETIME_S
 from gantry_admin.documents import Document
@@ -20,7 +20,9 @@ router = APIRouter(prefix="/v1/changes", tags=["topics and groups"])
 AUDITED_ROWS_MAX = 20
 """The most changed values in an audit line, whose length is limited."""
 
-Change = Annotated[ResetBody | TopicBody | DeleteTopicBody | GroupBody, Field(discriminator="kind")]
+Change = Annotated[
+    ResetBody | TopicBody | DeleteTopicBody | GroupBody | DeleteGroupBody, Field(discriminator="kind")
+]  # fmt: skip
 REFUSALS = refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504)
 
 

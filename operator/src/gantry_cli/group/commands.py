@@ -6,6 +6,7 @@ from gantry_cli.account import client_settings
 from gantry_cli.completers import complete_group, complete_topic
 from gantry_cli.errors import InvalidInput, NotFoundError
 from gantry_cli.examples import examples
+from gantry_cli.group.deletion import delete
 from gantry_cli.group.documents import DirectConsumeDocument
 from gantry_cli.group.offset_changes import clone, reset
 from gantry_cli.group.queries import describe, list_groups, members, running
@@ -101,13 +102,14 @@ def _is_hexadecimal(text: str) -> bool:
         ("gantry group reset billing orders --to 2h", "consume the last two hours again"),
         ("gantry group clone billing billing-v2", "start a second group at the offsets of the first"),
         ("gantry group resend billing --from-dead-letters", "send its dead letters again"),
+        ("gantry group delete billing", "delete a group; asks first"),
     )
 )
 def group() -> None:
-    """Show consumer groups, reset their offsets, and resend dead letters."""
+    """Show consumer groups, reset offsets, resend dead letters, delete groups."""
 
 
-for _command in (list_groups, describe, members, running, reset, clone, consume, resend):
+for _command in (list_groups, describe, members, running, reset, clone, consume, resend, delete):
     group.add_command(_command)
 group.add_command(describe, "stats")
 group.add_command(members, "connections")

@@ -206,6 +206,28 @@ class DirectConsumeDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedPartDocument:
+    """A part of a group on one broker."""
+
+    broker: str
+    what: str
+    """`offsets` or `waiting retries`."""
+    count: str
+    """How many there were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDeletedDocument:
+    """`gantry group delete`: what was deleted, or would be."""
+
+    group: str
+    is_dry_run: bool
+    members: int
+    """The consumers that are connected; a group is deleted only without any."""
+    parts: list[DeletedPartDocument]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResendDocument:
     """`gantry group resend` and `gantry message resend`: what became of the messages, or what would be sent."""
 

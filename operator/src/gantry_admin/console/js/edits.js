@@ -1,4 +1,4 @@
-// The dialogs that change the settings of topics and groups, and create and delete topics.
+// The dialogs that change the settings of topics and groups, create topics, and delete both.
 
 import { changeDialog, choiceField, textField } from "./changes.js";
 import { h } from "./dom.js";
@@ -49,3 +49,8 @@ export function groupDialog(group) {
     ...(values.consumption === "" ? {} : { consume_enabled: values.consumption === "on" }),
   }));
 }
+
+/** Show the deletion of a group; its preview asks for the name. */
+export const deleteGroupDialog = (group) =>
+  changeDialog(`Delete group ${plain(group.name)}`, () => h("p", null, "The group, its offsets and its waiting retries are deleted on every broker; its dead letters are kept. Stop its consumers first."),
+    () => ({ kind: "delete-group", group: group.name }));

@@ -1,7 +1,7 @@
 // The views of topics with their queues, and of consumer groups with their lag.
 
 import { h } from "./dom.js";
-import { deleteTopicDialog, groupDialog, newTopicDialog, topicDialog } from "./edits.js";
+import { deleteGroupDialog, deleteTopicDialog, groupDialog, newTopicDialog, topicDialog } from "./edits.js";
 import { count, duration, plural, short } from "./format.js";
 import { lagDetails, trendCell, waitCell, worstGroupCell } from "./lag.js";
 import { resetDialog } from "./offsets.js";
@@ -125,7 +125,8 @@ const groupLinks = (group, topics) =>
 const groupButtons = (group) =>
   h("div", { class: "change-buttons" },
     button("Reset offsets", () => resetDialog(group), { class: "quiet", "aria-label": `Reset offsets of ${group.name}` }),
-    button("Settings", () => groupDialog(group), { class: "quiet", "aria-label": `Settings of group ${group.name}` }));
+    button("Settings", () => groupDialog(group), { class: "quiet", "aria-label": `Settings of group ${group.name}` }),
+    button("Delete", () => deleteGroupDialog(group), { class: "quiet bad", "aria-label": `Delete group ${group.name}` }));
 
 /** Return the button that opens a row; the address of the view names the row that was opened last in `parameter`. */
 const opener = (open, name, view, parameter) =>
