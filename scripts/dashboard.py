@@ -84,13 +84,6 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Work": (
         Panel("Messages in", f"sum by (pod) (rocketmq_broker_tps{{{S}}})", "{{pod}}", "ops", "Per second."),
         Panel("Messages out", f"sum by (pod) (rocketmq_broker_qps{{{S}}})", "{{pod}}", "ops", "Per second."),
-        Panel(
-            "Consumer lag",
-            f"sum by (group) (rocketmq_group_diff{{{S}}})",
-            "{{group}}",
-            "short",
-            "Messages that a group has not consumed.",
-        ),
         Panel("Connections", f"gantry_connections{{{S}}}", "{{pod}}", "short", "Client connections."),
         Panel("Held sends", f"gantry_held_sends{{{S}}}", "{{pod}}", "short", "Sends that wait for a flush or a slave."),
         Panel("Sends refused", f"gantry_sends_refused{{{S}}}", "{{pod}}", "none", "1 while a broker refuses sends."),
@@ -100,6 +93,29 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "{{pod}} {{reason}}",
             "ops",
             "Per second, by reason.",
+        ),
+    ),
+    "Consumers": (
+        Panel(
+            "Oldest waiting message",
+            f"max by (group, topic) (gantry_consumer_lag_seconds{{{S}}})",
+            "{{group}} {{topic}}",
+            "s",
+            "For how long the oldest message that a group has not consumed has waited.",
+        ),
+        Panel(
+            "Waiting messages",
+            f"sum by (group, topic) (gantry_consumer_lag_messages{{{S}}})",
+            "{{group}} {{topic}}",
+            "short",
+            "Messages that a group has not consumed, in all shards.",
+        ),
+        Panel(
+            "Groups that are behind",
+            f"max by (group, topic) (gantry_consumer_group_behind{{{S}}}) == 1",
+            "{{group}} {{topic}}",
+            "none",
+            "The oldest message waits for more than five minutes, and its wait grows.",
         ),
     ),
     "Proxies": (
