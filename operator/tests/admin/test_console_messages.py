@@ -27,7 +27,16 @@ from console_browser import OVERFLOW, browser, page_at
 from console_scene import store_dead_letters
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from gantry_client import Admin, ConsumerSettings, Message, Producer, PushConsumer, ReceivedMessage, StartFrom
+from gantry_client import (
+    Admin,
+    ConsumerSettings,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+)
 from gantry_testing.local import TOPIC
 from gantry_testing.ports import free_ports
 from gantry_wire.commands.admin import TopicConfig
@@ -362,6 +371,39 @@ def test_topics_groups_clients_and_messages_link_to_each_other(shards: Shards, c
             expect(page.locator(".message-gist").first).to_have_text(f"order {SENT - 1}")
 
     in_thread(lambda: asyncio.run(asyncio.wait_for(walk(), 50)))
+
+
+def test_lag_of_a_group_is_summed_over_all_shards(shards: Shards, chromium: Browser) -> None:
+    """The table of all shards has the sum, and leads to the shard with the longest wait."""
+    in_thread(lambda: asyncio.run(commit_at_the_beginning(shards.name_server)))
+    wait_for(lambda: lag_of(shards.sidecars[0]) + lag_of(shards.sidecars[1]) == SENT, "both shards know the lag")
+    with page_at(chromium, at(shards, "groups")) as page:
+        row = page.locator('[data-all-shards="late"]')
+        expect(row.locator("[data-lag]")).to_have_attribute("data-lag", str(SENT))
+        expect(page.locator('[data-group="late"] [data-lag]')).to_have_attribute("data-lag", str(SENT // 2))
+        row.get_by_role("button", name="Show late in").click()
+        expect(page.locator("tr.inner [data-queue-wait]").first).to_be_visible()
+
+
+def test_shard_without_an_answer_is_named_beside_the_sums(shards: Shards, chromium: Browser) -> None:
+    """The twin: the sum has the other shard only, and says so."""
+    with page_at(chromium, at(shards, "groups")) as page:
+        page.route("**/v1/groups?shard=orders-1", lambda route: refuse(route, 504, "no answer in time"))
+        page.reload()
+        expect(page.get_by_role("alert").filter(has_text="Shard orders-1 is missing here")).to_be_visible()
+
+
+async def commit_at_the_beginning(name_server: str) -> None:
+    """Commit the beginning of each queue of the orders for the group `late`, which has then all messages to consume."""
+    async with PullConsumer(name_server, "late") as consumer:
+        for queue in await consumer.queues("orders"):
+            await consumer.fetch(queue, 0)
+            await consumer.commit(queue, 0)
+
+
+def lag_of(sidecar: SidecarChild) -> int:
+    groups = sidecar.get("/v1/groups", token=TOKEN).json().get("groups", [])
+    return sum(int(one["lag"]) for one in groups if one["name"] == "late")
 
 
 def test_times_are_in_the_zone_of_the_reader_with_utc_at_hand(shards: Shards, chromium: Browser) -> None:

@@ -6,6 +6,8 @@ import { count, duration, plural, short } from "./format.js";
 import { lagDetails, trendCell, waitCell, worstGroupCell } from "./lag.js";
 import { resetDialog } from "./offsets.js";
 import { badge, button, command, empty, link, note, shardChoice, table, time, topicLinks } from "./parts.js";
+import { groupsOfShards } from "./shard_groups.js";
+import { ownShard } from "./shards.js";
 import { changed, selectShard, state } from "./store.js";
 import { currentView, go, hrefOf } from "./router.js";
 
@@ -93,14 +95,17 @@ export function groupsView() {
   if (groups === null) return empty("No groups yet", state.tablesFault ?? "Loading…");
   const words = filter.groups.toLowerCase();
   const shown = groups.groups.filter((group) => group.name.toLowerCase().includes(words));
-  return h("section", { class: "panel", "aria-labelledby": "title" },
-    h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Consumer groups"), h("span", { class: "faint" }, plural(shown.length, "group")),
+  const whole = groupsOfShards();
+  const heading = whole === null ? h("h1", { id: "title" }, "Consumer groups") : h("h2", { id: "shard-title" }, `On ${state.shard ?? ownShard()}`);
+  const own = h("section", { class: "panel", "aria-labelledby": whole === null ? "title" : "shard-title", key: "shard" },
+    h("header", { class: "panel-head wrap" }, heading, h("span", { class: "faint" }, plural(shown.length, "group")),
       h("span", { class: "grow" }), shardSelector(), search("groups", "Filter groups")),
     sourceNote(groups),
     shown.length === 0 ? empty("No groups", words ? "No group name contains this text." : "No group has consumed from this broker yet.")
       : table("Consumer groups table", [
           { title: "Group" }, { title: "Lag", class: "right" }, { title: "Waiting", class: "right" }, { title: "Trend", class: "middle" }, { title: "Retries", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
         ], shown.flatMap(groupRows)));
+  return h("div", { class: "stack" }, whole, own);
 }
 
 function groupRows(group) {
