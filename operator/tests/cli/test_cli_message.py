@@ -167,6 +167,15 @@ def test_id_and_place_name_the_same_message(shop: Shop) -> None:
     assert f"gantry message resend {shop.places[1]} -n {shop.name_server}" in screen
 
 
+def test_dead_letter_stands_for_its_original(shop: Shop) -> None:
+    """The place of a copy, which another command printed, leads to the message that was sent."""
+    by_place = described(shop, shop.places[1])
+    [letter] = next(one["copies"] for one in by_place["groups"] if one["group"] == "billing")
+    place = f"{letter['topic']}/{letter['broker']}/{letter['queue_id']}@{letter['queue_offset']}"
+
+    assert described(shop, place) == by_place
+
+
 def test_search_leads_to_the_description_without_a_property_filter_of_the_broker(shop: Shop) -> None:
     """This broker refuses SQL92, so the command filters; the next command is that of the first hit."""
     done = gantry(shop, "search", "orders", "--sql", "number = '1'", "--format", "{offset}")

@@ -22,8 +22,8 @@ from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.text import count_text, plural, time_text
 from gantry_client import Admin, BrokerRefused, ClientError, InvalidMessage, PullConsumer, ReceivedMessage
 from gantry_client.deliveries import Copy, GroupDelivery, Outcome, deliveries_of
-from gantry_wire.names import SCHEDULE_TOPIC
-from gantry_wire.properties import RESERVED
+from gantry_wire.names import SCHEDULE_TOPIC, is_retry_or_dead_letter
+from gantry_wire.properties import ORIGIN_MESSAGE_ID, RESERVED, RETRY_TOPIC
 
 BODY_CHARACTERS_MAX: Final = 2_000
 """The length at which a body is cut on the screen; other formats have the whole body."""
@@ -55,7 +55,8 @@ message.add_command(resend)
 def describe(which: str, topic: str | None, name_server: str, form: OutputFormat) -> None:
     """Show a stored message, and what became of it in each consumer group.
 
-    PLACE is TOPIC/BROKER/QUEUE@OFFSET, as `gantry search -v` prints it. ID is the id of the producer or the broker,
+    PLACE is TOPIC/BROKER/QUEUE@OFFSET, as `gantry search -v` prints it; that of a retry or a dead letter stands for the
+    message of which it is a copy. ID is the id of the producer or the broker,
     and needs --topic. For each group that has an offset in the topic, the last column says why it has consumed the
     message or not: messages before it, no connected consumer, a filter that leaves it out, failed deliveries, a dead
     letter. Offsets are neither used nor committed.
@@ -68,7 +69,7 @@ def describe(which: str, topic: str | None, name_server: str, form: OutputFormat
     async def query() -> _Described:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             if topic is None:
-                found = await _message_at(name_server, parse_place(which))
+                found = await _original_of(admin, await _message_at(name_server, parse_place(which)))
             else:
                 found = await _message_with_id(admin, topic, which)
             deliveries = await deliveries_of(admin, found)
@@ -101,6 +102,17 @@ async def _message_at(name_server: str, place: Place) -> ReceivedMessage:
                     return one
         raise NotFoundError(f"no message at {place}", f"the queue has the offsets {begin} to {end - 1}" if end > begin
                             else "the queue is empty")  # fmt: skip
+
+
+async def _original_of(admin: Admin, found: ReceivedMessage) -> ReceivedMessage:
+    """Return the message of which a retry or a dead letter is a copy, if it is still stored."""
+    origin = found.properties.get(ORIGIN_MESSAGE_ID)
+    if origin is None or not is_retry_or_dead_letter(found.queue.topic):
+        return found
+    try:
+        return await admin.messages.view(origin, found.properties.get(RETRY_TOPIC))
+    except ClientError:
+        return found
 
 
 async def _message_with_id(admin: Admin, topic: str, message_id: str) -> ReceivedMessage:
