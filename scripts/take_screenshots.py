@@ -39,6 +39,8 @@ PICTURES: Final = (
     Picture("console.png", "wide", "dark", "overview", ".tile.good, .tile.warn", is_full_page=True),
     Picture("console-narrow.png", "narrow", "light", "overview", ".tile.good, .tile.warn"),
     Picture("console-messages.png", "wide", "light", "messages?topic=orders", ".message"),
+    Picture("console-search.png", "wide", "dark", "search?topic=orders&text=SKU-0042", ".message"),
+    Picture("console-groups.png", "wide", "light", "groups?group=warehouse", ".lag-charts path"),
     Picture("console-message.png", "wide", "dark", "", '[data-step="group-billing"]', is_full_page=True),
     Picture("console-message-narrow.png", "narrow", "light", "", '[data-step="group-billing"]'),
 )
