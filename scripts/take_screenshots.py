@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from console_browser import Scheme, browser, page_at
 from console_scene import Load, body_of, console_group, store_dead_letters
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BYTES_MAX: Final = 300 * 1024
@@ -63,23 +63,34 @@ def parser() -> argparse.ArgumentParser:
 
 
 def take(started: Browser, url: str, folder: Path, load_s: float) -> None:
-    """Take all screenshots of one console, which all pages have open at the same time."""
+    """Take all screenshots of one console. The overviews are open during the load, since their charts begin then."""
     with ExitStack() as stack:
-        pages = [
-            stack.enter_context(page_at(started, url, size=picture.size, scheme=picture.scheme)) for picture in PICTURES
-        ]
-        pages[0].wait_for_timeout(load_s * 1000)
-        for picture, page in zip(PICTURES, pages, strict=True):
-            page.evaluate("(view) => { location.hash = `/${view}`; }", picture.view or LETTER)
-            if not picture.view:
-                page.get_by_role("link", name="Open message").first.click()
-            page.wait_for_selector(picture.element)
-            path = folder / picture.name
-            path.write_bytes(page.screenshot(full_page=picture.is_full_page))
-            length = path.stat().st_size
-            print(f"{path}: {length / 1024:.0f} KiB")
-            if length > BYTES_MAX:
-                sys.exit(f"screenshot: {path} has {length} bytes; the limit is {BYTES_MAX}")
+        overviews = {
+            picture.name: stack.enter_context(page_at(started, url, size=picture.size, scheme=picture.scheme))
+            for picture in PICTURES
+            if picture.view == "overview"
+        }
+        next(iter(overviews.values())).wait_for_timeout(load_s * 1000)
+        for picture in PICTURES:
+            if picture.name in overviews:
+                save(picture, overviews[picture.name], folder)
+                continue
+            with page_at(started, url, size=picture.size, scheme=picture.scheme) as page:
+                save(picture, page, folder)
+
+
+def save(picture: Picture, page: Page, folder: Path) -> None:
+    """Go to the view of a picture, and write the picture to its file as soon as the view has its data."""
+    page.evaluate("(view) => { location.hash = `/${view}`; }", picture.view or LETTER)
+    if not picture.view:
+        page.get_by_role("link", name="Open message").first.click()
+    page.wait_for_selector(picture.element)
+    path = folder / picture.name
+    path.write_bytes(page.screenshot(full_page=picture.is_full_page))
+    length = path.stat().st_size
+    print(f"{path}: {length / 1024:.0f} KiB")
+    if length > BYTES_MAX:
+        sys.exit(f"screenshot: {path} has {length} bytes; the limit is {BYTES_MAX}")
 
 
 def main() -> None:

@@ -21,9 +21,10 @@ from gantry_client.admin import Admin
 from gantry_client.documents import ConsumerConnections
 from gantry_client.errors import NoRoute
 from gantry_client.messages import ReceivedMessage
+from gantry_client.resend_plan import accepts_properties
 from gantry_wire import names, properties
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.filters import EXPRESSION_TAG, TagFilter, parse_filter
+from gantry_wire.filters import EXPRESSION_TAG, parse_filter
 from gantry_wire.message import StoredMessage
 
 COPIES_MAX: Final = 64
@@ -115,9 +116,8 @@ def reading_of(found: ConsumerConnections | None, topic: str, message_properties
         parsed = parse_filter(kind, subscription.sub_string)
     except ValueError:
         return Reading(clients, text, None)
-    if isinstance(parsed, TagFilter):
-        return Reading(clients, text, parsed.accepts_tags(message_properties.get(properties.TAGS)))
-    return Reading(clients, text, parsed.accepts(message_properties))
+    tag = message_properties.get(properties.TAGS)
+    return Reading(clients, text, accepts_properties(parsed, message_properties, tag))
 
 
 async def deliveries_of(admin: Admin, message: ReceivedMessage) -> Deliveries:
