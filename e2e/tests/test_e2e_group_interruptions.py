@@ -18,11 +18,12 @@ from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import ApiRefused
 from gantry_cluster.groups import Group
 from gantry_cluster.interrupted_operator import KILLING, Fault, InterruptedOperator, interrupted
 from gantry_cluster.local_operator import scale_down_operators
 from gantry_cluster.namespaces import NamespaceFactory
-from gantry_cluster.reports import COLLECTIONS
+from gantry_cluster.reports import COLLECTIONS, NOT_FOUND
 from gantry_cluster.specs import SMALL
 from gantry_cluster.trial import run_fault_under_load
 
@@ -96,13 +97,18 @@ def annotations_of(group: Group) -> Object:
 
 
 def objects(group: Group) -> set[str]:
-    """Return kind and name of every object in the group's namespace."""
+    """Return kind and name of every object in the group's namespace, of the kinds that the cluster has."""
     namespace = group.namespace
-    return {
-        f"{kind} {one['metadata']['name']}"
-        for kind, (collection, version) in COLLECTIONS.items()
-        for one in namespace.cluster.api.items(namespace.path(collection, version))
-    }
+    found: set[str] = set()
+    for kind, (collection, version) in COLLECTIONS.items():
+        try:
+            items = namespace.cluster.api.items(namespace.path(collection, version))
+        except ApiRefused as refusal:
+            if refusal.status != NOT_FOUND:
+                raise
+            continue  # certificates, without cert-manager
+        found |= {f"{kind} {one['metadata']['name']}" for one in items}
+    return found
 
 
 def settled_objects(group: Group) -> set[str]:
