@@ -47,7 +47,9 @@ def test_console_is_served_by_another_pod_after_a_deletion(namespaces: Namespace
         )
     try:
         assert process.stdout is not None
-        url, _, code = process.stdout.readline().strip().partition("/console/#code=")
+        with process.stdout as printed:
+            address = printed.readline().strip()
+        url, _, code = address.partition("/console/#code=")
         session = request(f"{url}/v1/console/sessions", document={"code": code})["session"]
         assert request(f"{url}/v1/status", session=session)["role"] in ("master", "slave")
         first = serving_pod(log.read_text().splitlines())

@@ -128,7 +128,7 @@ class GroupObserver:
             members=tuple(members),
             last_report=memory.last_report,
             request=requests.request(number),
-            replace_disks=tuple(self._disks_to_replace(number, requests, members)),
+            replace_disks=await self._disks_to_replace(number, requests, members),
             restore=f"{RESTORE_ID_PREFIX}{number}" if number in requests.restored_shards else "",
             is_fenced=number in requests.fenced_shards,
             is_scaled_to_zero=not stateful_sets.members,
@@ -251,6 +251,14 @@ class GroupObserver:
 
     async def _machine_of_volume(self, claim: Object) -> Machine | None:
         """Return the machine that a volume is bound to, if there is just one. A deleted Node counts as off."""
+        host = await self._host_of_volume(claim)
+        if host is None:
+            return None
+        node = machines.node_of_host(self._cache.of_kind(NODES), host)
+        return Machine(is_reachable=False, is_off=True) if node is None else machine_of(node)
+
+    async def _host_of_volume(self, claim: Object) -> str | None:
+        """Return the host name of the machine that a volume is bound to, if it is known and there is just one."""
         name = (claim.get("spec") or {}).get("volumeName")
         if not name or not self._cache.can_read_nodes:
             return None
@@ -260,19 +268,28 @@ class GroupObserver:
             except ApiError:
                 return None
         hosts = self._volume_hosts[name]
-        if len(hosts) != 1:
-            return None
-        node = machines.node_of_host(self._cache.of_kind(NODES), hosts[0])
-        return Machine(is_reachable=False, is_off=True) if node is None else machine_of(node)
+        return hosts[0] if len(hosts) == 1 else None
 
-    def _disks_to_replace(self, shard: int, requests: GroupRequests, members: Iterable[Member]) -> Iterable[int]:
-        """Yield the members whose lost disk may be replaced: at a user's request, or with a machine out of service."""
+    async def _disks_to_replace(
+        self, shard: int, requests: GroupRequests, members: Iterable[Member]
+    ) -> tuple[int, ...]:
+        """Return the members whose lost disk may be replaced: at a user's request, or with a machine out of service."""
         given_up = {number for lost_shard, number in requests.lost_disks if lost_shard == shard}
-        for member in members:
-            pod = self.objects.pod(shard, member.number)
-            is_off = pod is not None and self.objects.machine(pod).is_off
-            if member.disk is Disk.LOST and (member.number in given_up or is_off):
-                yield member.number
+        lost = [member.number for member in members if member.disk is Disk.LOST]
+        return tuple([one for one in lost if one in given_up or await self._is_out_of_service(shard, one)])
+
+    async def _is_out_of_service(self, shard: int, number: int) -> bool:
+        """Return whether the machine of a member has the taint that declares it to be off.
+
+        Kubernetes deletes the pods of such a machine. The pod that takes their place is on no machine, but its volume
+        is still bound to this one. A Node that was deleted declares nothing.
+        """
+        pod, claim = self.objects.pod(shard, number), self.objects.claim(shard, number)
+        if pod is not None and self.objects.machine(pod).is_off:
+            return True
+        host = None if claim is None else await self._host_of_volume(claim)
+        node = None if host is None else machines.node_of_host(self._cache.of_kind(NODES), host)
+        return node is not None and machine_of(node).is_off
 
     async def _check_empty(self, group: BrokerGroup, shard: int, token: str) -> tuple[bool | None, str]:
         """Return whether a shard that is scaled away is empty, and has been for a while; and a text on what is left."""
