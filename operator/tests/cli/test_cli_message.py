@@ -135,7 +135,7 @@ def test_each_group_has_an_outcome_and_its_reason(shop: Shop) -> None:
     assert groups["paid"]["why"] == "the filter of the group does not accept it: TAG paid"
     assert (groups["paid"]["members"], groups["paid"]["is_accepted"]) == (1, False)
     assert groups["audit"]["why"] == "1 failed delivery, and then none"
-    assert "no delivery failed" in groups["steady"]["why"]
+    assert "no failed delivery is known" in groups["steady"]["why"]
     assert groups["billing"]["copies"][0]["topic"] == "%DLQ%billing"
     assert groups["later"]["copies"][0]["topic"] == "SCHEDULE_TOPIC_XXXX"
     assert "it waits for its delay; no consumer is connected" in groups["later"]["why"]

@@ -56,10 +56,10 @@ def describe(which: str, topic: str | None, name_server: str, form: OutputFormat
     """Show a stored message, and what became of it in each consumer group.
 
     PLACE is TOPIC/BROKER/QUEUE@OFFSET, as `gantry search -v` prints it; that of a retry or a dead letter stands for the
-    message of which it is a copy. ID is the id of the producer or the broker,
-    and needs --topic. For each group that has an offset in the topic, the last column says why it has consumed the
-    message or not: messages before it, no connected consumer, a filter that leaves it out, failed deliveries, a dead
-    letter. Offsets are neither used nor committed.
+    message of which it is a copy. ID is the id of the producer or the broker, and needs --topic. For each group that
+    has an offset in the topic, the last column says why it has consumed the message or not: messages before it, no
+    connected consumer, a filter that leaves it out, failed deliveries, a dead letter. Failed deliveries are looked up
+    in the brokers' indexes. Offsets are neither used nor committed.
     """
     if topic is None and "/" not in which:
         raise click.UsageError("an ID needs --topic; a place is TOPIC/BROKER/QUEUE@OFFSET")
@@ -204,7 +204,7 @@ def _why(one: ReceivedMessage, group: GroupDelivery) -> str:
         case Outcome.CONSUMED:
             if group.copies:
                 return f"{_failures(group.copies[-1])}, and then none"
-            return f"the group's offset is {count_text(group.consumed or 0)}, and no delivery failed"
+            return f"the group's offset is {count_text(group.consumed or 0)}, and no failed delivery is known"
 
 
 def _failures(copy: Copy) -> str:
