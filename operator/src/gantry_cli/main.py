@@ -83,7 +83,7 @@ COMMAND_SECTIONS: Final[dict[str, dict[str, CommandEntry]]] = {
         "group": CommandEntry(
             "gantry_cli.group.commands",
             "group",
-            "Show consumer groups, reset offsets, resend dead letters, delete groups.",
+            "Show, reset and delete consumer groups; resend dead letters.",
         ),
     },
     "Bulk processing": {

@@ -106,7 +106,7 @@ def _is_hexadecimal(text: str) -> bool:
     )
 )
 def group() -> None:
-    """Show consumer groups, reset offsets, resend dead letters, delete groups."""
+    """Show, reset and delete consumer groups; resend dead letters."""
 
 
 for _command in (list_groups, describe, members, running, reset, clone, consume, resend, delete):
