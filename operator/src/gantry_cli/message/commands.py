@@ -55,11 +55,12 @@ message.add_command(resend)
 def describe(which: str, topic: str | None, name_server: str, form: OutputFormat) -> None:
     """Show a stored message, and what became of it in each consumer group.
 
-    PLACE is TOPIC/BROKER/QUEUE@OFFSET, as `gantry search -v` prints it; that of a retry or a dead letter stands for the
-    message of which it is a copy. ID is the id of the producer or the broker, and needs --topic. For each group that
-    has an offset in the topic, the last column says why it has consumed the message or not: messages before it, no
-    connected consumer, a filter that leaves it out, failed deliveries, a dead letter. Failed deliveries are looked up
-    in the brokers' indexes. Offsets are neither used nor committed.
+    PLACE is TOPIC/BROKER/QUEUE@OFFSET, as `gantry search -v` prints it. For a retry or a dead letter, its original is
+    described. ID is the id of the producer or the broker, and needs --topic.
+
+    For each group that has an offset in the topic, the last column has the reason why it has consumed the message or
+    not: messages before it, no connected consumer, a filter that leaves it out, failed deliveries, a dead letter. The
+    brokers' indexes know the failed deliveries. Offsets are neither used nor committed.
     """
     if topic is None and "/" not in which:
         raise click.UsageError("an ID needs --topic; a place is TOPIC/BROKER/QUEUE@OFFSET")
