@@ -58,7 +58,7 @@ def delete(name: str, name_server: str, dry_run: bool, yes: bool, form: OutputFo
                 for_same_cluster(f"stop them first; list them: gantry group members {name}"),
             )
         if not yes:
-            for part in _table(found):
+            for part in _lines(found):
                 click.echo(part, err=True)
             click.confirm(f'Delete group "{name}"?', abort=True, err=True)
         run(remove(), name_server, waiting_for=f"deleting group {name}")
@@ -69,7 +69,7 @@ def delete(name: str, name_server: str, dry_run: bool, yes: bool, form: OutputFo
     show(form, document, lambda: _screen(document, found))
 
 
-def _table(found: GroupDeletion) -> Iterator[str]:
+def _lines(found: GroupDeletion) -> Iterator[str]:
     for row in found.rows:
         effect = f"; {row.effect}" if row.effect else ""
         yield f"{row.place}: {row.setting}: {row.before}{effect}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -108,6 +109,21 @@ _SKIPPED: Final = {
 }
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def report_options(command: F) -> F:
+    """Add the options --digest, --outcomes and --verbose of a command that resends messages."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Print a line for each message."),
+        click.option("--outcomes", type=click.File("w", encoding="utf-8", lazy=False), metavar="FILE",
+                     help="Write what became of each message to this file, as lines of JSON."),
+        click.option("--digest", help="Send only if a dry run still has this digest."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @click.command(
     epilog=examples(
         ("gantry group resend billing --from-dead-letters --dry-run", "count them by topic, and change nothing"),
@@ -133,10 +149,7 @@ _SKIPPED: Final = {
 @click.option("--to-topic", shell_complete=complete_topic, help="Send them to this topic [default: the original one].")
 @click.option("--from-start", is_flag=True, help="Start at the oldest dead letter, also if it was resent before.")
 @click.option("--dry-run", is_flag=True, help="Send nothing, and do not advance the position.")
-@click.option("--digest", help="Send only if a dry run still has this digest.")
-@click.option("--outcomes", type=click.File("w", encoding="utf-8", lazy=False), metavar="FILE",
-              help="Write what became of each message to this file, as lines of JSON.")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Print a line for each message.")
+@report_options
 @output_option
 def resend(
     name: str, name_server: str, is_from_dead_letters: bool, since: str | None, until: str | None, tags: str | None,

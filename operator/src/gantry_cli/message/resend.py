@@ -9,7 +9,7 @@ import click
 from gantry_cli.completers import complete_topic
 from gantry_cli.errors import InvalidInput
 from gantry_cli.examples import examples
-from gantry_cli.group.resend import ResendReport, resend_messages
+from gantry_cli.group.resend import ResendReport, report_options, resend_messages
 from gantry_cli.messages.places import parse_place
 from gantry_cli.options import name_server_option
 from gantry_cli.output import OutputFormat, output_option
@@ -28,10 +28,7 @@ from gantry_client.resend_plan import Position, ResendRequest
 @click.option("--to-topic", shell_complete=complete_topic, help="Send them to this topic [default: their own].")
 @click.option("--include-resent", is_flag=True, help="Send messages of which the target has a copy, too.")
 @click.option("--dry-run", is_flag=True, help="Send nothing.")
-@click.option("--digest", help="Send only if a dry run still has this digest.")
-@click.option("--outcomes", type=click.File("w", encoding="utf-8", lazy=False), metavar="FILE",
-              help="Write what became of each message to this file, as lines of JSON.")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Print a line for each message.")
+@report_options
 @output_option
 def resend(
     places: tuple[str, ...], name_server: str, to_topic: str | None, include_resent: bool, dry_run: bool,

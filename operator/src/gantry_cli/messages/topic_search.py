@@ -75,9 +75,7 @@ class TopicSearch:
         while left := [one for one in self._ranges if one.left > one.begin]:
             found = await asyncio.gather(*(self._scan(one, count) for one in left))
             hits = [message for messages in found for message in messages]
-            hits.sort(
-                key=lambda one: (one.store_timestamp_ms, one.queue.broker_name, one.physical_offset), reverse=True
-            )
+            hits.sort(key=_store_order, reverse=True)
             for message in hits:
                 yield message
             count = min(count * 2, ROUND_MAX)
